@@ -1,0 +1,27 @@
+# Everything runs in .venv; PYTHON picks the interpreter that makes it (3.11 or later).
+PYTHON ?= python3
+CODE = saliency_bench explainers metrics hub_builders push_scripts
+
+.PHONY: install demo test slow lint types coverage clean
+
+install: .venv/bin/saliency-bench
+.venv/bin/saliency-bench: pyproject.toml setup.py constraints.txt
+	$(PYTHON) -m venv .venv
+	.venv/bin/pip install --quiet -c constraints.txt -e ".[test]"
+	touch $@
+
+demo: install
+	.venv/bin/saliency-bench demo
+test: install
+	.venv/bin/pytest
+slow: install
+	.venv/bin/pytest -m slow
+lint: install
+	.venv/bin/ruff check .
+	.venv/bin/ruff format --check .
+types: install
+	.venv/bin/mypy $(CODE)
+coverage: install
+	.venv/bin/pytest --cov --cov-report=term
+clean:
+	rm -rf .venv build dist *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

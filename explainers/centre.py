@@ -1,0 +1,23 @@
+"""A centred Gaussian: how far one comes on a dataset by always pointing at the middle. It looks at nothing else.
+
+map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx = (x - (W - 1) / 2) / (sigma W)
+"""
+
+import torch
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def centre(classifier: Classifier, images: Images, target: Target, *, sigma: float = 0.25) -> Maps:
+    """Maps (B, H, W) in (0, 1]. `sigma`: standard deviation as a share of each side."""
+    if not sigma > 0:
+        raise UserError(f"sigma of centre must be above 0; got {sigma}")
+    height, width = images.shape[2:]
+    down = (torch.arange(height, device=images.device) - (height - 1) / 2) / (sigma * height)
+    across = (torch.arange(width, device=images.device) - (width - 1) / 2) / (sigma * width)
+    gaussian = torch.exp(-(down[:, None] ** 2 + across**2) / 2)
+    return gaussian.expand(len(images), height, width).clone()

@@ -1,0 +1,31 @@
+"""Uniform noise: the chance level that every table shows. It looks at neither the image's content nor the network.
+
+Redrawn for every sample, class and perturbation: the seed of a map is a hash of the sample's seed, its target and its
+pixels, so that the same call gives the same map and any other call another one.
+"""
+
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.seeds import seed_of, uniform
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def random(classifier: Classifier, images: Images, target: Target, *, seeds: list[int]) -> Maps:
+    """Maps (B, H, W) in [0, 1)."""
+    height, width = images.shape[2:]
+    drawn = [
+        uniform(seed_of(seed, "random", _hash(weights), _hash(image)), height * width).reshape(height, width)
+        for seed, weights, image in zip(seeds, target, images, strict=True)
+    ]
+    return torch.from_numpy(np.stack(drawn)).to(images.device)
+
+
+def _hash(tensor: Tensor) -> str:
+    return blake2b(tensor.detach().cpu().contiguous().numpy().tobytes(), digest_size=8).hexdigest()

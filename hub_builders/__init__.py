@@ -1,0 +1,1 @@
+"""Datasets: one builder per file (see saliency_bench/building.py)."""

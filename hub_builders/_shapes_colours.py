@@ -1,0 +1,78 @@
+"""Random integers and colours of shapes-xai."""
+
+import numpy as np
+
+from saliency_bench.seeds import random_bits, seed_of
+
+Colour = tuple[int, int, int]
+
+
+class Dice:
+    """Random integers, one after the other."""
+
+    def __init__(self, seed: int):
+        self.seed, self.bits, self.used = seed, random_bits(seed, 256), 0
+
+    def __call__(self, low: int, high: int) -> int:
+        """An integer of low <= n < high."""
+        self.used += 1
+        return low + int(self.bits[self.used - 1]) % (high - low)
+
+    def many(self, low: int, high: int, *shape: int) -> np.ndarray:
+        """An array of them, from a stream of its own."""
+        bits = random_bits(seed_of(self.seed, "many", self(0, 2**40)), int(np.prod(shape)))
+        return low + (bits % np.uint64(high - low)).astype(np.int64).reshape(shape)
+
+
+def palette(dice: Dice) -> tuple[tuple[Colour, Colour], tuple[Colour, Colour]]:
+    """Two muted colours for the scene and two vivid ones for the object, far from the scene in hue and brightness."""
+    hue, dark = dice(0, 1536), dice(0, 2)
+    value = dice(56, 92) if dark else dice(196, 232)
+    ground = (
+        hsv(hue, dice(50, 120), value),
+        hsv(hue + dice(-220, 221), dice(30, 110), value + (dice(26, 44) if dark else -dice(26, 44))),
+    )
+    bright = [luma(colour) for colour in ground]
+    vivid = [hsv(hue + dice(480, 1057), dice(200, 250), 245) for _ in range(2)]
+    main = (max if dark else min)(vivid, key=luma)  # else yellow would be darkened to mud, and blue washed out
+    tint = mixed(main, (255, 255, 250) if dark else (20, 16, 40), dice(150, 190))
+    if dark:
+        return ground, (lightened(main, max(bright) + 50), lightened(tint, max(bright) + 100))
+    return ground, (darkened(main, min(bright) - 50), darkened(tint, min(bright) - 100))
+
+
+def hsv(hue: int, saturation: int, value: int) -> Colour:
+    """Integer HSV to RGB; the hue runs round in 1536 steps, the others from 0 to 255."""
+    sector, step = divmod(hue % 1536, 256)
+    low = value * (255 - saturation) // 255
+    up, down = low + (value - low) * step // 255, value - (value - low) * step // 255
+    wheel = (
+        (value, up, low),
+        (down, value, low),
+        (low, value, up),
+        (low, down, value),
+        (up, low, value),
+        (value, low, down),
+    )
+    return wheel[sector]
+
+
+def luma(colour: Colour) -> int:
+    return (299 * colour[0] + 587 * colour[1] + 114 * colour[2]) // 1000
+
+
+def mixed(a: Colour, b: Colour, share: int) -> Colour:
+    """`share` of 256 parts of b, the rest a."""
+    red, green, blue = ((x * (256 - share) + y * share) // 256 for x, y in zip(a, b, strict=True))
+    return red, green, blue
+
+
+def lightened(colour: Colour, goal: int) -> Colour:
+    """Mixed with white until it is as bright as the goal."""
+    shares = range(0, 257, 16)
+    return next((c for c in (mixed(colour, (255, 255, 255), s) for s in shares) if luma(c) >= goal), (255, 255, 255))
+
+
+def darkened(colour: Colour, goal: int) -> Colour:
+    shares = range(0, 257, 16)
+    return next((c for c in (mixed(colour, (0, 0, 0), s) for s in shares) if luma(c) <= goal), (0, 0, 0))

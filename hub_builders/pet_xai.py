@@ -1,0 +1,220 @@
+"""Oxford-IIIT Pet: 37 breeds of cats and dogs, with the pet's outline as mask.
+
+Source: the folder of Oxford-IIIT Pet (Visual Geometry Group, University of Oxford; CC BY-SA 4.0) as downloaded and
+unpacked, which holds `images/`, `annotations/trimaps/` and `annotations/list.txt`; `annotations/trainval.txt`,
+`annotations/test.txt` and `annotations/xmls/` are used where they are.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.pictures import Picture, UnreadableError, read, values
+
+VERSION = "1"
+TITLE = "Pet-XAI"
+LICENSE = "cc-by-sa-4.0"
+REDISTRIBUTE = True
+PAPER_COUNTS = {"samples": 7390, "masks": 7349, "species": {"cat": 2400, "dog": 4990}}
+CITATION = """@inproceedings{parkhi2012cats,
+  title = {Cats and Dogs},
+  author = {Parkhi, Omkar M. and Vedaldi, Andrea and Zisserman, Andrew and Jawahar, C. V.},
+  booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
+  year = {2012}
+}"""
+RULE = """The label is the breed of `annotations/list.txt`, or the breed in the file name if the image is not in it.
+The mask is value 1 (pet) of the trimap; with the option `border` also value 3, the border band. Images that are not in
+`annotations/list.txt` stay, without a mask. `source_split` is the source's own split, and `head_box` the box of the
+head [xmin, ymin, xmax, ymax] where the source has one."""
+
+BREEDS = [  # in the order of CLASS-ID 1 to 37 of list.txt
+    "Abyssinian",
+    "american_bulldog",
+    "american_pit_bull_terrier",
+    "basset_hound",
+    "beagle",
+    "Bengal",
+    "Birman",
+    "Bombay",
+    "boxer",
+    "British_Shorthair",
+    "chihuahua",
+    "Egyptian_Mau",
+    "english_cocker_spaniel",
+    "english_setter",
+    "german_shorthaired",
+    "great_pyrenees",
+    "havanese",
+    "japanese_chin",
+    "keeshond",
+    "leonberger",
+    "Maine_Coon",
+    "miniature_pinscher",
+    "newfoundland",
+    "Persian",
+    "pomeranian",
+    "pug",
+    "Ragdoll",
+    "Russian_Blue",
+    "saint_bernard",
+    "samoyed",
+    "scottish_terrier",
+    "shiba_inu",
+    "Siamese",
+    "Sphynx",
+    "staffordshire_bull_terrier",
+    "wheaten_terrier",
+    "yorkshire_terrier",
+]
+HOME = "Oxford-IIIT Pet, Visual Geometry Group, University of Oxford; CC BY-SA 4.0"
+FOREGROUND, BORDER = 1, 3
+BOX = ("xmin", "ymin", "xmax", "ymax")
+
+
+def features() -> dict:
+    from datasets import ClassLabel, List, Value
+
+    return {
+        "label": ClassLabel(names=BREEDS),
+        "species": ClassLabel(names=["cat", "dog"]),
+        "head_box": List(Value("int32")),
+    }
+
+
+def samples(source: Path | None, report: Report, *, border: bool = False) -> Iterator[dict]:
+    """The images in the order of their names.
+
+    border: count the trimap's border band (value 3) as pet
+    """
+    root = checked(source)
+    listed = class_ids(root / "annotations" / "list.txt")
+    split = {name: part for part in ("trainval", "test") for name in names_in(root / "annotations" / f"{part}.txt")}
+    found = sorted((root / "images").iterdir())
+    report.expected = len(found)
+    for path in found:
+        if sample := sample_of(path, root, listed, border, report):
+            yield sample | {"source_split": split.get(path.stem)}
+    for name in sorted(set(listed) - {path.stem for path in found if path.suffix == ".jpg"}):
+        report.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
+
+
+def checked(source: Path | None) -> Path:
+    """The folder that holds images/ and annotations/. Errors: UserError that names the missing part."""
+    if source is None:
+        raise UserError(f"pet-xai is built from a source folder: give --source DIR (source=DIR) with {HOME}")
+    for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
+        if not (source / part).exists():
+            raise UserError(f"{source} has no {part}; give the folder as downloaded and unpacked: {HOME}")
+    return source
+
+
+def class_ids(path: Path) -> dict[str, int]:
+    """{image name: CLASS-ID, 1 to 37} of list.txt. Errors: UserError with the line that is no such row."""
+    ids = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        fields = line.split()
+        if (
+            len(fields) < 2
+            or not fields[1].isascii()
+            or not fields[1].isdigit()
+            or not 1 <= int(fields[1]) <= len(BREEDS)
+        ):
+            raise UserError(
+                f"{path} line {number}: expected 'NAME CLASS-ID SPECIES BREED-ID' with a class id of 1 to 37"
+            )
+        ids[fields[0]] = int(fields[1])
+    return ids
+
+
+def names_in(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+
+
+def sample_of(path: Path, root: Path, listed: dict[str, int], border: bool, report: Report) -> dict | None:
+    name = path.stem
+    if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
+        report.leave_out(path.name, "image", "not an image file by its name")
+        return None
+    breed = breed_of(name, listed, report)
+    if breed is None:
+        report.leave_out(
+            name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37"
+        )
+        return None
+    try:
+        picture = read(path)
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return None
+    return {
+        "image_id": name,
+        "image": picture,
+        "label": breed,
+        "species": "cat" if breed[0].isupper() else "dog",
+        "mask": mask_of(name, picture, root, listed, border, report),
+        "head_box": head_box(root / "annotations" / "xmls" / f"{name}.xml", name, report),
+    }
+
+
+def breed_of(name: str, listed: dict[str, int], report: Report) -> str | None:
+    """From list.txt, else from the file name; where both speak and differ, list.txt holds and the report says so."""
+    told = BREEDS[listed[name] - 1] if name in listed else None
+    spelled = re.sub(r"_\d+$", "", name)
+    by_name = spelled if spelled in BREEDS else None
+    if told and told != by_name:
+        report.remark(name, f"annotations/list.txt says {told}, the file name says {by_name or 'no known breed'}")
+    return told or by_name
+
+
+def mask_of(
+    name: str, picture: Picture, root: Path, listed: dict[str, int], border: bool, report: Report
+) -> np.ndarray | None:
+    """The trimap's pet as bool (H, W); None, with the reason in the report, where there is none to trust."""
+    try:
+        if name not in listed:
+            raise UnreadableError("not in annotations/list.txt")
+        return pet_of(root / "annotations" / "trimaps" / f"{name}.png", picture, border)
+    except UnreadableError as error:
+        report.leave_out(name, "mask", str(error))
+        return None
+
+
+def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
+    if not path.is_file():
+        raise UnreadableError("no trimap")
+    try:
+        trimap = values(path)
+    except UnreadableError as error:
+        raise UnreadableError(f"trimap: {error}") from None
+    if trimap.shape != (picture.height, picture.width):
+        raise UnreadableError("trimap of another size than its image")
+    if not (trimap == FOREGROUND).any():
+        raise UnreadableError("trimap without foreground")
+    return (trimap == FOREGROUND) | (border & (trimap == BORDER))
+
+
+def head_box(path: Path, name: str, report: Report) -> list[int] | None:
+    """[xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
+    if not path.is_file():
+        return None
+    try:
+        text = path.read_bytes()
+        if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
+            raise ValueError("it declares entities")  # they can unpack to gigabytes
+        box = ElementTree.fromstring(text).find("object/bndbox")
+        if box is None:
+            raise ValueError("it has no object/bndbox")
+        return [int(box.findtext(corner, "")) for corner in BOX]
+    except (ElementTree.ParseError, ValueError) as error:
+        report.remark(name, f"head box left out, {path.name} cannot be used: {error}")
+        return None

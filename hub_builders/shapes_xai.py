@@ -1,0 +1,116 @@
+"""Shapes: textured objects at random places on textured scenes, drawn by the package itself.
+
+Needs no source: `saliency-bench build shapes-xai --out DIR`, or just ask for the dataset by its name.
+
+The truth is known: each image comes with the mask of its object and with the same scene without the object. Everything
+is drawn in integer arithmetic from hashed seeds, so all machines get the same pixels. Image i shows object class
+i mod 8 on scene (i div 8) mod 8; its look depends on (seed, i) and the size only, not on how many are drawn.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._shapes_colours import Dice, palette
+from saliency_bench.hub_builders._shapes_objects import FULL, OBJECTS, painted_object
+from saliency_bench.hub_builders._shapes_scenes import SCENES, painted_scene
+from saliency_bench.seeds import seed_of
+
+VERSION = "1"
+TITLE = "Shapes-XAI"
+LICENSE = "cc0-1.0"
+REDISTRIBUTE = True
+EMBEDDED = True
+TAGS = ["synthetic"]
+PAPER_COUNTS: dict = {}
+CITATION = """@software{saliency_bench_shapes,
+  title = {Shapes-XAI: drawn images with known evidence},
+  author = {{saliency-bench contributors}},
+  url = {https://huggingface.co/saliency-bench}
+}"""
+RULE = """Eight objects, each with its own silhouette and texture, on eight scenes, each with its own texture; colours,
+place and size are random. An object fills about 3 to 15 percent of the image; the border may cut off up to half of it.
+All parts of the image are covered about equally often, the central pixel half as often as a pixel drawn at random, so
+that a map that falls off from the centre does no better than chance. `mask` holds every pixel that the object changes;
+`image_without_object` is the same scene without it."""
+
+
+def features() -> dict:
+    from datasets import ClassLabel, Image
+
+    return {
+        "label": ClassLabel(names=list(OBJECTS)),
+        "scene": ClassLabel(names=list(SCENES)),
+        "image_without_object": Image(),
+    }
+
+
+def samples(source: Path | None, report: Report, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[dict]:
+    """The drawings in order.
+
+    size: pixels on each side, 32 to 2048
+    count: how many images
+    seed: another seed, other drawings
+    """
+    if not 32 <= size <= 2048:
+        raise UserError(f"shapes-xai: size={size} cannot be drawn; use 32 to 2048")
+    if count < 1:
+        raise UserError(f"shapes-xai: count={count} draws nothing; use 1 or more")
+    report.expected = count
+    for index in range(count):
+        yield {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
+
+
+def drawn(index: int, size: int = 64, seed: int = 0) -> dict:
+    """Drawing number `index`: uint8 images (size, size, 3), its bool mask (size, size), the names of its classes."""
+    dice = Dice(seed_of("shapes-xai", seed, index))
+    label, scene = list(OBJECTS)[index % len(OBJECTS)], list(SCENES)[index // len(OBJECTS) % len(SCENES)]
+    ground, ink = palette(dice)
+    picture = painted_scene(scene, size, ground, dice)
+    alpha, paint = painted_object(label, size, ink, dice)
+    top, left = place(alpha > 0, size, dice)
+    rows, columns = slice(max(top, 0), top + len(alpha)), slice(max(left, 0), left + alpha.shape[1])
+    alpha, paint = (array[max(-top, 0) : size - top, max(-left, 0) : size - left] for array in (alpha, paint))
+    box = (rows, columns)
+    with_object, mask = picture.copy(), np.zeros((size, size), bool)
+    with_object[box] = (paint * alpha[..., None] + picture[box] * (FULL - alpha[..., None])) // FULL
+    mask[box] = alpha > 0
+    return {"image": with_object, "mask": mask, "image_without_object": picture, "label": label, "scene": scene}
+
+
+def place(shape: np.ndarray, size: int, dice: Dice) -> tuple[int, int]:
+    """Top and left of the object's box; at least half of the object's pixels lie inside the image.
+
+    First a coin decides whether the central pixel is covered: with half the object's share of the image, so that
+    pointing at the centre is right half as often as pointing at random. Then a place that obeys is drawn, the more
+    often the farther it is from the middle. Both the cut at the border and these weights are there so that all parts of
+    the image are covered about equally: a map that falls off from the centre shall not profit.
+    """
+    height, width = shape.shape
+    tops, lefts = np.arange(1 - height, size), np.arange(1 - width, size)
+    wanted = dice(0, 2 * size * size) < int(shape.sum())
+    allowed = (covering(shape, size, tops, lefts) == wanted) & (2 * visible(shape, size, tops, lefts) >= shape.sum())
+    away = abs(2 * tops + height - size)[:, None] + abs(2 * lefts + width - size) + size // 8
+    sums = np.where(allowed, away, 0).ravel().cumsum()
+    row, column = divmod(int(np.searchsorted(sums, dice(0, int(sums[-1])), side="right")), len(lefts))
+    return int(tops[row]), int(lefts[column])
+
+
+def covering(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
+    """For each top and left, whether the object then covers the central pixel (size // 2, size // 2)."""
+    height, width = shape.shape
+    down, right = size // 2 - tops[:, None], size // 2 - lefts
+    inside = (down >= 0) & (down < height) & (right >= 0) & (right < width)
+    return inside & shape[down.clip(0, height - 1), right.clip(0, width - 1)]
+
+
+def visible(shape: np.ndarray, size: int, tops: np.ndarray, lefts: np.ndarray) -> np.ndarray:
+    """For each top and left, how many of the object's pixels lie inside the image: a difference of summed areas."""
+    height, width = shape.shape
+    sums = np.pad(shape.astype(np.int64).cumsum(0).cumsum(1), ((1, 0), (1, 0)))
+    above, below = (-tops).clip(0, height)[:, None], (size - tops).clip(0, height)[:, None]
+    before, after = (-lefts).clip(0, width), (size - lefts).clip(0, width)
+    return sums[below, after] - sums[above, after] - sums[below, before] + sums[above, before]

@@ -1,0 +1,66 @@
+"""Mean intersection over union of the salient region and the mask."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.maps import normalise as min_max
+from saliency_bench.maps import read_pair, top_pixels
+
+PAPER = "Zhang et al., Saliency-Bench, 2023, https://arxiv.org/abs/2310.08537"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+
+def saliency_miou(maps: Any, masks: Any, *, threshold: float | str = 0.5, normalise: bool = True) -> np.ndarray:
+    """IoU = |S and M| / |S or M| of the salient pixels S = {normalised map > threshold} and the mask M, per sample.
+
+    Args:
+        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        threshold: number in [0, 1], strictly exceeded by salient pixels. "mask_area": S is the |M| highest pixels
+            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`.
+        normalise: min-max each map to [0, 1] first (a constant map becomes zeros). `normalise=False, threshold=0` is
+            the reading of the implementation published with Saliency-Bench: map > 0.
+
+    Returns:
+        Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
+
+    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+
+        0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
+        0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask, together they cover 5
+        0 0 6 7     0 0 1 1     IoU = 2 / 5 = 0.4
+        0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside, together 5: 3 / 5 = 0.6
+
+    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    """
+    values, inside = read_pair(maps, masks)
+    return _iou(_salient(min_max(values) if normalise else values, inside, threshold, normalise), inside)
+
+
+def saliency_miou_sweep(
+    maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
+) -> np.ndarray:
+    """Float64 (B, T): `saliency_miou` at each of T thresholds."""
+    values, inside = read_pair(maps, masks)
+    values = min_max(values) if normalise else values
+    columns = [_iou(_salient(values, inside, threshold, normalise), inside) for threshold in thresholds]
+    return np.stack(columns, axis=1) if columns else np.empty((len(values), 0))
+
+
+def _salient(values: np.ndarray, inside: np.ndarray, threshold: float | str, normalised: bool) -> np.ndarray:
+    if threshold == "mask_area":
+        return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
+        raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r} (several: saliency_miou_sweep)")
+    if not (0 <= threshold <= 1 if normalised else np.isfinite(threshold)):
+        raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")
+    return values > float(threshold)
+
+
+def _iou(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    shared = np.count_nonzero(salient & inside, axis=(1, 2))
+    either = np.count_nonzero(salient | inside, axis=(1, 2))
+    return np.where(inside.any(axis=(1, 2)), shared / np.maximum(either, 1), np.nan)

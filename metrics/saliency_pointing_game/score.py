@@ -1,0 +1,86 @@
+"""Whether the highest point of a map lies in the mask."""
+
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.maps import read_pair
+
+PAPER = "Zhang et al., Top-down Neural Attention by Excitation Backprop, IJCV 2018, https://arxiv.org/abs/1608.00507"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+PART = 4096  # maxima whose distances are looked at together
+
+
+def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolerance: int = 0) -> np.ndarray:
+    """Share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
+
+        score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
+
+    Args:
+        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets
+            the mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
+        tolerance: pixels, at least 0. A maximum is also a hit when a mask pixel lies within this Euclidean distance,
+            itself included (<=). TorchRay's tolerance of 15 asks for less than 15 (<): the two differ only for maxima
+            at exactly that distance.
+
+    Returns:
+        Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
+
+    Example, one 4 x 4 map (left) with two tied maxima, and its mask (right):
+
+        9 0 0 0     0 0 0 0     one of the two 9s is inside: 1 / 2 = 0.5
+        0 0 0 0     0 1 0 0     ties="any": 1
+        0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, still 0.5
+        0 0 0 0     0 0 0 0     tolerance=2: both are hits: 1
+
+    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    """
+    if ties not in ("share", "any"):
+        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
+    if isinstance(tolerance, bool) or not tolerance >= 0:
+        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
+    values, inside = read_pair(maps, masks)
+    maxima = values == values.max(axis=(1, 2), keepdims=True)
+    hits = maxima & inside if tolerance < 1 else _near(maxima, inside, tolerance)
+    share = np.count_nonzero(hits, axis=(1, 2)) / np.count_nonzero(maxima, axis=(1, 2))
+    scores = share if ties == "share" else (share > 0).astype(np.float64)
+    return np.where(inside.any(axis=(1, 2)), scores, np.nan)
+
+
+def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
+    """Bool (B, H, W): the maxima within `tolerance` of a mask pixel."""
+    return np.stack([_near_one(*sample, tolerance) for sample in zip(maxima, inside, strict=True)])
+
+
+def _near_one(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
+    """A maximum is near when, dy rows away, the mask's nearest pixel is at most sqrt(tolerance^2 - dy^2) columns off.
+
+    Only rows within reach of a maximum are looked at, for `PART` maxima at a time: a map may be all maxima.
+    """
+    height = len(inside)
+    rows, columns = np.nonzero(maxima)
+    reach = min(int(tolerance), height - 1)
+    first = max(rows[0] - reach, 0)
+    gaps = _gaps_along_rows(inside[first : rows[-1] + reach + 1])
+    dy = np.arange(-reach, reach + 1)
+    hits = np.zeros_like(maxima)
+    for start in range(0, len(rows), PART):
+        row, column = rows[start : start + PART], columns[start : start + PART]
+        there = row[:, None] + dy - first
+        valid = (there >= 0) & (there < len(gaps))
+        dx = gaps[np.where(valid, there, 0), column[:, None]]
+        hits[row, column] = (valid & (dx * dx + dy * dy <= tolerance * tolerance)).any(axis=1)
+    return hits
+
+
+def _gaps_along_rows(inside: np.ndarray) -> np.ndarray:
+    """Int64 (H, W): columns to the nearest mask pixel of the same row, a large number where the row has none."""
+    far = 2**30
+    column = np.arange(inside.shape[1])
+    left = np.maximum.accumulate(np.where(inside, column, -far), axis=1)
+    right = np.minimum.accumulate(np.where(inside, column, far)[:, ::-1], axis=1)[:, ::-1]
+    return np.minimum(column - left, right - column)

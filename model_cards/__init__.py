@@ -1,0 +1,1 @@
+"""Templates of the cards that go with what is published."""

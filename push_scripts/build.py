@@ -1,0 +1,119 @@
+"""Build a dataset folder from its source: Parquet files, a dataset card and a report of what was left out.
+
+example:
+  saliency-bench build pet-xai --source DOWNLOADS/oxford-iiit-pet --out pet-xai
+  saliency-bench build shapes-xai --out shapes --size 32 --count 100
+  saliency-bench build pet-xai --help      what the folder must hold, and the options of this dataset
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+from saliency_bench import options, rooms
+
+COMMON = ("source", "out", "overwrite", "json", "debug", "seed")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    summaries = {name: rooms.summary(path) for name, path in rooms.files("hub_builders").items()}
+    width = max(map(len, summaries), default=0)
+    listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in summaries.items())
+    parser.usage = f"{parser.prog} NAME [--source DIR] --out DIR [options]"
+    parser.description = f"{parser.description}\n\ndatasets:\n{listing}"
+    parser.add_argument("name", metavar="NAME", help="which dataset")
+    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="options", help="shown by NAME --help")
+
+
+def main(args: argparse.Namespace) -> int:
+    """The options depend on the dataset, so they are read here by a parser of its own."""
+    builder = rooms.load("hub_builders", args.name)
+    given = vars(builder_parser(args.name, builder).parse_args(args.rest))
+    from saliency_bench.building import REPORT, build
+
+    own = {key: value for key, value in given.items() if key not in COMMON}
+    out = build(
+        args.name,
+        given["out"],
+        given["source"],
+        given["overwrite"],
+        progress=not given["json"],
+        seed=given["seed"],
+        **own,
+    )
+    report = json.loads((out / REPORT).read_text(encoding="utf-8"))
+    print(json.dumps(report, indent=2, ensure_ascii=False) if given["json"] else account(report, out))
+    return 0
+
+
+def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"saliency-bench build {name}",
+        description=(builder.__doc__ or "").strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    embedded = getattr(builder, "EMBEDDED", False)
+    hidden = argparse.SUPPRESS if embedded else "folder with the raw data as downloaded"
+    parser.add_argument("--source", metavar="DIR", help=hidden)
+    parser.add_argument("--out", metavar="DIR", required=True, help="folder to write; appears when everything is done")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that was built there before")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the split, and of what is drawn (default: 0)"
+    )
+    for key, default in options.defaults(builder.samples).items():
+        if key != "seed":
+            add_option(parser, key, default, help_of(builder, key))
+    parser.add_argument("--json", action="store_true", help="print the build report as JSON")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def add_option(parser: argparse.ArgumentParser, key: str, default: object, text: str) -> None:
+    flag = "--" + key.replace("_", "-")
+    if isinstance(default, bool):
+        action = argparse.BooleanOptionalAction if default else "store_true"
+        parser.add_argument(flag, dest=key, action=action, default=default, help=text)
+        return
+    kind = type(default) if isinstance(default, int | float) else str
+    metavar = "N" if kind is int else "X" if kind is float else "TEXT"
+    parser.add_argument(
+        flag, dest=key, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})"
+    )
+
+
+def help_of(builder: ModuleType, key: str) -> str:
+    """The line "key: text" in the docstring of `samples`."""
+    found = re.search(rf"^\s*{key}: (.+)$", builder.samples.__doc__ or "", re.MULTILINE)
+    return found[1].replace("%", "%%") if found else ""
+
+
+def account(report: dict, out: Path) -> str:
+    counts, paper = report["counts"], report["paper_counts"]
+    beside = {what: f" (paper: {paper[what]:,})" if what in paper else "" for what in ("samples", "masks")}
+    splits = ", ".join(f"{split} {part['num_examples']:,}" for split, part in report["splits"].items())
+    reasons = Counter((entry["what"], entry["reason"]) for entry in report["left_out"])
+    lines = [
+        f"{report['dataset']} (version {report['version']}) is in {out}",
+        f"  samples   {counts['samples']:,}{beside['samples']}",
+        f"  masks     {counts['masks']:,}{beside['masks']}",
+        f"  splits    {splits}",
+    ]
+    lines += [
+        f"  left out  {count:,} {what}{'s' * (count > 1)}: {reason}" for (what, reason), count in reasons.most_common()
+    ]
+    lines += [f"  remark    {remark['id']}: {remark['text']}" for remark in report["remarks"][:5]]
+    lines += [f"            and {len(report['remarks']) - 5} more in build_report.json"] * (len(report["remarks"]) > 5)
+    if not report["redistribute_images"]:
+        lines.append("  licence   the images must not be published")
+    return "\n".join([*lines, "next:", f"  saliency-bench train --dataset {out} --out model"])
+
+
+if __name__ == "__main__":
+    from saliency_bench.cli import main as command
+
+    sys.exit(command(["build", *sys.argv[1:]]))

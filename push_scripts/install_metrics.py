@@ -1,0 +1,31 @@
+"""Let `evaluate.load` find the metrics by their bare name, from any folder, also without network.
+
+Example:
+  saliency-bench install-metrics
+  HF_EVALUATE_OFFLINE=1 python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
+
+The modules are copied into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules).
+Doing it again changes nothing; after an update of saliency-bench it brings the new version.
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+
+from saliency_bench.installing import install_metrics
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to install (default: all)")
+    parser.add_argument("--json", action="store_true", help="print a list of {name, path, changed}")
+
+
+def main(args: argparse.Namespace) -> None:
+    done = install_metrics(args.names)
+    if args.json:
+        print(json.dumps([asdict(item) for item in done], indent=2))
+        return
+    for item in done:
+        print(f"{'installed' if item.changed else 'unchanged'}  {item.name}  {item.path}")
+    line = f"import evaluate; print(evaluate.load('{done[0].name}').description)"
+    print(f'\nTry: HF_EVALUATE_OFFLINE=1 python -c "{line}"')

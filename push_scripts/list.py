@@ -1,0 +1,43 @@
+"""List what there is: datasets, explainers, metrics, models, commands.
+
+example:
+  saliency-bench list explainers
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench import rooms
+
+ROOMS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("what", nargs="?", choices=[*ROOMS, "models"], help="one kind only; default: all")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def main(args: Namespace) -> None:
+    kinds = [args.what] if args.what else [*ROOMS, "models"]
+    found = {kind: _models() if kind == "models" else _room(ROOMS[kind]) for kind in kinds}
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return
+    width = max(len(name) for items in found.values() for name in items)
+    for kind, items in found.items():
+        print(f"{kind}:")
+        for name, about in items.items():
+            print(f"  {name:<{width}}  {about}".rstrip())
+
+
+def _room(room: str) -> dict[str, str]:
+    files = rooms.files(room)
+    if room == "metrics":
+        files = {name: path.with_name("score.py") for name, path in files.items()}
+    return {name: rooms.summary(path) for name, path in files.items()}
+
+
+def _models() -> dict[str, str]:
+    from saliency_bench.checkpoints import KNOWN
+
+    return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any classifier of torchvision, with its default weights"}

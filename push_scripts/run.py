@@ -1,0 +1,64 @@
+"""Score explainers by metrics on a dataset and a classifier; write records, summary and report.
+
+example:
+  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes --explainers gradcam rise:masks=1000 random \\
+      --metrics saliency_miou saliency_pointing_game --limit 64 --out runs/first
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench import rooms
+from saliency_bench.push_scripts import _shared
+
+
+def arguments(parser: ArgumentParser) -> None:
+    _shared.dataset(parser)
+    parser.add_argument("--model", required=True, help="Hub id, local folder or torchvision:NAME")
+    parser.add_argument(
+        "--explainers", nargs="+", default=rooms.names("explainers"), metavar="NAME",
+        help="names, with options as rise:masks=1000,p=0.3 (default: all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--metrics", nargs="+", default=rooms.names("metrics"), metavar="NAME",
+        help="names, with options as saliency_miou:threshold=0.3 (default: all)",
+    )  # fmt: skip
+    _shared.out(parser)
+    parser.add_argument("--split", default="test", help="default: test")
+    parser.add_argument(
+        "--target",
+        default="label",
+        help="label, predicted, contrast:second, or a CSV file with image_id,target[,against]",
+    )
+    parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
+    _shared.work(parser, batch_size=16)
+    _shared.json(parser)
+
+
+def main(args: Namespace) -> None:
+    from saliency_bench.running import run
+
+    result = run(
+        dataset=args.dataset,
+        model=args.model,
+        explainers=args.explainers,
+        metrics=args.metrics,
+        out=args.out,
+        split=args.split,
+        target=args.target,
+        label_map=args.label_map,
+        limit=args.limit,
+        batch_size=args.batch_size,
+        seed=args.seed,
+        device=args.device,
+        progress=not args.json,
+    )
+    if not result.summary:  # another process of the same run prints
+        return
+    if args.json:
+        print(json.dumps(result.summary, indent=2))
+        return
+    accuracy = result.summary["model"]["accuracy"]
+    print(f"{result}\n")
+    print(f"{accuracy['n']} samples, accuracy {accuracy['value']:.1%}, 95 % bootstrap intervals in brackets")
+    print(f"report: {result.report}")

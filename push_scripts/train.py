@@ -1,0 +1,48 @@
+"""Train a classifier on a dataset and save it as a transformers checkpoint.
+
+example:
+  saliency-bench train --dataset shapes-xai --model microsoft/resnet-18 --epochs 5 --out models/resnet-18-shapes
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _shared
+
+
+def arguments(parser: ArgumentParser) -> None:
+    _shared.dataset(parser)
+    parser.add_argument(
+        "--model", required=True, help="Hub id or folder of pretrained weights, or a config.json to start from scratch"
+    )
+    _shared.out(parser)
+    parser.add_argument("--epochs", type=int, default=30, metavar="N", help="default: 30")
+    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of Adam; default: 0.001")
+    parser.add_argument("--size", type=int, default=224, metavar="N", help="images become N x N; default: 224")
+    _shared.work(parser, batch_size=32)
+    _shared.json(parser)
+
+
+def main(args: Namespace) -> None:
+    from saliency_bench.summary import read_json
+    from saliency_bench.training import train
+
+    out = train(
+        dataset=args.dataset,
+        model=args.model,
+        out=args.out,
+        epochs=args.epochs,
+        learning_rate=args.learning_rate,
+        batch_size=args.batch_size,
+        size=args.size,
+        seed=args.seed,
+        limit=args.limit,
+        device=args.device,
+        progress=not args.json,
+    )
+    log = read_json(out / "training_log.json")
+    if args.json:
+        print(json.dumps(log, indent=2))
+        return
+    print(f"test accuracy {log['test_accuracy']:.1%}; the checkpoint is in {out}")
+    print(f"next: saliency-bench run --dataset {args.dataset} --model {out} --out runs/{out.name}")

@@ -1,0 +1,214 @@
+"""Loads datasets: built here, from a folder, or from the Hub."""
+
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+from datasets import ClassLabel, Dataset, Image
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+
+from saliency_bench import rooms
+from saliency_bench.building import REPORT, build, settings_of
+from saliency_bench.caching import cache_folder
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.seeds import seed_of
+
+NAMESPACE = "saliency-bench"
+READ = 100  # rows at once
+
+
+def list_datasets() -> list[str]:
+    """The names of the datasets that can be built and loaded."""
+    return rooms.names("hub_builders")
+
+
+def load_dataset(name: str | Path, split: str = "test", **builder_options: Any) -> Dataset:
+    """One split of a dataset.
+
+    `name` is a folder (as `saliency-bench build` writes it), a name such as "pet-xai" (the same as
+    "saliency-bench/pet-xai"), or any "namespace/name" of the Hub. A dataset that is drawn by the package (shapes-xai)
+    is built when it is first asked for and kept in the cache folder; `builder_options` are for these only.
+    Errors: UserError for an unknown name, split or option, a folder without dataset, a Hub that cannot be reached.
+    """
+    text = str(name).removeprefix(f"{NAMESPACE}/")
+    if text not in list_datasets():
+        text = str(name)
+    if folder := _folder(text):
+        _no_options(text, builder_options)
+        return _local(folder, text, split)
+    if "/" in text or "\\" in text:
+        _no_options(text, builder_options)
+        return _remote(text, split)
+    if text not in list_datasets():
+        raise unknown("dataset", text, list_datasets())
+    builder = rooms.load("hub_builders", text)
+    if getattr(builder, "EMBEDDED", False):
+        return _local(embedded(text, builder_options), text, split)
+    _no_options(text, builder_options)
+    return _remote(f"{NAMESPACE}/{text}", split)
+
+
+def embedded(name: str, options: dict[str, Any]) -> Path:
+    """The cached folder of a dataset that needs no source, built if it is not there; two processes may ask at once."""
+    builder = rooms.load("hub_builders", name)
+    settings = settings_of(name, builder, options)
+    identity = f"{seed_of(sorted(settings.items())):016x}"
+    folder = cache_folder() / "datasets" / f"{name}-{builder.VERSION}-{identity}"
+    if not (folder / REPORT).is_file():
+        try:
+            build(name, folder, progress=sys.stderr.isatty(), **settings)
+        except UserError:
+            if not (folder / REPORT).is_file():  # else another process was faster
+                raise
+    return folder
+
+
+def class_names(dataset: Dataset) -> list[str]:
+    """The names of the classes, in the order of the labels. Errors: UserError if `label` is no ClassLabel."""
+    kind = dataset.features.get("label")
+    if not isinstance(kind, ClassLabel):
+        raise UserError('the dataset has no column "label" with class names; cast it to datasets.ClassLabel')
+    return list(kind.names)
+
+
+def fingerprint(dataset: Dataset) -> str:
+    """A hash of the content of all rows in their order: image_id, name of the label, encoded bytes of image and mask.
+
+    It depends on nothing else: no path, cache, machine or other column; a column that is missing counts as null.
+    `build_report.json` holds the same hash of each split. Errors: UserError without a column "image".
+    """
+    if not isinstance(dataset.features.get("image"), Image):
+        raise UserError('the dataset has no column "image" of images')
+    kind = dataset.features.get("label")
+    wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
+    plain = dataset.with_format(None).select_columns(wanted)
+    for column in {"image", "mask"} & set(wanted):
+        plain = plain.cast_column(column, Image(decode=False))
+    content = Fingerprint()
+    for batch in plain.iter(READ):
+        for place in range(len(batch["image"])):
+            row = {column: batch[column][place] for column in wanted}
+            label = row.get("label")
+            named = kind.int2str(label) if isinstance(kind, ClassLabel) and label is not None else label
+            content.add(row.get("image_id"), named, _bytes(row["image"]), _bytes(row.get("mask")))
+    return content.text()
+
+
+def _bytes(stored: dict | None) -> bytes | None:
+    if stored is None:
+        return None
+    return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]
+
+
+def _folder(name: str) -> Path | None:
+    """The folder that is meant, if one is; a bare name means one only if a built dataset lies there."""
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        if path.is_absolute() or name.startswith((".", "~")):
+            raise UserError(f"{name} is no folder; build a dataset there with `saliency-bench build NAME --out {name}`")
+        return None
+    return path if name not in list_datasets() or (path / REPORT).is_file() else None
+
+
+def _no_options(name: str, options: dict[str, Any]) -> None:
+    if options:
+        raise UserError(
+            f"{name} is loaded as it was built; {', '.join(sorted(options))} can only be set when building it"
+        )
+
+
+def _local(folder: Path, name: str, split: str) -> Dataset:
+    try:
+        with _quiet():
+            return _with_images(datasets.load_dataset(str(folder.resolve()), split=split), name)
+    except (FileNotFoundError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
+        raise _mended(
+            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
+        ) from error
+
+
+def _remote(repo: str, split: str) -> Dataset:
+    """From the Hub, or from what was loaded from it before if it cannot be reached."""
+    reached = _reached(repo)
+    try:
+        with _offline(not reached):
+            return _with_images(datasets.load_dataset(repo, split=split), repo)
+    except (ConnectionError, FileNotFoundError) as error:
+        trouble = f"the Hub has no usable dataset {repo}" if reached else f"the Hub cannot be reached for {repo}"
+        raise UserError(f"{trouble}; {_instead(repo)}") from error
+    except ValueError as error:
+        raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}") from error
+
+
+def _reached(repo: str) -> bool:
+    """Ask once and briefly: `datasets` would try for half a minute. Errors: UserError if there is no such dataset."""
+    if datasets.config.HF_HUB_OFFLINE:
+        return False
+    try:
+        HfApi().dataset_info(repo, timeout=10)
+    except RepositoryNotFoundError as error:
+        raise UserError(f"the Hub has no dataset {repo} (or it is private); {_instead(repo)}") from error
+    except HfHubHTTPError as error:
+        raise UserError(f"the Hub refuses {repo}: {_line(error)}; {_instead(repo)}") from error
+    except ValueError as error:
+        raise UserError(f"'{repo}' is neither a folder nor a dataset of the Hub: {_line(error)}") from error
+    except Exception:  # no network: the class of the error belongs to the HTTP library in use
+        return False
+    return True
+
+
+def _instead(repo: str) -> str:
+    """How to have the dataset without the Hub."""
+    namespace, _, name = repo.partition("/")
+    if namespace == NAMESPACE and name in list_datasets():
+        return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"
+    return f"check the name, or give a folder; known by name: {', '.join(list_datasets())}"
+
+
+def _with_images(dataset: Dataset, name: str) -> Dataset:
+    if not isinstance(dataset, Dataset):
+        raise UserError(f"{name}: name one split, such as split='test'")
+    if not isinstance(dataset.features.get("image"), Image):
+        raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
+    return dataset
+
+
+def _mended(error: Exception, otherwise: str) -> UserError:
+    """`datasets` names the splits itself when one is unknown."""
+    if isinstance(error, UserError):
+        return error
+    return UserError(_line(error) if "split" in str(error).lower() else f"{otherwise} ({_line(error)})")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no log lines for what takes a moment and comes from this machine."""
+    level, shown = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
+    datasets.logging.set_verbosity(logging.CRITICAL)
+    datasets.disable_progress_bars()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)
+        if shown:
+            datasets.enable_progress_bars()
+
+
+@contextmanager
+def _offline(yes: bool) -> Iterator[None]:
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = before or yes
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before

@@ -1,0 +1,100 @@
+"""What our modules for the library `evaluate` share: reading maps and masks, adding batches, averaging the scores.
+
+`evaluate` takes the first `evaluate.EvaluationModule` in a module's namespace for the metric, so what is shared is a
+plain class to put in front: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied beside a metric's
+script when that is installed or pushed, so it imports only evaluate, datasets, numpy and core files that do the same.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from saliency_bench.maps import read_pair
+
+
+class MapShell:
+    """Turns `scores(maps, masks, **options) -> (B,) or (B, T)` of a subclass into a module of evaluate.
+
+    The subclass's docstring becomes the description (its first paragraph) and the inputs' description (the rest).
+    """
+
+    CITATION = ""
+    URL = ""
+    LEFT_OUT = "an empty mask"  # why a score is NaN
+    scores: Callable[..., np.ndarray]
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Checked maps (B, H, W) and references (B, ...) of whatever was passed."""
+        return read_pair(predictions, references)
+
+    def reference_feature(self, size: tuple[int, int]) -> Any:
+        return datasets.Array2D(size, "bool")
+
+    def _info(self) -> evaluate.MetricInfo:
+        description, _, inputs = (self.__doc__ or "").partition("\n\n")
+        info = evaluate.MetricInfo(
+            description=description,
+            citation=self.CITATION,
+            inputs_description=inputs,
+            features=self._features((224, 224)),  # replaced by the size of what comes
+            reference_urls=[self.URL],
+        )
+        # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
+        info.format = "numpy"
+        return info
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        features = {"predictions": datasets.Array2D(size, "float32"), "references": self.reference_feature(size)}
+        return datasets.Features(features)
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Add a batch of maps (B, H, W) with their references; all of one computation have one size."""
+        maps, read = self.read(predictions, references)
+        self._use_size(maps.shape[1:])
+        super().add_batch(predictions=maps, references=read, **kwargs)  # type: ignore[misc]
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one map (H, W) with its reference."""
+        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
+        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _compute(self, **inputs: Any) -> dict[str, Any] | Exception:
+        # evaluate closes its files only after a normal return: an error travels as a value, and the module goes on.
+        try:
+            return self._averaged(**inputs)
+        except Exception as error:
+            return error
+
+    def _averaged(
+        self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
+        left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
+        name = self.name  # type: ignore[attr-defined]
+        if left_out.all():
+            raise ValueError(
+                f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
+            )
+        if left_out.any():
+            line = f"{name}: {left_out.sum()} of {len(scores)} samples left out, for {self.LEFT_OUT}"
+            warnings.warn(line, stacklevel=5)  # the caller of `compute`
+        result = {name: scores[~left_out].mean(axis=0).tolist()}
+        return result | {"scores": scores.tolist()} if per_sample else result
+
+    def _use_size(self, size: tuple[int, ...]) -> None:
+        features = self._features((size[0], size[1]))
+        info = self.info  # type: ignore[attr-defined]
+        if getattr(self, "writer", None) is not None and info.features != features:
+            before = "{} x {}".format(*info.features["predictions"].shape)
+            raise ValueError(f"maps of {size[0]} x {size[1]} follow maps of {before}; one computation takes one size")
+        info.features = features

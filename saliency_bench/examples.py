@@ -1,0 +1,108 @@
+"""The samples a person would want to look at: best, worst and most disputed, kept with their images and small maps."""
+
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+from torch.nn import functional as F
+
+from saliency_bench.files import write_with
+from saliency_bench.maps import normalise
+
+SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
+PER_KIND = 4
+BASELINES = ("random", "centre", "edges")  # they do not look at the network
+
+
+def save_thumbnails(path: Path, maps: np.ndarray) -> None:
+    """Normalised maps, reduced to `SIDE` and 8 bits: for pictures only, never for scores."""
+    height, width = maps.shape[1:]
+    scale = min(1.0, SIDE / max(height, width))
+    size = max(1, round(height * scale)), max(1, round(width * scale))
+    small = F.interpolate(torch.from_numpy(normalise(maps))[:, None], size=size, mode="area")[:, 0].numpy()
+    save_arrays(path, maps=np.round(small * 255).astype(np.uint8))
+
+
+def save_arrays(path: Path, **arrays: np.ndarray) -> None:
+    buffer = BytesIO()
+    np.savez_compressed(buffer, allow_pickle=False, **arrays)
+    write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))
+
+
+def is_baseline(cell: dict) -> bool:
+    """An own function is none, whatever its name: its version is a hash."""
+    return cell["explainer"] in BASELINES and not isinstance(cell["explainer_version"], str)
+
+
+def choose(folder: Path, summary: dict) -> list[tuple[str, str]]:
+    """(image id, why): by the mean score over explainers of the first metric, and by how much explainers differ on it.
+
+    Baselines have no say.
+    """
+    metric = summary["cells"][0]["metric_text"]
+    cells = {
+        cell["cell_id"]: 1.0 if cell["higher_is_better"] else -1.0
+        for cell in summary["cells"]
+        if cell["metric_text"] == metric and not is_baseline(cell)
+    } or {summary["cells"][0]["cell_id"]: 1.0}
+    table = pq.read_table(folder / "records.parquet", columns=["cell_id", "image_id", "value"])
+    scores: dict[str, list[float]] = {}
+    for cell, image_id, value in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        if cell in cells and value is not None:
+            scores.setdefault(image_id, []).append(cells[cell] * value)
+    by_mean = sorted(scores, key=lambda image_id: (-np.mean(scores[image_id]), image_id))
+    by_spread = sorted(scores, key=lambda image_id: (-np.ptp(scores[image_id]), image_id)) if len(cells) > 1 else []
+    chosen: dict[str, str] = {}
+    for kind, ranked in (("best", by_mean), ("worst", by_mean[::-1]), ("most disputed", by_spread)):
+        fresh = [image_id for image_id in ranked if image_id not in chosen]
+        chosen |= dict.fromkeys(fresh[:PER_KIND], kind)
+    return list(chosen.items())
+
+
+def write_examples(work, summary: dict) -> None:
+    """examples.npz: ids, kinds, images (n, H, W, 3) and masks of the chosen samples, and a thumbnail per explainer."""
+    chosen = choose(work.out, summary)
+    if not chosen:
+        return
+    ids = pq.read_table(work.out / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+    position = {image_id: index for index, image_id in enumerate(ids)}
+    rows = [work.rows[position[image_id]] for image_id, _ in chosen]
+    batches = [work.classifier.prepare([row]) for row in rows]
+    arrays = {
+        "ids": np.array([image_id for image_id, _ in chosen]),
+        "kinds": np.array([kind for _, kind in chosen]),
+        "images": np.stack([_eight_bit(batch.images[0]) for batch in batches]),
+        "masks": np.stack([batch.masks[0].numpy() for batch in batches]),
+    }
+    for cell in summary["cells"]:
+        found = [_thumbnail(work, cell["parts"], position[image_id]) for image_id, _ in chosen]
+        maps = [one for one in found if one is not None]
+        if len(maps) == len(chosen):
+            arrays[f"maps/{cell['explainer_text']}"] = np.stack(maps)
+    save_arrays(work.out / "examples.npz", **arrays)
+
+
+def _thumbnail(work, parts: str, position: int) -> np.ndarray | None:
+    path = work.out / "thumbnails" / parts / f"{position // work.batch_size:06d}.npz"
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as stored:
+        return stored["maps"][position % work.batch_size]
+
+
+def _eight_bit(image: torch.Tensor) -> np.ndarray:
+    return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
+
+
+def overlay(image: np.ndarray, values: np.ndarray, strength: float = 0.6) -> Image.Image:
+    """The picture (H, W, 3) uint8 in grey with a map (h, w) in [0, 1] over it: the brighter, the more it counts."""
+    from matplotlib import colormaps
+
+    height, width = image.shape[:2]
+    heat = Image.fromarray(np.round(values * 255).astype(np.uint8)).resize((width, height), Image.Resampling.BILINEAR)
+    colour = colormaps["inferno"](np.asarray(heat) / 255.0)[..., :3]
+    grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) / 255.0
+    return Image.fromarray(np.round(255 * ((1 - strength) * grey + strength * colour)).astype(np.uint8))

@@ -1,0 +1,151 @@
+"""An explainer: a function from (classifier, images, target) to saliency maps, with its options bound.
+
+An explainer is a file `explainers/NAME.py` with a function of the same name,
+
+    def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
+
+and `VERSION`, bumped whenever a map changes. The function sees a target with one row per image (B, K), a classifier in
+evaluation mode whose parameters ask for no gradient, and autograd switched on. What every map must be, and what no
+explainer may leave changed, is enforced here, once, around all of them.
+"""
+
+import inspect
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import nn
+
+from saliency_bench import options, rooms
+from saliency_bench.errors import UserError
+from saliency_bench.targets import expand
+from saliency_bench.types import Images, Maps, Target
+
+
+@dataclass(frozen=True)
+class Explainer:
+    """Call it: explainer(classifier, images, target, seeds=None) -> Float (B, H, W).
+
+    `seeds` are one integer per image for what is drawn at random per sample; None means 0 to B-1.
+    """
+
+    name: str
+    function: Callable[..., Maps]
+    options: tuple[tuple[str, object], ...] = ()
+    version: int | str = 1
+
+    def __call__(
+        self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
+    ) -> Maps:
+        images = _checked(images)
+        seeds = list(range(len(images))) if seeds is None else list(seeds)
+        if len(seeds) != len(images):
+            raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
+        extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
+        with untouched(classifier), torch.inference_mode(False), torch.enable_grad():
+            # A tensor made in inference mode can take no part in autograd; a clone made outside can.
+            images = images.clone() if images.is_inference() else images.detach()
+            maps = self.function(classifier, images, expand(target, images), **extra, **dict(self.options))
+        return self._contract(maps, images)
+
+    def _contract(self, maps: Maps, images: Images) -> Maps:
+        maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32)
+        shape = (len(images), *images.shape[2:])
+        if maps.shape != shape:
+            raise UserError(f"{self.name} gave maps of shape {tuple(maps.shape)}, not {shape}")
+        finite = torch.isfinite(maps).flatten(1).all(1)
+        if not finite.all():
+            where = (~finite).nonzero().flatten().tolist()
+            raise NotFinite(
+                f"{self.name} gave a map with NaN or infinite values for image {where[0]} of the batch", where
+            )
+        return maps
+
+    def __str__(self) -> str:
+        known = options.defaults(self.function)
+        differing = [f"{key}={value}" for key, value in self.options if value != known.get(key)]
+        return self.name + (":" + ",".join(differing) if differing else "")
+
+    @property
+    def identity(self) -> tuple[str, str, int | str]:
+        return self.name, options.text(self.options), self.version
+
+
+class NotFinite(UserError):
+    """`where`: the positions in the batch whose map is not finite."""
+
+    def __init__(self, message: str, where: list[int]):
+        super().__init__(message)
+        self.where = where
+
+
+def list_explainers() -> list[str]:
+    return rooms.names("explainers")
+
+
+def load_explainer(name: str, **chosen: object) -> Explainer:
+    """An explainer by name, "gradcam", with its options bound, also as text: "rise:masks=1000".
+
+    Errors: UserError for an unknown explainer or option, with the nearest names.
+    """
+    name, written = options.parse(name)
+    module = rooms.load("explainers", name)
+    function = getattr(module, name)
+    return Explainer(name, function, options.resolved(name, function, written | chosen), module.VERSION)
+
+
+def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:
+    """An explainer of a name, or of anyone's own function (classifier, images, target) -> maps.
+
+    The version of an own function is a hash of its source, so that edited code never mixes with old results.
+    """
+    if isinstance(thing, Explainer):
+        return thing
+    if isinstance(thing, str):
+        return load_explainer(thing)
+    if not callable(thing):
+        raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {thing!r}")
+    try:
+        source = inspect.getsource(thing)
+    except (OSError, TypeError):  # typed at a prompt, or a callable object
+        source = repr(type(thing))
+    name = getattr(thing, "__name__", type(thing).__name__)
+    own = tuple(sorted((key, value) for key, value in options.defaults(thing).items() if value is not inspect._empty))
+    return Explainer(name, thing, own, blake2b(source.encode(), digest_size=8).hexdigest())
+
+
+@contextmanager
+def untouched(classifier: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no parameter gradients inside; mode, flags and random states as before afterwards."""
+    training = [(module, module.training) for module in classifier.modules()]
+    required = [(parameter, parameter.requires_grad) for parameter in classifier.parameters()]
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    devices = list({p.device.index for p, _ in required if p.device.type == "cuda"})
+    try:
+        with torch.random.fork_rng(devices=devices):
+            classifier.eval()
+            for parameter, _ in required:
+                parameter.requires_grad_(False)
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        for module, mode in training:
+            module.training = mode
+        for parameter, flag in required:
+            parameter.requires_grad_(flag)
+
+
+def _checked(images: Images) -> Images:
+    if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
+        raise UserError(f"images have shape (B, 3, H, W) with B of at least 1; these have {tuple(images.shape)}")
+    # Perturbed images may leave [0, 1] a little; 0 to 255 is another frame.
+    if not images.is_floating_point() or not images.abs().max() < 10:
+        raise UserError(
+            "images must be floats in [0, 1], before the model's normalisation (classifier.prepare gives them)"
+        )
+    return images.to(torch.float32)

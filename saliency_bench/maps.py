@@ -1,0 +1,111 @@
+"""What metrics ask of saliency maps, in numpy alone: reading them, the normalised map, the order of pixels."""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.seeds import random_bits, seed_of
+
+
+def read_maps(maps: Any) -> np.ndarray:
+    """Float32 (B, H, W) of arrays, lists or tensors; one map (H, W) becomes a batch of one.
+
+    Errors: ValueError for another number of axes, an empty map, NaN or infinite values.
+    """
+    array = _array("maps", maps, np.float32)
+    array = array[None] if array.ndim == 2 else array
+    if array.ndim != 3 or 0 in array.shape[1:]:
+        raise ValueError(f"maps have shape (B, H, W); these have {array.shape}")
+    finite = np.isfinite(array).all(axis=(1, 2))
+    if not finite.all():
+        raise ValueError(f"map {int(np.argmin(finite))} holds NaN or infinite values; a map must be finite")
+    return array
+
+
+def read_masks(masks: Any) -> np.ndarray:
+    """Bool (B, H, W) of arrays, lists or tensors. Values must be two at most, 0 and one other (1, 255, True).
+
+    Errors: ValueError for another number of axes or a mask that is not binary.
+    """
+    array = _array("masks", masks)
+    array = array[None] if array.ndim == 2 else array
+    if array.ndim != 3:
+        raise ValueError(f"masks have shape (B, H, W); these have {array.shape}")
+    if array.dtype == bool:
+        return array
+    inside = array != 0
+    if not (array[inside] == array.max(initial=0)).all():
+        raise ValueError("masks must be binary: 0 outside, one other value (1 or 255) inside")
+    return inside
+
+
+def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
+    """`read_maps` and `read_masks`; both must have one shape."""
+    values, inside = read_maps(maps), read_masks(masks)
+    if values.shape != inside.shape:
+        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; they must be the same")
+    return values, inside
+
+
+def _array(what: str, things: Any, dtype: Any = None) -> np.ndarray:
+    if isinstance(things, list | tuple):
+        things = [_array(what, thing) if hasattr(thing, "detach") else thing for thing in things]
+    elif hasattr(things, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
+        things = things.detach().cpu()
+        things = things.float() if things.is_floating_point() else things
+    try:
+        with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which `read_maps` names
+            return np.asarray(things, dtype=dtype)
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{what} must be numbers of shape (B, H, W), all of one size") from error
+
+
+def is_flat(maps: np.ndarray) -> np.ndarray:
+    """Bool (B,): whether a map has one value only."""
+    return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
+
+
+def normalise(maps: np.ndarray) -> np.ndarray:
+    """Min-max of each map to [0, 1]; a constant map becomes zeros."""
+    low = maps.min(axis=(1, 2), keepdims=True)
+    with np.errstate(over="ignore"):
+        span = maps.max(axis=(1, 2), keepdims=True) - low
+    # A span that is infinite in float32 (values near both ends of its range) needs float64 for one step.
+    if not np.isfinite(span).all():
+        return normalise(maps.astype(np.float64)).astype(maps.dtype)
+    return (maps - low) / np.where(span > 0, span, 1)
+
+
+@lru_cache(maxsize=16)
+def tie_breaker(height: int, width: int) -> np.ndarray:
+    """The fixed pseudo-random permutation of the H*W pixels by which tied values are ordered, in every map."""
+    bits = random_bits(seed_of("tie", height, width), height * width)
+    permutation = np.argsort(bits, kind="stable")
+    permutation.setflags(write=False)
+    return permutation
+
+
+def descending(maps: np.ndarray) -> np.ndarray:
+    """Int (B, H*W): pixel indices from the highest value to the lowest, ties in the order of `tie_breaker`."""
+    permutation = tie_breaker(*maps.shape[1:])
+    shuffled = maps.reshape(len(maps), -1)[:, permutation]
+    return permutation[np.argsort(-shuffled, axis=1, kind="stable")]
+
+
+def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`, without sorting them all."""
+    chosen = np.zeros(maps.shape, dtype=bool)
+    permutation = tie_breaker(*maps.shape[1:])
+    flat = zip(maps.reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
+    for values, picked, count in flat:
+        if count == 0:
+            continue
+        lowest = np.partition(values, -count)[-count]
+        np.greater(values, lowest, out=picked)
+        room = count - np.count_nonzero(picked)
+        tied = values == lowest
+        picked |= tied
+        if np.count_nonzero(tied) > room:
+            picked[permutation[tied[permutation]][room:]] = False
+    return chosen

@@ -1,0 +1,40 @@
+"""With what a number was made: versions and hardware. No part of a cell's identity."""
+
+import os
+import platform
+from importlib import metadata
+
+import torch
+
+import saliency_bench
+
+LIBRARIES = (
+    "accelerate",
+    "datasets",
+    "evaluate",
+    "numpy",
+    "pillow",
+    "pyarrow",
+    "timm",
+    "torch",
+    "torchvision",
+    "transformers",
+)
+
+
+def provenance(device: torch.device) -> dict:
+    return {
+        "saliency_bench": saliency_bench.__version__,
+        "python": platform.python_version(),
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "system": platform.system(),
+    }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

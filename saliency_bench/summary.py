@@ -1,0 +1,129 @@
+"""The summary of a run: one number with its interval per cell, what was left out and why, and with what it was made."""
+
+import json
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+
+from saliency_bench import records
+from saliency_bench.files import write_json
+from saliency_bench.metric import load_metric
+from saliency_bench.provenance import provenance
+from saliency_bench.statistics import bootstrap
+
+FORMAT = 1
+
+
+def read_json(path: Path) -> dict:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def summarise(work, samples: int, command: str) -> dict:
+    """Write and return summary.json of a run's records and predictions."""
+    folder = work.out
+    plan = read_json(folder / "run.json")
+    predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
+    scores, reasons = _by_cell(folder / "records.parquet")
+    passes = _passes(folder, list(plan["cells"]), -(-samples // work.batch_size))
+    summary = {
+        "format": FORMAT,
+        "dataset": {
+            "id": work.dataset,
+            "split": work.split,
+            "fingerprint": plan["fingerprint"],
+            "samples": len(work.rows),
+            "used": samples,
+            "classes": len(work.names),
+        },
+        "model": {
+            "id": work.classifier.id,
+            "revision": work.classifier.revision,
+            "digest": plan["classifier"],
+            "geometry": plan["geometry"],
+            "accuracy": _interval(np.array(predictions["correct"].to_pylist(), dtype=float), work.seed),
+        },
+        "masks": _masks(predictions),
+        "target": work.rule.name,
+        "precision": plan["precision"],
+        "seed": work.seed,
+        "batch_size": work.batch_size,
+        "cells": [
+            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed)
+            for cell_id, cell in plan["cells"].items()
+            if cell_id in scores
+        ],
+        "command": command,
+        "provenance": provenance(torch.device(work.classifier.device)),
+    }
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+def _by_cell(path: Path) -> tuple[dict[str, list[float]], dict[str, Counter]]:
+    """{cell: its values}, {cell: how often each reason occurs}."""
+    scores: dict[str, list[float]] = defaultdict(list)
+    reasons: dict[str, Counter] = defaultdict(Counter)
+    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
+        for cell, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            scores[cell] += [] if value is None else [value]
+            if reason is not None:
+                reasons[cell][reason] += 1
+    return scores, reasons
+
+
+def _passes(folder: Path, cells: list[str], chunks: int) -> dict[str, dict[str, int]]:
+    """{cell: images put through the classifier by its explainer, and by its metric beyond what earlier metrics shared}."""
+    passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
+    for part in (folder / "parts").glob("*/*.parquet"):
+        if int(part.name[:6]) < chunks:
+            notes = records.notes_of(part)
+            for cell in notes["cells"]:
+                passes[cell]["explain"] += notes["passes"]["explain"]
+                passes[cell]["metric"] += notes["passes"][cell]
+    return passes
+
+
+def _cell(cell: dict, values: list[float], reasons: Counter, passes: dict[str, int], seed: int) -> dict:
+    aggregate = load_metric(cell["metric"], **cell["metric_options"]).aggregate
+    flat = reasons.pop(records.FLAT, 0)
+    interval = _interval(np.array(values, dtype=float), seed, aggregate)
+    return cell | interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "forward_passes": passes}
+
+
+def _interval(values: np.ndarray, seed: int, aggregate=np.mean) -> dict:
+    value, low, high = bootstrap(values, aggregate, seed=seed)
+    return {"value": value, "low": low, "high": high, "n": len(values)}
+
+
+def _masks(predictions) -> dict:
+    shares = [share for share in predictions["mask_share"].to_pylist() if share is not None]
+    left_out = Counter(reason for reason in predictions["left_out"].to_pylist() if reason is not None)
+    return {
+        "usable": len(shares),
+        "mean_share": float(np.mean(shares)) if shares else None,
+        "left_out": dict(sorted(left_out.items())),
+    }
+
+
+def table(summary: dict) -> str:
+    """The cells as text: a row per explainer, a column per metric, value [low, high]."""
+    metrics = list(dict.fromkeys(cell["metric_text"] for cell in summary["cells"]))
+    explainers = list(dict.fromkeys(cell["explainer_text"] for cell in summary["cells"]))
+    by_place = {(cell["explainer_text"], cell["metric_text"]): cell for cell in summary["cells"]}
+    arrows = {cell["metric_text"]: "↑" if cell["higher_is_better"] else "↓" for cell in summary["cells"]}
+    header = ["explainer", *(f"{metric} {arrows[metric]}" for metric in metrics)]
+    body = [[name, *(_number(by_place.get((name, metric))) for metric in metrics)] for name in explainers]
+    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _number(cell: dict | None) -> str:
+    if cell is None or cell["value"] is None or cell["value"] != cell["value"]:
+        return "-"
+    interval = "" if cell["low"] is None or cell["low"] != cell["low"] else f" [{cell['low']:.3f}, {cell['high']:.3f}]"
+    return f"{cell['value']:.3f}{interval}"

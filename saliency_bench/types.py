@@ -1,0 +1,37 @@
+"""The few types everything is written in. Shapes: B samples, K classes, H x W pixels of the prepared frame.
+
+Images   Float (B, 3, H, W) in [0, 1]: the frame that the classifier sees, before normalisation
+Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
+Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
+Masks    Bool  (B, H, W): the ground truth in the prepared frame
+Scores   Float (B,): one number per sample, NaN where it is not defined
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+Images = Tensor
+Target = Tensor
+Maps = Tensor
+Masks = Tensor
+Scores = np.ndarray
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Samples in the prepared frame.
+
+    `left_out[i]` says why sample i has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None;
+    its `masks[i]` is then all False. `labels[i]` is -1 for a row without label.
+    """
+
+    images: Images
+    masks: Masks
+    labels: Tensor
+    ids: list[str]
+    left_out: list[str | None]
+
+    def __len__(self) -> int:
+        return len(self.ids)

@@ -1,0 +1,1 @@
+"""Gradio Spaces: one per folder."""

@@ -1,0 +1,97 @@
+import captum.attr
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.errors import UserError
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
+    ).eval()  # fmt: skip
+
+
+class Smooth(nn.Module):
+    """No ReLU: tanh and softplus, and a product of two branches."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.left, self.right, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(3, 6, 3), nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.head((torch.tanh(self.left(x)) * F.softplus(self.right(x))).mean(dim=(2, 3)))
+
+
+def normalised(images):
+    return (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
+
+
+@pytest.mark.parametrize("make", [small, Smooth])
+def test_agrees_with_captum(make):
+    model = make()
+    images, labels = torch.rand(3, 3, 14, 18), torch.tensor([0, 3, 1])
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
+    ours = load_explainer("integrated_gradients")(classifier, images, targets.one_hot(labels, 4))
+    theirs = captum.attr.IntegratedGradients(model).attribute(
+        normalised(images), target=labels, n_steps=50, method="gausslegendre"
+    )
+    theirs = theirs.sum(dim=1)
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+
+
+class Quadratic(nn.Module):
+    """logit_k = (q_k . x)^2 + l_k . x: the path integral of its gradient is exact with one node."""
+
+    def __init__(self, power):
+        super().__init__()
+        torch.manual_seed(2)
+        self.power = power
+        self.q, self.line = nn.Linear(3 * 8 * 8, 3), nn.Linear(3 * 8 * 8, 3)
+
+    def forward(self, x):
+        return self.q(x.flatten(1)) ** self.power + self.line(x.flatten(1))
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize("baseline", ["zero", "black", "white"])
+def test_completeness_is_exact_on_linear_and_quadratic_networks(power, baseline):
+    classifier = load_classifier(Quadratic(power), mean=MEAN, std=STD, device="cpu")
+    images, target = torch.rand(2, 3, 8, 8), targets.contrast([0, 1], [1, 2], 3)
+    maps = load_explainer("integrated_gradients", steps=3, baseline=baseline)(classifier, images, target)
+    start = {
+        "zero": classifier.mean.expand_as(images),
+        "black": torch.zeros_like(images),
+        "white": torch.ones_like(images),
+    }
+    with torch.no_grad():
+        gain = targets.score(classifier(images), target) - targets.score(classifier(start[baseline]), target)
+    torch.testing.assert_close(maps.sum(dim=(1, 2)), gain, rtol=1e-5, atol=1e-5)
+
+
+def test_more_steps_come_closer_on_a_relu_network():
+    classifier = load_classifier(small(), mean=MEAN, std=STD, device="cpu")
+    images, target = torch.rand(4, 3, 14, 18), targets.one_hot([0, 1, 2, 3], 4)
+    with torch.no_grad():
+        zero = classifier(classifier.mean.expand_as(images))
+        gain = targets.score(classifier(images), target) - targets.score(zero, target)
+
+    def error(steps):
+        maps = load_explainer("integrated_gradients", steps=steps)(classifier, images, target)
+        return (maps.sum(dim=(1, 2)) - gain).abs().max()
+
+    assert error(200) < error(20) < error(2)
+
+
+@pytest.mark.parametrize(("options", "words"), [({"steps": 0}, "at least 1"), ({"baseline": "grey"}, "none of")])
+def test_bad_options(options, words):
+    classifier = load_classifier(small(), device="cpu")
+    with pytest.raises(UserError, match=words):
+        load_explainer("integrated_gradients", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 4))

@@ -1,0 +1,99 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
+
+rise = rooms.load("explainers", "rise")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 3))
+
+
+def literal_mask(grid, row, column, height, width):
+    """A mask pixel by pixel: bilinear between the centres of cells, clamped at the border."""
+    cells = len(grid)
+    tall, wide = -(-height // cells), -(-width // cells)
+    mask = np.zeros((height, width))
+    for y in range(height):
+        for x in range(width):
+            # where the pixel's centre lies in the grid, when the grid is enlarged to (cells + 1) cells' size
+            v = (y + row + 0.5) * cells / ((cells + 1) * tall) - 0.5
+            u = (x + column + 0.5) * cells / ((cells + 1) * wide) - 0.5
+            v, u = max(v, 0), max(u, 0)
+            top, left = min(int(v), cells - 1), min(int(u), cells - 1)
+            below, right = min(top + 1, cells - 1), min(left + 1, cells - 1)
+            a, b = v - int(v), u - int(u)
+            upper = (1 - b) * grid[top][left] + b * grid[top][right]
+            lower = (1 - b) * grid[below][left] + b * grid[below][right]
+            mask[y, x] = (1 - a) * upper + a * lower
+    return mask
+
+
+@pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7)])
+def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells):
+    classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    images, target, count, p = torch.rand(2, 3, height, width), targets.one_hot([0, 2], 3), 23, 0.4
+    ours = load_explainer("rise", masks=count, cells=cells, p=p, seed=5)(classifier, images, target)
+
+    grids, rows, columns = rise.bank(count, cells, p, 5, height, width)
+    for index, image in enumerate(images):
+        expected = np.zeros((height, width))
+        for grid, row, column in zip(grids.numpy(), rows, columns, strict=True):
+            mask = literal_mask(grid, row, column, height, width)
+            seen = classifier.mean + torch.from_numpy(mask).float() * (image[None] - classifier.mean)
+            with torch.no_grad():
+                probability = classifier(seen).softmax(dim=1)[0, int(target[index].argmax())].item()
+            expected += probability * mask
+        expected /= count * p
+        np.testing.assert_allclose(ours[index].numpy(), expected, rtol=1e-5)
+
+
+def test_the_bank_is_a_fair_draw_within_its_ranges():
+    grids, rows, columns = rise.bank(4000, 7, 0.3, 0, 100, 60)
+    assert set(grids.unique().tolist()) == {0.0, 1.0}
+    assert grids.mean() == pytest.approx(0.3, abs=0.005)
+    assert (rows.min(), rows.max()) == (0, 14)  # ceil(100 / 7) = 15
+    assert (columns.min(), columns.max()) == (0, 8)  # ceil(60 / 7) = 9
+    again, _, _ = rise.bank(10, 7, 0.3, 0, 100, 60)
+    assert not torch.equal(again, rise.bank(10, 7, 0.3, 1, 100, 60)[0])
+
+
+def test_converges_to_the_enumerated_expectation_on_a_linear_score():
+    """A 2 x 2 grid has 16 patterns and, on 4 x 4 pixels, 4 shifts: the expectation is a finite sum."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
+    classifier = load_classifier(model, device="cpu")
+    image, target = torch.rand(1, 3, 4, 4), targets.one_hot([0], 2)
+    patterns = torch.tensor([[[i >> 3 & 1, i >> 2 & 1], [i >> 1 & 1, i & 1]] for i in range(16)]).float()
+    expected = torch.zeros(4, 4)
+    for row in range(2):
+        for column in range(2):
+            masks = rise.enlarge(patterns, np.full(16, row), np.full(16, column), 4, 4)
+            with torch.no_grad():
+                scores = classifier(masks * image)[:, 0]
+            expected += (scores[:, None, None] * masks[:, 0]).mean(0) / 0.5 / 4
+
+    def error(count):
+        errors = [
+            (
+                load_explainer("rise", masks=count, cells=2, on="logit", seed=seed)(classifier, image, target)[0]
+                - expected
+            )
+            for seed in range(12)
+        ]
+        return torch.stack(errors).pow(2).mean().sqrt().item()
+
+    assert error(4000) == pytest.approx(error(1000) / 2, rel=0.3)
+    assert error(4000) < 0.03 * expected.abs().max()
+
+
+@pytest.mark.parametrize("options", [{"masks": 0}, {"cells": 0}, {"p": 0.0}, {"p": 1.5}])
+def test_bad_options(options):
+    classifier = load_classifier(network(), device="cpu")
+    with pytest.raises(UserError, match="rise needs"):
+        load_explainer("rise", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))

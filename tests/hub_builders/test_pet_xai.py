@@ -1,0 +1,183 @@
+"""Oxford-IIIT Pet from its raw layout: every oddity of the source ends as a sample or as a reason, never as a crash."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import pet_xai
+from saliency_bench.pictures import Picture
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "oxford-iiit-pet"
+SIZE = (24, 16)  # width, height
+XML = "<annotation><object><name>cat</name><bndbox>{}</bndbox></object></annotation>"
+BOX = XML.format("<xmin>2</xmin><ymin>3</ymin><xmax>12</xmax><ymax>11</ymax>")
+BOMB = '<!DOCTYPE a [<!ENTITY b "bb">]>' + XML.format("<xmin>&b;</xmin>")
+
+
+def trimap(size=SIZE, foreground=True) -> np.ndarray:
+    values = np.full((size[1], size[0]), 2, np.uint8)
+    values[3:12, 3:12] = 3
+    values[5:10, 5:10] = 1 if foreground else 3
+    return values
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A small source that shows each oddity once."""
+    root = tmp_path / "pets"
+    for part in ("images", "annotations/trimaps", "annotations/xmls"):
+        (root / part).mkdir(parents=True)
+    colour = Image.effect_noise(SIZE, 60).convert("RGB")
+    names = {f"Abyssinian_{n}": 1 for n in range(1, 8)} | {
+        "beagle_1": 5,
+        "pug_1": 26,
+        "pug_2": 26,
+        "pug_3": 26,
+        "pug_9": 26,
+    }
+    for name in [*names, "boxer_1"]:
+        colour.save(root / f"images/{name}.jpg", "JPEG")
+        Image.fromarray(trimap()).save(root / f"annotations/trimaps/{name}.png")
+    colour.convert("P").save(root / "images/Abyssinian_2.jpg", "GIF")
+    colour.convert("RGBA").save(root / "images/Abyssinian_3.jpg", "PNG")
+    colour.convert("CMYK").save(root / "images/Abyssinian_4.jpg", "JPEG")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    colour.rotate(90, expand=True).save(root / "images/Abyssinian_5.jpg", "JPEG", exif=exif)
+    Image.fromarray(trimap(foreground=False)).save(root / "annotations/trimaps/Abyssinian_6.png")
+    Image.fromarray(trimap((10, 14))).save(root / "annotations/trimaps/Abyssinian_7.png")
+    (root / "annotations/trimaps/beagle_1.png").unlink()
+    (root / "annotations/trimaps/pug_3.png").write_bytes(b"no png")
+    whole = (root / "images/pug_1.jpg").read_bytes()
+    (root / "images/pug_1.jpg").write_bytes(whole[: len(whole) // 2])
+    (root / "images/pug_2.jpg").write_text("<html>404</html>")
+    (root / "images/pug_9.jpg").unlink()
+    (root / "images/Abyssinian_101.mat").write_bytes(b"MATLAB")
+    (root / "images/._Abyssinian_1.jpg").write_bytes(b"\0\5\26\7")
+    (root / "images/stray.jpg").write_bytes(whole)
+    rows = "".join(f"{name} {number} 1 1\n" for name, number in names.items())
+    (root / "annotations/list.txt").write_text("#Image CLASS-ID SPECIES BREED ID\n" + rows)
+    (root / "annotations/trainval.txt").write_text("Abyssinian_1 1 1 1\n")
+    (root / "annotations/test.txt").write_text("Abyssinian_2 1 1 1\n")
+    (root / "annotations/xmls/Abyssinian_1.xml").write_text(BOX)
+    (root / "annotations/xmls/Abyssinian_2.xml").write_text(BOMB)
+    (root / "annotations/xmls/Abyssinian_3.xml").write_text(XML.format("<xmin>?</xmin>"))
+    (root / "annotations/xmls/Abyssinian_4.xml").write_text("<annotation>")
+    return root
+
+
+@pytest.fixture
+def built(source):
+    report = Report()
+    return {sample["image_id"]: sample for sample in pet_xai.samples(source, report)}, report
+
+
+def test_breeds_are_37_in_the_order_of_the_class_ids():
+    assert len(pet_xai.BREEDS) == 37
+    assert sorted(pet_xai.BREEDS, key=str.lower) == pet_xai.BREEDS
+    assert sum(breed[0].isupper() for breed in pet_xai.BREEDS) == 12  # cats
+
+
+def test_what_stays_and_what_is_left_out_with_which_reason(built):
+    samples, report = built
+    left_out = {(entry["id"], entry["what"]): entry["reason"] for entry in report.left_out}
+    assert list(samples) == sorted(samples)
+    assert set(samples) == {f"Abyssinian_{n}" for n in range(1, 8)} | {"beagle_1", "boxer_1", "pug_3"}
+    assert left_out.pop(("pug_1", "image")).startswith("damaged image")
+    assert left_out == {
+        ("._Abyssinian_1.jpg", "image"): "not an image file by its name",
+        ("Abyssinian_101.mat", "image"): "not an image file by its name",
+        ("stray", "image"): "no breed: not in annotations/list.txt, and its name begins with none of the 37",
+        ("pug_2", "image"): "not an image",
+        ("pug_9", "image"): "in annotations/list.txt, but no such file in images/",
+        ("Abyssinian_6", "mask"): "trimap without foreground",
+        ("Abyssinian_7", "mask"): "trimap of another size than its image",
+        ("beagle_1", "mask"): "no trimap",
+        ("boxer_1", "mask"): "not in annotations/list.txt",
+        ("pug_3", "mask"): "trimap: not an image",
+    }
+    without = {name for name, sample in samples.items() if sample["mask"] is None}
+    assert without == {"Abyssinian_6", "Abyssinian_7", "beagle_1", "boxer_1", "pug_3"}
+
+
+def test_odd_images_become_png_and_plain_ones_keep_their_bytes(built, source):
+    samples, _ = built
+    assert samples["Abyssinian_1"]["image"].data == (source / "images/Abyssinian_1.jpg").read_bytes()
+    for name in ("Abyssinian_2", "Abyssinian_3", "Abyssinian_4", "Abyssinian_5"):
+        picture = samples[name]["image"]
+        assert isinstance(picture, Picture)
+        assert picture.suffix == ".png"
+        assert (picture.width, picture.height) == SIZE  # for Abyssinian_5: upright again
+        assert samples[name]["mask"].shape == (SIZE[1], SIZE[0])
+
+
+def test_columns(built):
+    samples, report = built
+    first = samples["Abyssinian_1"]
+    assert (first["label"], first["species"], first["source_split"]) == ("Abyssinian", "cat", "trainval")
+    assert first["head_box"] == [2, 3, 12, 11]
+    assert samples["Abyssinian_2"]["source_split"] == "test"
+    assert (samples["boxer_1"]["label"], samples["boxer_1"]["species"]) == ("boxer", "dog")
+    assert samples["boxer_1"]["source_split"] is None
+    assert [samples[f"Abyssinian_{n}"]["head_box"] for n in (2, 3, 4, 5)] == [None] * 4
+    assert [remark["id"] for remark in report.remarks] == ["Abyssinian_2", "Abyssinian_3", "Abyssinian_4"]
+    assert "entities" in report.remarks[0]["text"]
+
+
+def test_border_is_an_option(source):
+    thin = next(pet_xai.samples(source, Report()))["mask"]
+    thick = next(pet_xai.samples(source, Report(), border=True))["mask"]
+    assert (thin == (trimap() == 1)).all()
+    assert (thick == (trimap() != 2)).all()
+
+
+def test_label_of_the_list_wins_and_the_report_says_so(source):
+    text = (source / "annotations/list.txt").read_text()
+    (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
+    report = Report()
+    assert next(pet_xai.samples(source, report))["label"] == "Bengal"
+    assert report.remarks[0] == {
+        "id": "Abyssinian_1",
+        "text": "annotations/list.txt says Bengal, the file name says Abyssinian",
+    }
+
+
+@pytest.mark.parametrize("part", ["images", "annotations", "annotations/list.txt", "annotations/trimaps"])
+def test_a_missing_part_is_named_with_the_home_of_the_dataset(source, part):
+    (source / part).rename(source / "gone")
+    with pytest.raises(UserError, match=rf"has no {part};.*Visual Geometry Group"):
+        next(pet_xai.samples(source, Report()))
+
+
+def test_no_source_at_all():
+    with pytest.raises(UserError, match=r"--source DIR.*Oxford-IIIT Pet"):
+        next(pet_xai.samples(None, Report()))
+
+
+@pytest.mark.parametrize("row", ["Abyssinian_1", "Abyssinian_1 0 1 1", "Abyssinian_1 38 1 1", "Abyssinian_1 x 1 1"])
+def test_a_bad_row_of_the_list_is_named_by_its_line(source, row):
+    (source / "annotations/list.txt").write_text(f"# head\n{row}\n")
+    with pytest.raises(UserError, match=r"list\.txt line 2"):
+        next(pet_xai.samples(source, Report()))
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_real_samples(tmp_path):
+    from saliency_bench import build
+
+    folder = build("pet-xai", tmp_path / "pet", source=REAL, progress=False)
+    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
+    by_id = {row["image_id"]: row for row in rows}
+    assert len(by_id) == 80
+    assert [name for name, row in by_id.items() if row["mask"] is None] == ["Abyssinian_34"]
+    assert all(row["image"].mode == "RGB" for row in by_id.values())
+    assert all(row["mask"].size == row["image"].size for row in by_id.values() if row["mask"])
+    assert by_id["Abyssinian_117"]["head_box"] == [72, 102, 217, 222]
+    assert by_id["Abyssinian_5"]["image"].format == by_id["Abyssinian_34"]["image"].format == "PNG"
+    truth = np.asarray(Image.open(REAL / "annotations/trimaps/beagle_14.png")) == 1
+    assert (np.asarray(by_id["beagle_14"]["mask"]) == truth * 255).all()

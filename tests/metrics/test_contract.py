@@ -1,0 +1,113 @@
+"""What every metric keeps to, whichever there are."""
+
+import inspect
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import nn
+
+from saliency_bench import rooms
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import one_hot
+
+NAMES = rooms.names("metrics")
+B, H, W = 3, 8, 6
+
+
+@pytest.fixture
+def inputs():
+    torch.manual_seed(0)
+    classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 4)).eval()
+    classifier.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
+    classifier.register_buffer("std", torch.ones(1, 3, 1, 1))
+    rng = np.random.default_rng(0)
+    masks = rng.random((B, H, W)) > 0.6
+    return {
+        "classifier": classifier,
+        "images": torch.rand(B, 3, H, W),
+        "target": one_hot([0, 1, 2], 4),
+        "maps": rng.normal(size=(B, H, W)).astype(np.float32),
+        "masks": masks,
+    }
+
+
+def scores(metric, inputs, which=slice(None)):
+    given = {name: value if name == "classifier" else value[which] for name, value in inputs.items()}
+    given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
+    if missing := set(metric.needs) - set(given):
+        pytest.skip(f"needs {', '.join(missing)}, tested where it is made")
+    return metric(**{name: given[name] for name in metric.needs})
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_says_what_must_be_known(name):
+    metric = load_metric(name)
+    assert "http" in metric.paper
+    assert isinstance(metric.higher_is_better, bool)
+    assert metric.range[0] < metric.range[1]
+    assert isinstance(metric.version, int)
+    assert metric.kind in ("sample", "dataset")
+    assert metric.needs
+    assert inspect.getdoc(metric.function)
+    module = rooms.load("metrics", name, part="score")
+    assert module.__doc__
+    assert list(inspect.signature(metric.function).parameters)[: len(metric.needs)] == list(metric.needs)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_has_a_card(name):
+    text = (rooms.files("metrics")[name].parent / "README.md").read_text()
+    front, card = text.removeprefix("---\n").split("---\n", 1)
+    fields = yaml.safe_load(front)
+    assert {"title", "emoji", "colorFrom", "colorTo", "sdk_version", "app_file", "pinned", "description"} <= set(fields)
+    assert fields["sdk"] == "gradio"
+    assert {"evaluate", "metric"} <= set(fields["tags"])
+    for section in (
+        "Metric description",
+        "How to use",
+        "Inputs",
+        "Output values",
+        "Edge cases",
+        "Limitations",
+        "Citation",
+    ):
+        assert section in card
+    for option in dict(load_metric(name).options):
+        assert f"**{option}**" in card
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
+    metric = load_metric(name)
+    before = {key: value.clone() if key in ("images", "target") else value for key, value in inputs.items()}
+    before |= {key: inputs[key].copy() for key in ("maps", "masks")}
+    weights = [parameter.clone() for parameter in inputs["classifier"].parameters()]
+    values = scores(metric, inputs)
+    if metric.kind == "sample":
+        assert values.shape == (B,)
+        assert values.dtype == np.float64
+        low, high = metric.range
+        assert ((low <= values) & (values <= high)).all()
+    for key in ("images", "target"):
+        assert torch.equal(before[key], inputs[key])
+    for key in ("maps", "masks"):
+        assert np.array_equal(before[key], inputs[key])
+    assert all(torch.equal(a, b) for a, b in zip(weights, inputs["classifier"].parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_is_its_samples_one_by_one(name, inputs):
+    metric = load_metric(name)
+    if metric.kind != "sample":
+        pytest.skip("a number of the whole dataset")
+    single = np.concatenate([scores(metric, inputs, slice(i, i + 1)) for i in range(B)])
+    np.testing.assert_allclose(scores(metric, inputs), single, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_says_the_same_twice(name, inputs):
+    metric = load_metric(name)
+    np.testing.assert_array_equal(scores(metric, inputs), scores(metric, inputs))

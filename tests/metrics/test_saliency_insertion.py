@@ -1,0 +1,106 @@
+"""saliency_insertion: by hand, against a loop over the curve, and on a score that is a sum over pixels."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import contrast, one_hot
+
+SIZE = 4
+
+
+class Additive(nn.Module):
+    """p of class 1 is a weighted sum over the pixels of the image, weights (H, W) of sum 1."""
+
+    def __init__(self, weights, mean=0.0):
+        super().__init__()
+        self.register_buffer("mean", torch.full((1, 3, 1, 1), mean))
+        self.register_buffer("std", torch.ones(1, 3, 1, 1))
+        self.register_buffer("weights", torch.as_tensor(weights, dtype=torch.float64))
+
+    def forward(self, images):
+        p = (images.double().mean(dim=1) * self.weights).sum(dim=(1, 2)).clamp(1e-12, 1 - 1e-12)
+        return torch.stack([torch.log1p(-p), torch.log(p)], dim=1)
+
+
+def score(classifier, images, maps, target=None, **options):
+    target = one_hot([1] * len(images), 2) if target is None else target
+    return saliency_insertion(Curves(classifier, images, target, maps), **options)
+
+
+def corner():
+    weights = torch.zeros(SIZE, SIZE)
+    weights[0] = 0.25
+    return weights
+
+
+def test_by_hand():
+    maps = np.arange(16, 0, -1).reshape(1, SIZE, SIZE)  # the first row first
+    images = torch.ones(1, 3, SIZE, SIZE)
+    assert score(Additive(corner()), images, maps) == pytest.approx([0.875])
+    assert score(Additive(corner()), images, -maps) == pytest.approx([0.125])
+    # one pixel at a time: 0, 1/4, 1/2, 3/4, 1, then twelve more at 1
+    assert score(Additive(corner()), images, maps, steps=16) == pytest.approx([(0.25 + 0.5 + 0.75 + 12 - 0.5 + 1) / 16])
+    assert score(Additive(corner()), images, maps, steps=1) == pytest.approx([0.5])
+
+
+def test_from_a_grey_mean_the_curve_starts_at_grey():
+    images = torch.ones(1, 3, SIZE, SIZE)
+    maps = np.arange(16, 0, -1).reshape(1, SIZE, SIZE)
+    # 0.5, 1, 1, 1, 1
+    assert score(Additive(corner(), mean=0.5), images, maps, reference="mean") == pytest.approx([(0.75 + 3) / 4])
+
+
+@pytest.mark.parametrize("reference", ["black", "mean", "blur"])
+def test_area_by_a_loop_over_the_curve(reference):
+    rng = np.random.default_rng(0)
+    classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
+    images = torch.from_numpy(rng.random((3, 3, SIZE, SIZE))).float()
+    maps = rng.normal(size=(3, SIZE, SIZE))
+    target = contrast([1, 1, 0], [0, 0, 1], 2)
+    curves = Curves(classifier, images, target, maps)
+    expected = []
+    for curve in curves.path("top", reference, [0, 4, 8, 12, 16]):
+        total = 0.0
+        for left, right in pairwise(curve):
+            total += (left + right) / 2 * (4 / 16)
+        expected.append(total - (curve[0] if reference == "blur" else 0))
+    assert score(classifier, images, maps, target, reference=reference) == pytest.approx(expected)
+
+
+def test_order_by_contribution_is_best_and_its_reverse_worst():
+    rng = np.random.default_rng(1)
+    weights = rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE)
+    classifier, images = Additive(weights), torch.from_numpy(rng.random((1, 3, SIZE, SIZE))).float()
+    contribution = images.numpy().mean(axis=1) * weights
+    best, worst = score(classifier, images, contribution)[0], score(classifier, images, -contribution)[0]
+    others = [score(classifier, images, rng.permutation(16).reshape(1, SIZE, SIZE))[0] for _ in range(30)]
+    assert worst < min(others) <= max(others) < best
+
+
+def test_strictly_increasing_change_alters_nothing():
+    rng = np.random.default_rng(2)
+    maps = rng.integers(-3, 4, (2, SIZE, SIZE)).astype(np.float32)
+    classifier, images = Additive(corner()), torch.from_numpy(rng.random((2, 3, SIZE, SIZE))).float()
+    before = score(classifier, images, maps)
+    for change in (np.exp, lambda x: x**3 - 5):
+        assert np.array_equal(score(classifier, images, change(maps)), before)
+
+
+def test_a_flat_map_gains_nothing_from_the_order_of_memory():
+    """Its pixels enter in the fixed permutation, the same for every image, so two flat maps score alike."""
+    images = torch.ones(2, 3, SIZE, SIZE)
+    scores = score(Additive(corner()), images, np.stack([np.zeros((SIZE, SIZE)), np.ones((SIZE, SIZE))]))
+    assert scores[0] == scores[1] < 0.875
+
+
+def test_unknown_reference_is_named():
+    images = torch.ones(1, 3, SIZE, SIZE)
+    with pytest.raises(UserError, match="did you mean blur"):
+        score(Additive(corner()), images, np.ones((1, SIZE, SIZE)), reference="blurr")

@@ -1,0 +1,102 @@
+"""saliency_pointing_game against loops over pixels, by hand, and its properties."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from saliency_bench.metrics.saliency_pointing_game import score as module
+from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
+
+MAPS = arrays(np.float32, (3, 5, 6), elements=st.integers(-3, 3).map(float))
+MASKS = arrays(bool, (3, 5, 6), elements=st.sampled_from([False, False, False, True]))
+
+
+def literal_score(one, mask, ties, tolerance):
+    if not mask.any():
+        return np.nan
+    pixels = [(y, x) for y in range(one.shape[0]) for x in range(one.shape[1])]
+    highest = max(one[pixel] for pixel in pixels)
+    hits = []
+    for y, x in (pixel for pixel in pixels if one[pixel] == highest):
+        squared = [(y - v) ** 2 + (x - u) ** 2 for v, u in pixels if mask[v, u]]
+        hits.append(min(squared) <= tolerance**2)
+    return float(any(hits)) if ties == "any" else sum(hits) / len(hits)
+
+
+@given(MAPS, MASKS, st.sampled_from(["share", "any"]), st.sampled_from([0, 1, 2, 3, 5, 50, 0.5, 1.5]))
+def test_every_score_by_loops(maps, masks, ties, tolerance):
+    scores = saliency_pointing_game(maps, masks, ties=ties, tolerance=tolerance)
+    expected = [literal_score(*sample, ties, tolerance) for sample in zip(maps, masks, strict=True)]
+    np.testing.assert_array_equal(scores, expected)
+
+
+def test_by_hand():
+    maps = np.array([[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]])
+    masks = np.array([[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]])
+    assert saliency_pointing_game(maps, masks).tolist() == [0.5]
+    assert saliency_pointing_game(maps, masks, ties="any").tolist() == [1]
+    assert saliency_pointing_game(maps, masks, tolerance=1).tolist() == [0.5]
+    assert saliency_pointing_game(maps, masks, tolerance=2).tolist() == [1]
+
+
+def test_a_maximum_at_exactly_the_tolerance_is_a_hit():
+    maps, masks = np.zeros((1, 20, 20)), np.zeros((1, 20, 20))
+    maps[0, 0, 0] = 1
+    masks[0, 9, 12] = 1  # 9^2 + 12^2 = 15^2
+    assert saliency_pointing_game(maps, masks, tolerance=15).tolist() == [1]
+    assert saliency_pointing_game(maps, masks, tolerance=14).tolist() == [0]
+
+
+@given(MAPS, MASKS, st.sampled_from([0, 2]))
+def test_strictly_increasing_change_alters_nothing(maps, masks, tolerance):
+    for change in (np.exp, lambda x: x**3 - 7, np.arctan):
+        changed = change(maps.astype(np.float64)).astype(np.float32)
+        assume(all(len(np.unique(a)) == len(np.unique(b)) for a, b in zip(maps, changed, strict=True)))
+        before = saliency_pointing_game(maps, masks, tolerance=tolerance)
+        np.testing.assert_array_equal(saliency_pointing_game(changed, masks, tolerance=tolerance), before)
+
+
+@given(MASKS)
+def test_the_mask_is_the_best_map_its_inverse_the_worst_and_a_flat_map_gets_its_share(masks):
+    assume(all(0 < mask.sum() < mask.size for mask in masks))
+    assert (saliency_pointing_game(masks, masks) == 1).all()
+    assert (saliency_pointing_game(~masks, masks) == 0).all()
+    assert (saliency_pointing_game(np.zeros(masks.shape), masks) == masks.mean(axis=(1, 2))).all()
+
+
+def test_many_maxima_are_looked_at_in_parts(monkeypatch):
+    masks = np.random.default_rng(0).random((2, 9, 7)) > 0.9
+    whole = saliency_pointing_game(np.zeros(masks.shape), masks, tolerance=2)
+    monkeypatch.setattr(module, "PART", 5)
+    np.testing.assert_array_equal(saliency_pointing_game(np.zeros(masks.shape), masks, tolerance=2), whole)
+
+
+def test_a_flat_map_with_tolerance_stays_small():
+    masks = np.zeros((1, 224, 224), bool)
+    masks[0, 100, 100] = True
+    tracemalloc.start()
+    score = saliency_pointing_game(np.zeros((1, 224, 224)), masks, tolerance=15)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    disc = sum(y * y + x * x <= 225 for y in range(-15, 16) for x in range(-15, 16))
+    assert score.tolist() == [disc / 224**2]
+    assert peak < 50e6
+
+
+def test_an_empty_mask_is_not_a_number():
+    masks = np.stack([np.zeros((3, 3)), np.eye(3)])
+    for tolerance in (0, 1):
+        assert np.isnan(saliency_pointing_game(np.ones((2, 3, 3)), masks, tolerance=tolerance)).tolist() == [
+            True,
+            False,
+        ]
+
+
+@pytest.mark.parametrize("options", [{"ties": "all"}, {"tolerance": -1}, {"tolerance": True}, {"tolerance": np.nan}])
+def test_options_out_of_range_are_named(options):
+    with pytest.raises(ValueError, match=next(iter(options))):
+        saliency_pointing_game(np.ones((1, 2, 2)), np.ones((1, 2, 2)), **options)

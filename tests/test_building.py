@@ -1,0 +1,251 @@
+"""A built folder is complete or absent, equal for equal input, and loads with the right features."""
+
+import io
+import json
+import subprocess
+import sys
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench import building, cli
+from saliency_bench.data import fingerprint
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.pictures import UnreadableError, opened, png
+from saliency_bench.shards import Shards
+
+SMALL = {"size": 32, "count": 60}
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return sb.build("shapes-xai", tmp_path_factory.mktemp("built") / "shapes", progress=False, **SMALL)
+
+
+def test_same_input_gives_the_same_bytes_of_every_file(folder, tmp_path):
+    again = sb.build("shapes-xai", tmp_path / "elsewhere", progress=False, **SMALL)
+    assert content(again) == content(folder)
+    assert set(content(folder)) == {
+        "README.md",
+        "build_report.json",
+        *(f"data/{split}-00000-of-00001.parquet" for split in ("train", "validation", "test")),
+    }
+
+
+def test_load_dataset_finds_splits_and_features(folder):
+    loaded = datasets.load_dataset(str(folder))
+    assert {split: len(part) for split, part in loaded.items()} == {"train": 40, "validation": 14, "test": 6}
+    assert loaded["test"].features == building.columns(shapes_xai)
+    assert list(loaded["test"].features)[:5] == ["image", "label", "mask", "image_id", "source_split"]
+    row, drawn = loaded["train"][0], shapes_xai.drawn(int(loaded["train"][0]["image_id"][-6:]), 32)
+    assert (np.asarray(row["image"]) == drawn["image"]).all()
+    assert (np.asarray(row["mask"]) == drawn["mask"] * 255).all()
+    assert row["mask"].mode == "L"
+    assert loaded["train"].features["label"].int2str(row["label"]) == drawn["label"]
+    assert row["source_split"] is None
+
+
+def test_report_counts_and_fingerprints_are_those_of_the_data(folder):
+    report = json.loads((folder / "build_report.json").read_text())
+    assert report["options"] == {"count": 60, "seed": 0, "size": 32}
+    assert report["counts"]["samples"] == report["counts"]["masks"] == report["counts"]["found"] == 60
+    for split, part in report["splits"].items():
+        assert fingerprint(datasets.load_dataset(str(folder), split=split)) == part["fingerprint"]
+        assert sum(part["class_shares"]["label"].values()) == pytest.approx(1, abs=1e-3)
+
+
+def test_card_says_what_the_hub_reads(folder):
+    from huggingface_hub import DatasetCard
+
+    card = DatasetCard.load(folder / "README.md")
+    assert card.data.license == "cc0-1.0"
+    assert card.data.pretty_name == "Shapes-XAI"
+    assert card.data.task_categories == ["image-classification"]
+    assert card.data.size_categories == ["n<1K"]
+    info = card.data.to_dict()["dataset_info"]
+    assert [split["num_examples"] for split in info["splits"]] == [40, 14, 6]
+    assert all(split["num_bytes"] > 0 for split in info["splits"])
+    assert "# Shapes-XAI\n" in card.text
+
+
+def test_splits_are_70_15_15_and_dropping_an_image_moves_no_other():
+    splits = [building.split_of(0, f"image-{n}") for n in range(4000)]
+    shares = [splits.count(split) / 4000 for split in ("train", "validation", "test")]
+    assert shares == pytest.approx([0.70, 0.15, 0.15], abs=0.02)
+    assert splits != [building.split_of(1, f"image-{n}") for n in range(4000)]
+
+
+def faulty(monkeypatch, samples):
+    monkeypatch.setattr(shapes_xai, "samples", samples)
+
+
+def test_groups_stay_together_and_left_out_images_move_nothing(monkeypatch, tmp_path):
+    def grouped(source, report, *, without: int = -1):
+        for n in range(40):
+            if n == without:
+                report.leave_out(f"i{n}", "image", "for the test")
+                continue
+            yield {"image_id": f"i{n}", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8), "group": n // 4}
+
+    faulty(monkeypatch, grouped)
+
+    def places(folder):
+        loaded = datasets.load_dataset(str(folder))
+        return {name: split for split, part in loaded.items() for name in part["image_id"]}
+
+    whole = places(sb.build("shapes-xai", tmp_path / "a", progress=False))
+    assert all(whole[f"i{n}"] == whole[f"i{n // 4 * 4}"] for n in range(40))
+    part = places(sb.build("shapes-xai", tmp_path / "b", progress=False, without=7))
+    assert part == {name: split for name, split in whole.items() if name != "i7"}
+    report = json.loads((tmp_path / "b/build_report.json").read_text())
+    assert (report["counts"]["found"], report["counts"]["samples"], report["counts"]["masks"]) == (40, 39, 0)
+    assert "| image | for the test | 1 |" in (tmp_path / "b/README.md").read_text()
+
+
+def test_a_split_without_images_is_not_there(tmp_path):
+    """`datasets` cannot load an empty split."""
+    folder = sb.build("shapes-xai", tmp_path / "three", progress=False, size=32, count=3)
+    assert {split: len(part) for split, part in datasets.load_dataset(str(folder)).items()} == {"train": 3}
+    with pytest.raises(UserError, match=r"Unknown split .validation.*train"):
+        sb.load_dataset(folder, split="validation")
+
+
+def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
+    def breaks(source, report):
+        yield from ({"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)} for n in range(250))
+        raise RuntimeError("midway")
+
+    faulty(monkeypatch, breaks)
+    with pytest.raises(RuntimeError, match="midway"):
+        sb.build("shapes-xai", tmp_path / "out", progress=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
+    out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
+    before = content(out)
+    faulty(monkeypatch, lambda source, report: iter(()))
+    with pytest.raises(UserError, match="no usable image"):
+        sb.build("shapes-xai", out, overwrite=True, progress=False)
+    assert content(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_existing_folders(tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    (tmp_path / ".out.building").mkdir()  # of a killed build
+    (tmp_path / ".out.building/rest").write_text("half")
+    sb.build("shapes-xai", out, progress=False, **SMALL)
+    with pytest.raises(UserError, match="add --overwrite"):
+        sb.build("shapes-xai", out, progress=False, **SMALL)
+    sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
+    assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(UserError, match="no dataset built by this command"):
+        sb.build("shapes-xai", tmp_path, overwrite=True, progress=False)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("shapes-xia", {}, "did you mean shapes-xai"),
+        ("shapes-xai", {"sizes": 3}, "did you mean size"),
+        ("shapes-xai", {"size": "big"}, "takes int"),
+        ("shapes-xai", {"seed": 0.5}, "seed of shapes-xai takes int"),
+        ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
+        ("pet-xai", {}, "--source DIR"),
+    ],
+)
+def test_errors_in_one_line(name, options, message, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        sb.build(name, tmp_path / "out", progress=False, **options)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_builder_mistakes_are_named(monkeypatch, tmp_path):
+    same = {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
+    faulty(monkeypatch, lambda source, report: iter([dict(same), dict(same)]))
+    with pytest.raises(ValueError, match="'a' twice"):
+        sb.build("shapes-xai", tmp_path / "out", progress=False)
+    faulty(monkeypatch, lambda source, report: iter([same | {"colour": 1}]))
+    with pytest.raises(ValueError, match="colour"):
+        sb.build("shapes-xai", tmp_path / "out", progress=False)
+
+
+def test_a_large_split_has_several_shards(monkeypatch, tmp_path):
+    monkeypatch.setattr("saliency_bench.shards.SHARD_BYTES", 1000)
+    shards = Shards(tmp_path, "train", datasets.Features({"text": datasets.Value("string")}))
+    for n in range(250):
+        shards.add({"text": f"{n:030d}"})
+    assert [path.name for path in shards.close()] == [f"train-0000{n}-of-00003.parquet" for n in range(3)]
+    loaded = datasets.load_dataset("parquet", data_files=str(tmp_path / "*.parquet"), split="train")
+    assert [int(row["text"]) for row in loaded] == list(range(250))
+
+
+def test_png_is_read_back_as_it_was_written():
+    noise = np.random.default_rng(0)
+    for shape in ((1, 1), (5, 7), (5, 7, 3), (60, 70, 3)):
+        pixels = noise.integers(0, 256, shape).astype(np.uint8)
+        assert (np.asarray(Image.open(io.BytesIO(png(pixels)))) == pixels).all()
+    assert png(np.eye(9, dtype=bool)) == png(np.eye(9, dtype=np.uint8) * 255)
+
+
+def test_a_fingerprint_sees_the_pixels_of_a_png_and_not_its_compression():
+    def print_of(pixels, level):
+        buffer = io.BytesIO()
+        Image.fromarray(pixels).save(buffer, "PNG", compress_level=level)
+        content = Fingerprint()
+        content.add("a", "cat", buffer.getvalue(), None)
+        return buffer.getvalue(), content.text()
+
+    pixels = np.arange(300, dtype=np.uint8).reshape(10, 10, 3)
+    (small, first), (large, second) = print_of(pixels, 9), print_of(pixels, 0)
+    assert small != large
+    assert first == second
+    pixels[0, 0, 0] += 1
+    assert print_of(pixels, 9)[1] != first
+
+
+def test_a_giant_picture_is_refused_before_it_is_decoded():
+    file = io.BytesIO()
+    Image.new("1", (9000, 9000)).save(file, "PNG")
+    with pytest.raises(UnreadableError, match="more than 64 million pixels"):
+        opened(file.getvalue())
+    with pytest.raises(UnreadableError, match="empty file"):
+        opened(b"")
+
+
+def test_command(tmp_path, capsys):
+    out = tmp_path / "shapes"
+    command = ["build", "shapes-xai", "--size", "32", "--count", "20", "--out", str(out)]
+    assert cli.main(command) == 0
+    assert "samples   20" in capsys.readouterr().out
+    assert cli.main(command) == 2
+    assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
+    assert cli.main([*command, "--overwrite", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["counts"]["samples"] == 20
+
+
+def test_help_shows_the_builders_own_text_and_imports_no_torch():
+    command = "try: main(['build', 'pet-xai', '--help'])\nfinally: print('torch' in sys.modules)"
+    code = f"import sys; from saliency_bench.cli import main\n{command}"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False).stdout
+    assert "Visual Geometry Group" in shown
+    assert "--border" in shown
+    assert shown.strip().endswith("False")

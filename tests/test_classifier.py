@@ -1,0 +1,241 @@
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torchvision import models
+from transformers import (
+    ResNetConfig,
+    ResNetForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+)
+
+from saliency_bench import load_classifier
+from saliency_bench.errors import UserError
+
+
+def small(classes=4):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, classes))
+
+
+def test_a_plain_module_is_normalised_by_the_classifier():
+    model = small()
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.1,) * 3, labels=list("abcd"), device="cpu")
+    images = torch.rand(2, 3, 8, 8)
+    torch.testing.assert_close(classifier(images), model((images - 0.5) / 0.1))
+    assert classifier.labels == ["a", "b", "c", "d"]
+    assert classifier.passes == 2
+
+
+def test_a_plain_module_can_be_given_a_size():
+    rows = [{"image": Image.new("RGB", size)} for size in ((20, 30), (40, 10))]
+    assert load_classifier(small(), size=16, device="cpu").prepare(rows).images.shape == (2, 3, 16, 16)
+    assert load_classifier(small(), size=(16, 24), device="cpu").prepare(rows).images.shape == (2, 3, 16, 24)
+    with pytest.raises(UserError, match="give load_classifier size="):
+        load_classifier(small(), device="cpu").prepare(rows)
+
+
+def test_an_output_object_is_unwrapped():
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = small()
+
+        def forward(self, x):
+            return SimpleNamespace(logits=self.inner(x))
+
+    assert load_classifier(Wrapped(), device="cpu")(torch.rand(2, 3, 8, 8)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("model", [small(1), nn.Conv2d(3, 4, 3), nn.Sequential(nn.Flatten(0), nn.Linear(192, 2))])
+def test_what_gives_no_logits_over_classes_is_refused_by_name(model):
+    with pytest.raises(UserError, match="instead of logits"):
+        load_classifier(model, device="cpu")(torch.rand(1, 3, 8, 8))
+
+
+def test_digest_depends_on_weights_normalisation_and_structure():
+    def digest(model, **options):
+        return load_classifier(model, device="cpu", **options).digest
+
+    assert digest(small()) == digest(small())
+    other = small()
+    with torch.no_grad():
+        other[0].weight[0, 0, 0, 0] += 1e-6
+    softer = small()
+    softer[1] = nn.GELU()
+    assert len({digest(small()), digest(other), digest(softer), digest(small(), mean=(0.1,) * 3)}) == 4
+
+
+def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
+    classifier = load_classifier(small(), device="cpu")
+    picture = Image.fromarray(np.random.default_rng(0).integers(0, 256, (12, 10, 3), dtype=np.uint8))
+    picture.save(tmp_path / "a.png")
+    content = (tmp_path / "a.png").read_bytes()
+    mask = np.ones((12, 10), bool)
+    rows = [
+        {"image": picture, "mask": mask, "label": 2, "image_id": "a"},
+        {"image": {"bytes": content, "path": None}, "mask": mask, "label": None, "image_id": "b"},
+        {"image": {"bytes": None, "path": str(tmp_path / "a.png")}, "mask": mask, "label": 1, "image_id": 3},
+    ]
+    batch = classifier.prepare(rows)
+    again = classifier.prepare({key: [row[key] for row in rows] for key in rows[0]})
+    assert batch.ids == again.ids == ["a", "b", "3"]
+    assert batch.labels.tolist() == [2, -1, 1]
+    assert torch.equal(batch.images[0], batch.images[1])
+    assert torch.equal(batch.images, again.images)
+    assert batch.masks.all()
+    assert len(batch) == 3
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, "image x7 cannot be read"),
+        (
+            {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
+            "9 x 8 but the image 9 x 9",
+        ),
+        ({"image": "missing.jpg", "image_id": "x7"}, "image x7 cannot be read"),
+    ],
+)
+def test_bad_rows_are_named(row, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(small(), device="cpu").prepare([row])
+
+
+def test_no_rows():
+    with pytest.raises(UserError, match="no rows"):
+        load_classifier(small(), device="cpu").prepare([])
+
+
+CAM_LAYERS = {
+    "resnet18": ("layer4", 64),
+    "vgg11": ("features", 64),
+    "convnext_tiny": ("features", 64),
+    "inception_v3": ("Mixed_7c", 107),
+    "densenet121": ("features", 64),
+}
+
+
+@pytest.mark.parametrize("name", CAM_LAYERS)
+def test_the_last_convolutional_block_is_found(name):
+    layer, size = CAM_LAYERS[name]
+    options = {"init_weights": False} if name == "inception_v3" else {}
+    classifier = load_classifier(models.get_model(name, num_classes=3, **options), device="cpu")
+    assert classifier.cam_layer(torch.rand(1, 3, size, size)) == layer
+    assert classifier.passes == 0
+
+
+def test_a_transformer_has_none_and_the_error_says_what_to_do():
+    vit = ViTForImageClassification(
+        ViTConfig(
+            hidden_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            image_size=32,
+            patch_size=8,
+        )
+    )
+    with pytest.raises(UserError, match=r"name a layer with layer=.*rise"):
+        load_classifier(vit, device="cpu").cam_layer(torch.rand(1, 3, 32, 32))
+
+
+def test_torchvision_weights_are_read_by_the_real_loader(tmp_path, monkeypatch):
+    """The file that the loader would download lies in its cache already; no network is needed."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    torch.manual_seed(0)
+    model = models.resnet18()
+    weights = models.get_model_weights("resnet18").DEFAULT
+    file = tmp_path / "hub" / "checkpoints" / weights.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save(model.state_dict(), file)
+    classifier = load_classifier("torchvision:resnet18", device="cpu")
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (250, 330, 3), dtype=np.uint8))
+    with torch.no_grad():
+        ours = classifier(classifier.prepare([{"image": image}]).images)
+        theirs = model.eval()(weights.transforms()(image)[None])
+    assert (ours - theirs).abs().max() < 1e-4
+    assert len(classifier.labels) == 1000
+
+
+def test_pickled_code_in_torchvision_weights_is_not_executed(tmp_path, monkeypatch):
+    class Bomb:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "executed"), "w"))
+
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    file = tmp_path / "hub" / "checkpoints" / models.get_model_weights("resnet18").DEFAULT.url.rpartition("/")[2]
+    file.parent.mkdir(parents=True)
+    torch.save({"fc.weight": Bomb()}, file)
+    with pytest.raises(UserError, match="weights of torchvision:resnet18"):
+        load_classifier("torchvision:resnet18", device="cpu")
+    assert not (tmp_path / "executed").exists()
+
+
+def checkpoint(path, **changes):
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8], depths=[1], layer_type="basic", num_labels=3)
+    ResNetForImageClassification(config).save_pretrained(path)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
+    file = path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"problem_type": "multi_label_classification"}, "multi-label head"),
+        ({"id2label": {"0": "only"}, "label2id": {"only": 0}}, "single-logit head"),
+        ({"model_type": "no-such-model"}, "no loadable image classifier"),
+    ],
+)
+def test_heads_and_folders_that_cannot_be_used(tmp_path, changes, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(checkpoint(tmp_path, **changes), device="cpu")
+
+
+def test_a_checkpoint_without_its_head_is_refused(tmp_path):
+    path = checkpoint(tmp_path)
+    ResNetForImageClassification.from_pretrained(path).resnet.save_pretrained(path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"architectures": ["ResNetForImageClassification"]}))
+    with pytest.raises(UserError, match="without its classification head"):
+        load_classifier(path, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("torchvision:resnt18", "did you mean resnet18"),
+        ("./no/such/folder", "unknown model './no/such/folder'"),
+    ],
+)
+def test_unknown_models(name, words):
+    with pytest.raises(UserError, match=words):
+        load_classifier(name, device="cpu")
+
+
+def test_near_names_of_the_hub_and_of_folders_beside(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match="microsoft/resnet-18"):
+        load_classifier("microsoft/resnet18", device="cpu")
+    checkpoint(tmp_path / "resnet-pets")
+    with pytest.raises(UserError, match="did you mean .*resnet-pets"):
+        load_classifier(str(tmp_path / "resnet-pet"), device="cpu")
+
+
+def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
+    with pytest.raises(UserError, match="brings its own"):
+        load_classifier("microsoft/resnet-18", mean=(0.5,) * 3)
+
+
+def test_an_unknown_layer_names_the_nearest():
+    with pytest.raises(UserError, match="did you mean layer4"):
+        load_classifier(models.resnet18(num_classes=2), layer="layer5", device="cpu")

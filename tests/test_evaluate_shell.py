@@ -1,0 +1,226 @@
+"""Our modules for `evaluate`, loaded from their folders: what goes in, what comes out, what is said when it cannot."""
+
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import rooms
+from saliency_bench.metrics.saliency_miou.score import saliency_miou, saliency_miou_sweep
+from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
+
+RNG = np.random.default_rng(0)
+MAPS = RNG.normal(size=(6, 8, 9)).astype(np.float32)
+MASKS = RNG.random((6, 8, 9)) > 0.7
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("evaluate")
+    from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+
+    modules = init_dynamic_modules("evaluate_shell_test", str(folder / "modules"))
+
+    def loaded(name, **options):
+        found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+        return import_main_class(found.module_path)(cache_dir=str(folder / "cache"), hash=found.hash, **options)
+
+    yield loaded
+    sys.path.remove(str(folder / "modules"))
+
+
+def test_mean_and_scores(load):
+    for name, function in (("saliency_miou", saliency_miou), ("saliency_pointing_game", saliency_pointing_game)):
+        expected = function(MAPS, MASKS)
+        result = load(name).compute(predictions=MAPS, references=MASKS, per_sample=True)
+        assert result == {name: expected.mean(), "scores": expected.tolist()}
+        assert type(result[name]) is float
+        assert load(name).compute(predictions=MAPS, references=MASKS) == {name: expected.mean()}
+
+
+@pytest.mark.parametrize(
+    "kind", [list, np.float64, torch.tensor, lambda x: [torch.tensor(one) for one in x], np.float32]
+)
+def test_any_kind_of_array(load, kind):
+    maps, masks = np.round(MAPS * 8), MASKS.astype(np.uint8) * 255
+    result = load("saliency_miou").compute(predictions=kind(maps.tolist()), references=kind(masks.tolist()))
+    assert result == {"saliency_miou": saliency_miou(maps, MASKS).mean()}
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int64, np.float16])
+def test_any_type_of_number(load, dtype):
+    maps = np.abs(MAPS * 3).astype(dtype)
+    result = load("saliency_pointing_game").compute(predictions=maps, references=MASKS.astype(dtype))
+    assert result["saliency_pointing_game"] == saliency_pointing_game(maps, MASKS).mean()
+
+
+def test_options_and_sweep(load):
+    metric = load("saliency_miou")
+    result = metric.compute(predictions=MAPS, references=MASKS, threshold="mask_area")
+    assert result["saliency_miou"] == saliency_miou(MAPS, MASKS, threshold="mask_area").mean()
+    result = metric.compute(predictions=MAPS, references=MASKS, threshold=0, normalise=False)
+    assert result["saliency_miou"] == saliency_miou(MAPS, MASKS, threshold=0, normalise=False).mean()
+    swept = saliency_miou_sweep(MAPS, MASKS, [0.5, 0.2, "mask_area"])
+    result = metric.compute(predictions=MAPS, references=MASKS, threshold=[0.5, 0.2, "mask_area"], per_sample=True)
+    assert result == {"saliency_miou": swept.mean(axis=0).tolist(), "scores": swept.tolist()}
+    result = load("saliency_pointing_game").compute(predictions=MAPS, references=MASKS, tolerance=2, ties="any")
+    assert result["saliency_pointing_game"] == saliency_pointing_game(MAPS, MASKS, tolerance=2, ties="any").mean()
+
+
+def test_batches_and_single_maps_are_collected(load):
+    metric = load("saliency_miou")
+    metric.add_batch(predictions=MAPS[:2], references=MASKS[:2])
+    metric.add(prediction=MAPS[2], reference=MASKS[2])
+    metric.add(prediction=torch.tensor(MAPS[3]), reference=MASKS[3].tolist())
+    result = metric.compute(predictions=MAPS[4:], references=MASKS[4:], per_sample=True)
+    assert result["scores"] == saliency_miou(MAPS, MASKS).tolist()
+    metric.add_batch(predictions=MAPS[:2], references=MASKS[:2])
+    assert metric.compute() == {"saliency_miou": saliency_miou(MAPS[:2], MASKS[:2]).mean()}
+
+
+def test_one_module_serves_map_size_after_map_size(load):
+    metric = load("saliency_miou")
+    for size in (4, 11, 4):
+        mask = np.eye(size)
+        assert metric.compute(predictions=[mask], references=[mask]) == {"saliency_miou": 1.0}
+
+
+def test_in_memory(load):
+    metric = load("saliency_miou", keep_in_memory=True)
+    for _ in range(2):
+        assert metric.compute(predictions=MAPS, references=MASKS) == {
+            "saliency_miou": saliency_miou(MAPS, MASKS).mean()
+        }
+
+
+def test_empty_masks_are_left_out_and_said(load):
+    masks = MASKS.copy()
+    masks[1] = masks[4] = False
+    for name in ("saliency_miou", "saliency_pointing_game"):
+        with pytest.warns(UserWarning, match=f"{name}: 2 of 6 samples left out, for an empty mask") as caught:
+            result = load(name).compute(predictions=MAPS, references=masks, per_sample=True)
+        assert Path(caught[0].filename).name == Path(__file__).name
+        scores = np.array(result["scores"])
+        assert np.isnan(scores).tolist() == [False, True, False, False, True, False]
+        assert result[name] == np.nanmean(scores)
+
+
+BAD = [
+    ({"references": MASKS[:5]}, r"\(6, 8, 9\) but masks \(5, 8, 9\)"),
+    ({"references": MASKS[:, :4]}, r"\(6, 8, 9\) but masks \(6, 4, 9\)"),
+    ({"predictions": np.where(MASKS, np.nan, MAPS)}, "map 0 holds NaN"),
+    ({"references": MAPS}, "must be binary"),
+    ({"references": None}, r"masks have shape \(B, H, W\)"),
+    ({"predictions": None}, r"maps have shape \(B, H, W\)"),
+    ({"references": np.zeros_like(MASKS)}, "every one of the 6 samples has an empty mask"),
+    ({"threshold": 7}, "threshold=7 must lie in"),
+    ({"threshold": "half"}, "threshold is a number"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "line"), BAD)
+def test_what_is_wrong_is_said_in_one_line_and_the_module_goes_on(load, wrong, line):
+    metric = load("saliency_miou")
+    with pytest.raises(ValueError, match=line) as caught:
+        metric.compute(**({"predictions": MAPS, "references": MASKS} | wrong))
+    assert "\n" not in str(caught.value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = metric.compute(predictions=MAPS, references=MASKS)
+    assert result == {"saliency_miou": saliency_miou(MAPS, MASKS).mean()}
+
+
+def test_another_size_in_a_later_batch_is_refused_and_the_first_kept(load):
+    metric = load("saliency_miou")
+    metric.add_batch(predictions=MAPS, references=MASKS)
+    with pytest.raises(ValueError, match="maps of 4 x 4 follow maps of 8 x 9"):
+        metric.add_batch(predictions=np.eye(4), references=np.eye(4))
+    assert metric.compute() == {"saliency_miou": saliency_miou(MAPS, MASKS).mean()}
+
+
+def test_unknown_option_is_named(load):
+    with pytest.raises(TypeError, match="treshold"):
+        load("saliency_miou").compute(predictions=MAPS, references=MASKS, treshold=0.2)
+
+
+def test_inputs_are_not_changed(load):
+    maps, masks = MAPS.copy(), MASKS.copy()
+    load("saliency_miou").compute(predictions=maps, references=masks)
+    assert np.array_equal(maps, MAPS)
+    assert np.array_equal(masks, MASKS)
+
+
+@pytest.mark.parametrize("name", rooms.names("metrics"))
+def test_describes_itself(load, name):
+    metric = load(name)
+    assert metric.name == name
+    assert "@" in metric.citation
+    assert metric.description
+    assert "Returns" in metric.inputs_description
+    assert metric.reference_urls[0].startswith("https://")
+
+
+@pytest.mark.parametrize("name", rooms.names("metrics"))
+def test_the_card_s_example_prints_what_the_card_says(load, name, monkeypatch, capsys):
+    import evaluate
+
+    text = (rooms.files("metrics")[name].parent / "README.md").read_text()
+    code, printed = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", text, flags=re.DOTALL).groups()
+    monkeypatch.setattr(evaluate, "load", load)
+    exec(compile(code, name, "exec"), {"__name__": "card"})
+    assert capsys.readouterr().out == printed
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3 * 72, 5)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+def test_insertion_through_evaluate(load):
+    from saliency_bench.classifier import load_classifier
+    from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
+    from saliency_bench.perturbation import Curves
+    from saliency_bench.targets import contrast, one_hot
+
+    classifier = load_classifier(Plain(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    images, labels, metric = torch.rand(6, 3, 8, 9), [0, 1, 2, 3, 4, 0], load("saliency_insertion")
+    expected = saliency_insertion(Curves(classifier, images, one_hot(labels, 5), MAPS))
+    given = {"predictions": MAPS, "images": images.numpy(), "classifier": classifier, "per_sample": True}
+    assert metric.compute(references=labels, **given)["scores"] == pytest.approx(expected)
+    assert metric.compute(references=labels, batch_size=4, **given)["scores"] == pytest.approx(expected)
+    plain = metric.compute(references=labels, **(given | {"classifier": Plain()}))
+    assert plain["scores"] != pytest.approx(expected)  # another normalisation
+    target = contrast(labels, [1, 2, 3, 4, 0, 1], 5)
+    expected = saliency_insertion(Curves(classifier, images, target, MAPS), reference="blur", steps=3)
+    result = metric.compute(references=None, target=target, reference="blur", steps=3, **given)
+    assert result["scores"] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"references": [0]}, "one class"),
+        ({"references": [0.5] * 6}, "one class"),
+        ({"references": [9] * 6}, "from 0 to 4"),
+        ({"images": None}, "needs images"),
+        ({"images": torch.rand(5, 3, 8, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
+        ({"images": torch.rand(6, 3, 7, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
+        ({"reference": "blakc"}, "did you mean black"),
+    ],
+)
+def test_insertion_names_what_is_wrong(load, wrong, line):
+    given = {"predictions": MAPS, "references": [0] * 6, "images": torch.rand(6, 3, 8, 9), "classifier": Plain()}
+    metric = load("saliency_insertion")
+    with pytest.raises(ValueError, match=line) as caught:
+        metric.compute(**(given | wrong))
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,163 @@
+"""The mask must follow its image through every processor, and the logits must be those of processor then model."""
+
+import numpy as np
+import pytest
+import timm
+import torch
+from PIL import Image
+from transformers import (
+    AutoImageProcessor,
+    AutoModelForImageClassification,
+    ConvNextImageProcessor,
+    DeiTImageProcessor,
+    ResNetConfig,
+    ResNetForImageClassification,
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+    ViTImageProcessor,
+)
+
+from saliency_bench import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.geometry import Geometry, probe
+
+
+def resnet():
+    return ResNetForImageClassification(
+        ResNetConfig(embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=4)
+    )
+
+
+def vit():
+    return ViTForImageClassification(
+        ViTConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32, num_labels=4)
+    )
+
+
+def timm_wrapper(architecture, **settings):
+    pretrained = timm.create_model(architecture, num_classes=4).pretrained_cfg
+    kept = {key: pretrained[key] for key in ("input_size", "mean", "std", "crop_pct", "interpolation")} | settings
+    return TimmWrapperForImageClassification(
+        TimmWrapperConfig(architecture=architecture, num_labels=4, pretrained_cfg=kept)
+    )
+
+
+CHECKPOINTS = {
+    "ResNet, crop": lambda: (resnet(), ConvNextImageProcessor(size={"shortest_edge": 224})),
+    "ResNet, from 384 on squash": lambda: (resnet(), ConvNextImageProcessor(size={"shortest_edge": 384})),
+    "ViT, squash": lambda: (vit(), ViTImageProcessor()),
+    "DeiT's, squash then crop": lambda: (vit(), DeiTImageProcessor()),
+    "timm wrapper, crop": lambda: (timm_wrapper("resnet10t"), None),
+    "timm wrapper, squash": lambda: (timm_wrapper("resnet10t", crop_mode="squash", crop_pct=1.0), None),
+}
+SIZES = [(200, 301), (301, 200), (90, 70), (224, 224)]
+
+
+@pytest.fixture(scope="module", params=CHECKPOINTS)
+def folder(request, tmp_path_factory):
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("checkpoint")
+    model, processor = CHECKPOINTS[request.param]()
+    model.save_pretrained(path)
+    if processor is not None:
+        processor.save_pretrained(path)
+    return str(path)
+
+
+def test_logits_equal_processor_then_model(folder):
+    processor, model = (
+        AutoImageProcessor.from_pretrained(folder),
+        AutoModelForImageClassification.from_pretrained(folder),
+    )
+    classifier = load_classifier(folder, device="cpu")
+    rng = np.random.default_rng(0)
+    for height, width in SIZES:
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8))
+        with torch.no_grad():
+            ours = classifier(classifier.prepare([{"image": image}]).images)
+            theirs = model.eval()(**processor(image, return_tensors="pt")).logits
+        assert (ours - theirs).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize(("height", "width"), [(200, 300), (300, 200), (97, 61), (63, 111)])
+def test_a_rectangle_in_image_and_mask_still_coincides(folder, height, width):
+    mask = np.zeros((height, width), dtype=np.uint8)
+    mask[height // 5 : height // 2, width // 3 : width * 3 // 4] = 255
+    picture = Image.fromarray(np.repeat(mask[..., None], 3, axis=2))
+    batch = load_classifier(folder, device="cpu").prepare([{"image": picture, "mask": Image.fromarray(mask)}])
+    seen, inside = batch.images[0, 0].numpy(), batch.masks[0].numpy()
+    assert 0.02 < inside.mean() < 0.6
+    # Away from the edge, which interpolation blurs, the two are the same: as large as nearest neighbour allows.
+    scale = max(seen.shape[0] / height, seen.shape[1] / width, 1)
+    wrong = (seen > 0.5) != inside
+    edge_length = np.abs(np.diff(inside.astype(int), axis=0)).sum() + np.abs(np.diff(inside.astype(int), axis=1)).sum()
+    assert wrong.sum() <= edge_length * scale / 2
+    assert (seen[inside].mean(), seen[~inside].mean()) == pytest.approx((1, 0), abs=0.1)
+    rows, columns = np.nonzero(inside.any(1))[0], np.nonzero(inside.any(0))[0]
+    bright = seen > 0.5
+    bright_rows, bright_columns = np.nonzero(bright.any(1))[0], np.nonzero(bright.any(0))[0]
+    ends = [rows[0] - bright_rows[0], rows[-1] - bright_rows[-1], columns[0] - bright_columns[0]]
+    assert np.abs([*ends, columns[-1] - bright_columns[-1]]).max() <= np.ceil(scale / 2)
+
+
+def test_a_photo_turned_by_exif_is_turned_with_its_mask(folder, tmp_path):
+    upright = np.zeros((60, 90, 3), dtype=np.uint8)
+    upright[10:40, 20:50] = 255
+    photo = Image.fromarray(np.rot90(upright))  # stored lying, with the note that it is to be turned clockwise
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    photo.save(tmp_path / "photo.png", exif=exif)
+    mask = Image.fromarray(upright[..., 0])
+    classifier = load_classifier(folder, device="cpu")
+    turned = classifier.prepare([{"image": tmp_path / "photo.png", "mask": mask}])
+    plain = classifier.prepare([{"image": Image.fromarray(upright), "mask": mask}])
+    assert torch.equal(turned.images, plain.images)
+    assert torch.equal(turned.masks, plain.masks)
+
+
+def test_masks_that_cannot_be_used_say_why(folder):
+    classifier = load_classifier(folder, device="cpu")
+    image = Image.new("RGB", (400, 100))
+    corner, middle = np.zeros((100, 400), np.uint8), np.zeros((100, 400), np.uint8)
+    corner[:, :30] = 255
+    middle[30:60, 180:220] = 255
+    masks = [None, Image.new("L", image.size), Image.fromarray(corner), Image.fromarray(middle)]
+    batch = classifier.prepare([{"image": image, "mask": mask} for mask in masks])
+    cropped = "mask emptied by the crop" if isinstance(classifier.geometry.resize, int) else None
+    assert batch.left_out == ["no mask", "empty mask", cropped, None]
+    assert [bool(mask.any()) for mask in batch.masks] == [False, False, cropped is None, True]
+
+
+@pytest.mark.parametrize(
+    ("geometry", "size", "resized", "box"),
+    [
+        (Geometry(256, (224, 224)), (300, 400), (256, 341), (58, 16, 282, 240)),
+        (Geometry(256, (224, 224), "round"), (300, 400), (256, 341), (58, 16, 282, 240)),
+        (Geometry(256, (223, 223), "floor"), (300, 300), (256, 256), (16, 16, 239, 239)),
+        (Geometry(256, (223, 223), "round"), (300, 300), (256, 256), (16, 16, 239, 239)),
+        (Geometry(256, (221, 221), "round"), (300, 300), (256, 256), (18, 18, 239, 239)),
+        (Geometry(256, (221, 221), "floor"), (300, 300), (256, 256), (17, 17, 238, 238)),
+        (Geometry((224, 320)), (10, 20), (224, 320), (0, 0, 320, 224)),
+        (Geometry(None, (6, 6)), (4, 9), (4, 9), (1, -1, 7, 5)),
+    ],
+)
+def test_geometry_by_hand(geometry, size, resized, box):
+    assert geometry.resized(*size) == resized
+    assert geometry.box(*resized) == box
+
+
+def test_a_processor_that_does_something_else_is_refused_by_name():
+    def swapped(image):
+        frame = torch.from_numpy(np.array(image.resize((32, 32)))).permute(2, 0, 1).float() / 255
+        return frame.flip(0)
+
+    with pytest.raises(UserError, match="the image processor of odd"):
+        probe(Geometry((32, 32)), swapped, "odd")
+
+
+def test_a_picture_in_words():
+    assert str(Geometry(256, (224, 224), resample="bicubic")) == "shorter side to 256 (bicubic), centre crop 224 x 224"
+    assert str(Geometry((64, 64))) == "squash to 64 x 64 (bilinear)"
+    assert str(Geometry()) == "as it is"

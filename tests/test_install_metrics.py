@@ -1,0 +1,232 @@
+"""Metrics installed for `evaluate.load` by bare name: from any folder, offline, online, with nothing else of ours."""
+
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from evaluate import loading
+from evaluate.loading import get_imports
+from packaging.requirements import Requirement
+
+from saliency_bench import installing, rooms
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.installing import install_metrics
+from saliency_bench.vendoring import metric_files
+
+SCRIPT = """
+import sys
+import evaluate
+metric = evaluate.load("saliency_miou")
+maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+print(metric.compute(predictions=maps, references=masks, per_sample=True))
+print(evaluate.load("saliency_pointing_game").compute(predictions=maps, references=masks))
+"""
+PRINTED = "{'saliency_miou': 0.4, 'scores': [0.4]}\n{'saliency_pointing_game': 0.0}\n"
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty module cache for this process, as evaluate reads its place once only."""
+    modules = tmp_path / "modules" / "evaluate_modules"
+    modules.mkdir(parents=True)
+    monkeypatch.setattr(loading, "init_dynamic_modules", lambda *_: str(modules))
+    return modules
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    """HF_HOME with the metrics installed by the command, in a process of its own."""
+    home = tmp_path_factory.mktemp("home")
+    run([sys.executable, "-m", "saliency_bench", "install-metrics"], home)
+    return home
+
+
+def run(command, home, **variables):
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHON"))}
+    variables = {"HF_EVALUATE_OFFLINE": "1"} | variables
+    environment = clean | {"HF_HOME": str(home), "HF_UPDATE_DOWNLOAD_COUNTS": "0"} | variables
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_bare_name_from_any_folder_offline(home):
+    assert run([sys.executable, "-c", SCRIPT], home).stdout == PRINTED
+
+
+class Missing(BaseHTTPRequestHandler):
+    def answer(self):
+        self.server.paths.append(self.path)
+        self.send_response(404)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD = do_POST = answer  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
+    with ThreadingHTTPServer(("127.0.0.1", 0), Missing) as server:
+        server.paths = []
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}"
+        variables = {"HF_EVALUATE_OFFLINE": "0", "HF_ENDPOINT": address, "PYTHONPATH": str(only_evaluate)}
+        done = run([sys.executable, "-S", "-c", SCRIPT], home, **variables)
+        server.shutdown()
+    assert done.stdout == PRINTED
+    assert any("evaluate-metric/saliency_miou" in path for path in server.paths)
+
+
+def required(name, found):
+    """The installed distributions that `name` needs, itself included."""
+    try:
+        distribution = importlib.metadata.distribution(name)
+    except importlib.metadata.PackageNotFoundError:
+        return found
+    if distribution.metadata["Name"].lower() not in found:
+        found[distribution.metadata["Name"].lower()] = distribution
+        for line in distribution.requires or []:
+            requirement = Requirement(line)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+                required(requirement.name, found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def only_evaluate(tmp_path_factory):
+    """A folder with links to evaluate, what it needs, and nothing else: no torch, nothing of ours."""
+    folder = tmp_path_factory.mktemp("site")
+    for distribution in required("evaluate", {}).values():
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if not (folder / top).exists():
+                (folder / top).symlink_to(distribution.locate_file(top))
+    return folder
+
+
+def test_loads_where_only_evaluate_and_numpy_are(home, only_evaluate):
+    absent = """
+import importlib.util
+assert not any(importlib.util.find_spec(name) for name in ("torch", "saliency_bench", "scipy", "transformers"))
+"""
+    # -S leaves out the site-packages of this environment
+    done = run([sys.executable, "-S", "-c", absent + SCRIPT], home, PYTHONPATH=str(only_evaluate))
+    assert done.stdout == PRINTED
+
+
+def test_metrics_of_the_classifier_say_what_to_install(home, only_evaluate):
+    script = """
+import evaluate
+try:
+    evaluate.load("saliency_insertion").compute(predictions=[[[0, 1]]], references=[0], images=0, classifier=0)
+except ImportError as error:
+    print(error)
+"""
+    done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
+    assert done.stdout == "saliency_insertion runs the classifier: pip install saliency-bench\n"
+
+
+def test_twice_changes_nothing(cache):
+    first = install_metrics(["saliency_miou"])
+    times = {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")}
+    second = install_metrics(["saliency_miou"])
+    assert [first[0].changed, second[0].changed] == [True, False]
+    assert first[0].path == second[0].path
+    assert {path: path.stat().st_mtime_ns for path in cache.glob("metrics/evaluate-metric--*/**/*.py")} == times
+
+
+def in_use(cache):
+    found = loading.CachedEvaluationModuleFactory("evaluate-metric--saliency_miou", dynamic_modules_path=str(cache))
+    return found.get_module().hash
+
+
+def test_what_was_installed_last_is_used(cache, monkeypatch):
+    texts = metric_files("saliency_miou")
+    newer = texts | {"score.py": texts["score.py"].replace("VERSION = 1", "VERSION = 2")}
+    for files in (texts, newer, texts, newer):
+        monkeypatch.setattr(installing, "metric_files", lambda name, files=files: files)
+        done = install_metrics(["saliency_miou"])[0]
+        assert done.changed
+        assert in_use(cache) == Path(done.path).name
+        assert Path(done.path, "score.py").read_text() == files["score.py"]
+    assert len(list(cache.rglob("saliency_miou.py"))) == 2
+
+
+def test_text_that_evaluate_s_hash_does_not_see_is_brought_up_to_date(cache, monkeypatch):
+    texts = metric_files("saliency_miou")
+    install_metrics(["saliency_miou"])
+    monkeypatch.setattr(installing, "metric_files", lambda name: texts | {"maps.py": texts["maps.py"] + "#\n"})
+    done = install_metrics(["saliency_miou"])[0]
+    assert done.changed
+    assert Path(done.path, "maps.py").read_text().endswith("#\n")
+    assert not install_metrics(["saliency_miou"])[0].changed
+
+
+def test_another_evaluate_is_named(cache, monkeypatch):
+    monkeypatch.setattr(loading, "_create_importable_file", lambda local_path, name: None)
+    with pytest.raises(UserError, match="keeps its modules in another way"):
+        install_metrics()
+    monkeypatch.delattr(loading, "_create_importable_file")
+    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
+        install_metrics()
+
+
+def test_command(cache, capsys):
+    assert main(["install-metrics", "--json"]) == 0
+    done = json.loads(capsys.readouterr().out)
+    assert [item["name"] for item in done] == rooms.names("metrics")
+    assert all(item["changed"] and Path(item["path"]).is_dir() for item in done)
+    assert main(["install-metrics", "saliency_miou"]) == 0
+    assert capsys.readouterr().out.startswith("unchanged  saliency_miou  ")
+    assert main(["install-metrics", "saliency_miuo"]) == 2
+    assert "did you mean saliency_miou" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", rooms.names("metrics"))
+def test_a_metric_s_files_stand_alone(name, tmp_path):
+    texts = metric_files(name)
+    assert {f"{name}.py", "README.md", "app.py"} <= set(texts)
+    for file, text in texts.items():
+        (tmp_path / file).write_text(text)
+    scanned = {path for kind, _, path, _ in get_imports(str(tmp_path / f"{name}.py")) if kind == "internal"}
+    for sibling in {name, *scanned}:
+        text = texts[f"{sibling}.py"]
+        compile(text, sibling, "exec")
+        assert not any(line.startswith(("from saliency_bench", "import saliency_bench")) for line in text.splitlines())
+        imported = {path for kind, _, path, _ in get_imports(str(tmp_path / f"{sibling}.py")) if kind == "internal"}
+        assert imported <= scanned
+
+
+def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp_path):
+    folder = tmp_path / "saliency_miou"
+    folder.mkdir()
+    for file, text in metric_files("saliency_miou").items():
+        (folder / file).write_text(text)
+    script = SCRIPT.replace('load("saliency_miou")', f'load("{folder}")')
+    done = run([sys.executable, "-S", "-c", script], home, PYTHONPATH=str(only_evaluate))
+    assert done.stdout == PRINTED
+
+
+def test_unknown_metric_is_named():
+    with pytest.raises(UserError, match="did you mean saliency_miou"):
+        metric_files("saliency_miuo")
+
+
+def test_help_imports_neither_torch_nor_evaluate():
+    script = (
+        "import sys; from saliency_bench.cli import main\n"
+        "try: main(['install-metrics', '--help'])\n"
+        "except SystemExit: print(sorted({'torch', 'evaluate', 'datasets'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stdout.endswith("[]\n")
+    assert "saliency-bench install-metrics\n" in done.stdout

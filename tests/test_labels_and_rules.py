@@ -1,0 +1,92 @@
+import json
+
+import numpy as np
+import pytest
+
+from saliency_bench.errors import UserError
+from saliency_bench.labels import match
+from saliency_bench.target_rules import Sides, load_rule, stack
+
+MODEL = ["tabby cat", "Siamese_Cat", "beagle", "pug"]
+LOGITS = np.array([0.1, 2.0, 3.0, -1.0])
+
+
+def test_by_name_whatever_the_order_and_the_case():
+    assert match(["Beagle", "siamese cat"], MODEL, 4, None) == [[2], [1]]
+
+
+def test_by_number_where_the_model_has_no_names():
+    assert match(["a", "b"], None, 2, None) == [[0], [1]]
+    assert match(["a", "b"], ["LABEL_0", "LABEL_1"], 2, None) == [[0], [1]]
+
+
+def test_by_map(tmp_path):
+    mapping = {"cat": ["tabby cat", "Siamese_Cat"], "dog": 3}
+    assert match(["cat", "dog"], MODEL, 4, mapping) == [[0, 1], [3]]
+    file = tmp_path / "map.json"
+    file.write_text(json.dumps(mapping))
+    assert match(["cat", "dog"], MODEL, 4, file) == [[0, 1], [3]]
+
+
+@pytest.mark.parametrize(
+    ("mapping", "words"),
+    [
+        (None, "does not have the dataset's classes"),
+        ({"cat": 0}, "no entry for dog"),
+        ({"cat": 0, "dog": "bagle"}, "did you mean beagle"),
+        ({"cat": 0, "dog": 4}, "unknown class of the model '4'"),
+        ("missing.json", "cannot be read"),
+    ],
+)
+def test_classes_that_do_not_match(mapping, words):
+    with pytest.raises(UserError, match=words):
+        match(["cat", "dog"], MODEL, 4, mapping)
+
+
+def test_another_number_of_classes_without_names():
+    with pytest.raises(UserError, match="5 classes without names"):
+        match(["a", "b"], None, 5, None)
+
+
+@pytest.mark.parametrize(
+    ("rule", "expected"),
+    [("label", Sides((3,))), ("predicted", Sides((2,))), ("contrast:second", Sides((2,), (1,)))],
+)
+def test_rules(rule, expected):
+    assert load_rule(rule, MODEL, 4).sides("x", 1, LOGITS, [[0], [3]]) == expected
+
+
+def test_a_label_with_several_members_is_a_group():
+    sides = load_rule("label", MODEL, 4).sides("x", 0, LOGITS, [[0, 1]])
+    assert stack([sides], 4).tolist() == [[1, 1, 0, 0]]
+    assert sides.text(MODEL) == "tabby cat|Siamese_Cat"
+
+
+def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
+    file = tmp_path / "targets.csv"
+    file.write_text("image_id,target,against\na,pug,\nb,pug,beagle\nc,0|1,2|3\n")
+    rule = load_rule(str(file), MODEL, 4)
+    sides = [rule.sides(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
+    assert stack(sides, 4).tolist() == [[0, 0, 0, 1], [0, 0, -1, 1], [1, 1, -1, -1]]
+    assert sides[1].text(MODEL) == "pug - beagle"
+    with pytest.raises(UserError, match="no row for image d"):
+        rule.sides("d", 0, LOGITS, [[0]])
+    before = rule.identity
+    file.write_text("image_id,target,against\na,pug,\n")
+    assert load_rule(str(file), MODEL, 4).identity != before
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "names no class for image a")],
+)
+def test_bad_target_files(tmp_path, content, words):
+    file = tmp_path / "targets.csv"
+    file.write_text(content)
+    with pytest.raises(UserError, match=words):
+        load_rule(str(file), MODEL, 4)
+
+
+def test_an_unknown_rule_names_the_rules():
+    with pytest.raises(UserError, match=r"label, predicted, contrast:second"):
+        load_rule("lable", MODEL, 4)

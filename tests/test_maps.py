@@ -1,0 +1,112 @@
+"""Reading maps and masks, the normalised map, and the order of pixels, against loops."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from saliency_bench import maps as M
+
+SMALL = arrays(np.float32, (2, 5, 4), elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 3.0]))
+
+
+@pytest.mark.parametrize(
+    "kind", [list, np.array, torch.tensor, lambda x: list(map(np.array, x)), lambda x: list(map(torch.tensor, x))]
+)
+def test_maps_and_masks_are_read_from_anything(kind):
+    values, inside = M.read_pair(kind([[[0, 2], [1, 3]]]), kind([[[0, 255], [0, 255]]]))
+    assert (values.dtype, values.tolist()) == (np.float32, [[[0, 2], [1, 3]]])
+    assert (inside.dtype, inside.tolist()) == (np.bool_, [[[False, True], [False, True]]])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64, torch.uint8, torch.bool])
+def test_every_tensor_type_is_read(dtype):
+    tensor = torch.tensor([[[0, 1], [1, 0]]], dtype=dtype)
+    values, inside = M.read_pair(tensor, tensor)
+    assert values.tolist() == [[[0, 1], [1, 0]]]
+    assert (inside == (values == 1)).all()
+
+
+def test_tensor_that_needs_gradients_is_read():
+    assert M.read_maps(torch.ones(1, 2, 2, requires_grad=True)).sum() == 4
+
+
+def test_one_map_is_a_batch_of_one():
+    assert M.read_maps(np.ones((3, 4))).shape == (1, 3, 4)
+    assert M.read_masks(np.ones((3, 4))).shape == (1, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("maps", "masks", "line"),
+    [
+        ([[[0, np.nan]]], [[[0, 1]]], "map 0 holds NaN"),
+        ([[[0, 1]], [[0, np.inf]]], [[[0, 1]]] * 2, "map 1 holds NaN or infinite"),
+        ([[[0, 1e300]]], [[[0, 1]]], "infinite"),
+        ([[[0, 1]]], [[[0, 1, 2]]], "masks must be binary"),
+        ([[[0, 1]]], [[[0, -1]]], "masks must be binary"),
+        ([[[0, 1]]], [[[np.nan, 0]]], "masks must be binary"),
+        ([[[0, 1]]], [[[0, 1, 1]]], r"\(1, 1, 2\) but masks \(1, 1, 3\)"),
+        ([[[0, 1]], [[0, 1]]], [[[0, 1]]], r"\(2, 1, 2\) but masks \(1, 1, 2\)"),
+        ([[[0, 1]], [[0, 1, 2]]], [[[0, 1]]] * 2, "all of one size"),
+        ([[["a", "b"]]], [[[0, 1]]], "must be numbers"),
+        (3, [[[0, 1]]], r"shape \(B, H, W\)"),
+        (None, [[[0, 1]]], r"shape \(B, H, W\)"),
+        ([[[0, 1]]], None, r"shape \(B, H, W\)"),
+        (np.ones((1, 0, 3)), np.ones((1, 0, 3)), r"shape \(B, H, W\)"),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_what_cannot_be_read_is_said_in_one_line(maps, masks, line):
+    with pytest.raises(ValueError, match=line) as caught:
+        M.read_pair(maps, masks)
+    assert "\n" not in str(caught.value)
+
+
+@given(SMALL)
+def test_normalised_map_by_loops(maps):
+    before = maps.copy()
+    for one, normalised in zip(maps, M.normalise(maps), strict=True):
+        low, high = one.min(), one.max()
+        for value, result in zip(one.flat, normalised.flat, strict=True):
+            assert result == (0 if low == high else (value - low) / (high - low))
+    assert np.array_equal(before, maps)
+
+
+@pytest.mark.filterwarnings("error")
+def test_normalised_map_at_the_ends_of_float32():
+    top = np.finfo(np.float32).max
+    assert M.normalise(np.array([[[-top, 0, top]]], np.float32)).tolist() == [[[0, 0.5, 1]]]
+    tiny = np.float32(1e-45)
+    assert M.normalise(np.array([[[0, tiny]]], np.float32)).tolist() == [[[0, 1]]]
+
+
+def test_flat():
+    assert M.is_flat(np.array([[[1, 1]], [[0, 1]], [[0, -0.0]]])).tolist() == [True, False, True]
+
+
+def literal_order(one):
+    """Pixel indices by a sort with the pair (value, position in the permutation) as the key."""
+    place = {int(pixel): position for position, pixel in enumerate(M.tie_breaker(*one.shape))}
+    return sorted(range(one.size), key=lambda pixel: (-one.flat[pixel], place[pixel]))
+
+
+@given(SMALL)
+def test_order_of_pixels_by_a_literal_sort(maps):
+    assert M.descending(maps).tolist() == [literal_order(one) for one in maps]
+
+
+@settings(max_examples=200)
+@given(SMALL, st.tuples(st.integers(0, 20), st.integers(0, 20)))
+def test_top_pixels_are_the_first_of_the_order(maps, counts):
+    chosen = M.top_pixels(maps, np.array(counts))
+    for one, picked, count in zip(maps, chosen, counts, strict=True):
+        assert set(np.flatnonzero(picked)) == set(literal_order(one)[:count])
+
+
+def test_permutation_is_fixed_and_a_permutation():
+    assert sorted(M.tie_breaker(7, 9)) == list(range(63))
+    assert M.tie_breaker(2, 3).tolist() == M.tie_breaker.__wrapped__(2, 3).tolist()
+    # Written down once: another order is another number, and a new VERSION of every metric that orders pixels.
+    assert M.tie_breaker(4, 4)[:5].tolist() == [12, 9, 3, 5, 14]

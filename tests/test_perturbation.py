@@ -1,0 +1,199 @@
+"""Curves against pictures made pixel by pixel; what is asked twice is classified once."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import perturbation
+from saliency_bench.errors import UserError
+from saliency_bench.maps import descending
+from saliency_bench.perturbation import Curves, area, batched_curves, row_counts
+from saliency_bench.targets import contrast, one_hot
+
+B, H, W, K = 3, 6, 5, 4
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+class Toy(nn.Module):
+    """Three classes see blurred corners; counts the images it gets and the sizes of its batches."""
+
+    def __init__(self, pixels=H * W):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(STD).view(1, 3, 1, 1))
+        self.linear = nn.Linear(3 * pixels, K)
+        self.dropout = nn.Dropout(0.5)
+        self.batches = []
+
+    def forward(self, images):
+        self.batches.append(len(images))
+        return self.dropout(self.linear(((images - self.mean) / self.std).flatten(1)))
+
+
+@pytest.fixture
+def made():
+    torch.manual_seed(0)
+    images = torch.rand(B, 3, H, W)
+    maps = np.random.default_rng(0).integers(0, 6, (B, H, W)).astype(np.float32)  # with ties
+    return Toy(), images, one_hot([1, 2, 3], K), maps
+
+
+def literal_blur(image):
+    """RISE's: scipy's Gaussian of an impulse in an 11 x 11 window over the normalised image, zeros around."""
+    ndimage = pytest.importorskip("scipy.ndimage")
+    impulse = np.zeros((11, 11))
+    impulse[5, 5] = 1
+    kernel = ndimage.gaussian_filter(impulse, 5)
+    blurred = np.zeros_like(image)
+    for channel in range(3):
+        normalised = (image[channel] - MEAN[channel]) / STD[channel]
+        for y in range(H):
+            for x in range(W):
+                total = 0.0
+                for v in range(max(0, y - 5), min(H, y + 6)):
+                    for u in range(max(0, x - 5), min(W, x + 6)):
+                        total += normalised[v, u] * kernel[v - y + 5, u - x + 5]
+                blurred[channel, y, x] = total * STD[channel] + MEAN[channel]
+    return blurred
+
+
+def literal_reference(image, reference):
+    if reference == "black":
+        return np.zeros_like(image)
+    return literal_blur(image) if reference == "blur" else np.ones_like(image) * np.array(MEAN)[:, None, None]
+
+
+@pytest.mark.parametrize("keep", ["top", "rest"])
+@pytest.mark.parametrize("reference", ["black", "blur", "mean"])
+def test_probabilities_by_loops(made, keep, reference):
+    classifier, images, target, maps = made
+    target = contrast([1, 2, 3], 0, K)
+    counts = [0, 1, 7, 29, 30]
+    values = Curves(classifier, images, target, maps).path(keep, reference, counts)
+    assert (values.dtype, values.shape) == (np.float64, (B, 5))
+    classifier.eval()
+    orders = descending(maps)
+    for i, order in enumerate(orders):
+        image = images[i].double().numpy()
+        other = literal_reference(image, reference)
+        for j, count in enumerate(counts):
+            picture = other.copy() if keep == "top" else image.copy()
+            for pixel in order[:count]:
+                y, x = divmod(int(pixel), W)
+                picture[:, y, x] = (image if keep == "top" else other)[:, y, x]
+            logits = classifier(torch.from_numpy(picture).float()[None])[0].tolist()
+            exponentials = [math.exp(logit) for logit in logits]
+            p = [e / sum(exponentials) for e in exponentials]
+            assert values[i, j] == pytest.approx(p[i + 1] - p[0], abs=1e-6)
+
+
+def test_pictures_in_common_are_classified_once(made):
+    classifier, *inputs = made
+    curves = Curves(classifier, *inputs)
+    counts = row_counts(H, W)
+    first = curves.path("top", "black", counts)
+    assert curves.passes == sum(classifier.batches) == (H + 1) * B
+    assert np.array_equal(curves.path("top", "black", counts), first)
+    assert np.array_equal(curves.path("top", "black", [5, 0, 5]), first[:, [1, 0, 1]])
+    assert curves.passes == (H + 1) * B
+    second = curves.path("rest", "black", counts)
+    assert curves.passes == (2 * H) * B  # both ends are known
+    assert np.array_equal(second[:, [0, -1]], first[:, [-1, 0]])
+    curves.path("top", "mean", counts)
+    assert curves.passes == (3 * H) * B  # the whole image is known
+    curves.path("rest", "mean", [H * W])
+    assert curves.passes == (3 * H) * B == sum(classifier.batches)
+
+
+def test_order_and_company_of_questions_change_no_bit(made):
+    classifier, *inputs = made
+    one, other = Curves(classifier, *inputs), Curves(classifier, *inputs)
+    insertion, deletion = one.path("top", "black", row_counts(H, W)), one.path("rest", "black", row_counts(H, W))
+    for count in reversed(row_counts(H, W)):
+        other.path("rest", "black", [count])
+    assert np.array_equal(other.path("rest", "black", row_counts(H, W)), deletion)
+    assert np.array_equal(other.path("top", "black", row_counts(H, W)), insertion)
+
+
+def test_large_batches_go_in_equal_pieces(made, monkeypatch):
+    classifier, *inputs = made
+    whole = Curves(classifier, *inputs).path("top", "black", [3])
+    monkeypatch.setattr(perturbation, "PIXELS_PER_PASS", 2 * H * W)
+    classifier.batches.clear()
+    np.testing.assert_allclose(Curves(classifier, *inputs).path("top", "black", [3]), whole, atol=1e-6)
+    assert classifier.batches == [2, 1]
+    monkeypatch.setattr(perturbation, "PIXELS_PER_PASS", 1)
+    Curves(classifier, *inputs).path("top", "black", [3])
+    assert classifier.batches[2:] == [1, 1, 1]
+
+
+def test_classifier_and_images_are_left_as_they_were(made):
+    classifier, images, target, maps = made
+    classifier.train()
+    before = images.clone(), maps.copy()
+    Curves(classifier, images, target, maps).path("top", "blur", [3])
+    assert classifier.training
+    assert classifier.dropout.training
+    assert all(parameter.requires_grad for parameter in classifier.parameters())
+    assert torch.equal(images, before[0])
+    assert np.array_equal(maps, before[1])
+
+
+def test_probabilities_are_the_softmax(made):
+    p = Curves(*made).probabilities("top", "black", [0, 4])
+    assert (p.dtype, p.shape) == (np.float32, (B, 2, K))
+    np.testing.assert_allclose(p.sum(axis=2), 1, atol=1e-6)
+    assert Curves(*made).path("top", "black", []).shape == (B, 0)
+
+
+def test_maps_may_be_tensors_and_one_target_may_stand_for_all(made):
+    classifier, images, _, maps = made
+    a = Curves(classifier, images, one_hot(1, K), torch.from_numpy(maps)).path("top", "black", [4])
+    b = Curves(classifier, images, one_hot([1] * B, K), maps).path("top", "black", [4])
+    assert np.array_equal(a, b)
+
+
+def test_what_does_not_fit_is_named(made):
+    classifier, images, target, maps = made
+    with pytest.raises(UserError, match="sizes must be the same"):
+        Curves(classifier, images, target, maps[:, :3])
+    with pytest.raises(UserError, match="did you mean black"):
+        Curves(*made).path("top", "blakc", [1])
+    with pytest.raises(UserError, match="neither 'top' nor 'rest'"):
+        Curves(*made).path("bottom", "black", [1])
+    with pytest.raises(UserError, match="from 0 to 30; got 31"):
+        Curves(*made).path("top", "black", [31])
+    with pytest.raises(UserError, match="3 classes, but the classifier 4"):
+        Curves(classifier, images, one_hot([0, 1, 2], 3), maps).path("top", "black", [1])
+    with pytest.raises(UserError, match="knows its mean"):
+        Curves(nn.Flatten(), images, target, maps).path("top", "mean", [1])
+
+
+def test_batches_of_any_number(made):
+    classifier, images, target, maps = made
+    whole = Curves(*made).path("top", "black", [4])
+    parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, images.numpy(), [1, 2, 3], maps, 2)]
+    assert [len(part) for part in parts] == [2, 1]
+    np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
+    with pytest.raises(UserError, match=r"need images of shape \(2, 3, 6, 5\)"):
+        list(batched_curves(classifier, images, target, maps[:2]))
+    with pytest.raises(UserError, match="batch_size=0"):
+        list(batched_curves(classifier, images, target, maps, 0))
+
+
+def test_counts():
+    assert row_counts(3, 4).tolist() == [0, 4, 8, 12]
+    assert row_counts(3, 4, 6).tolist() == [0, 2, 4, 6, 8, 10, 12]
+    assert row_counts(3, 3, 2).tolist() == [0, 4, 9]
+    assert row_counts(3, 3, 9).tolist() == list(range(10))
+    for steps in (0, 10):
+        with pytest.raises(UserError, match="between 1 and the 9 pixels"):
+            row_counts(3, 3, steps)
+
+
+def test_area_by_hand():
+    # two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
+    assert area(np.array([[0, 1, 0.5], [2, 2, 2]]), np.array([0.1, 0.3, 0.9])) == pytest.approx([0.55 / 0.8, 2])

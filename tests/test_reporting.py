@@ -1,0 +1,416 @@
+"""The report of a small run that is made here with the core's own functions."""
+
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from saliency_bench import records
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.examples import choose, save_arrays
+from saliency_bench.files import write_json
+from saliency_bench.report_data import RunData, read_run
+from saliency_bench.report_figures import Axis, agreement, axis_of
+from saliency_bench.report_samples import outline
+from saliency_bench.report_words import verdict
+from saliency_bench.reporting import report
+from saliency_bench.summary import read_json, summarise, table
+
+METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
+METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
+LABELS = ("circle", "square")
+
+
+def make_run(
+    folder: Path, samples=40, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True, no_masks=False
+) -> Path:
+    """A finished run folder: every third sample (or all) has no mask, the first map of each explainer is flat."""
+    rng = np.random.default_rng(seed)
+    ids = ids or [f"sample-{number:05d}" for number in range(samples)]
+    predicted = [_prediction(rng, number, image_id, no_masks) for number, image_id in enumerate(ids)]
+    cells = {cell["cell_id"]: cell for name in methods for metric in metrics for cell in [_cell(name, metric, seed)]}
+    records.write(folder / "predictions.parquet", predicted, records.PREDICTIONS)
+    columns = [_column(rng, cell, predicted, methods[cell["explainer"]]) for cell in cells.values()]
+    records.write(folder / "records.parquet", pa.concat_tables(columns), records.SCHEMA)
+    plan = {"fingerprint": "f1", "classifier": "d1", "geometry": "as it is", "precision": "fp32", "cells": cells}
+    write_json(folder / "run.json", plan)
+    work = SimpleNamespace(
+        out=folder, dataset="shapes-xai", split="test", rows=ids, names=LABELS, seed=0, batch_size=16,
+        classifier=SimpleNamespace(id="runs/models/small-resnet", revision=None, device="cpu"),
+        rule=SimpleNamespace(name="label"),
+    )  # fmt: skip
+    summary = summarise(work, len(ids), f"saliency-bench run --dataset shapes-xai --seed {seed}")
+    write_json(folder / "timings.json", {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(methods, 2.25)})
+    if pictures:
+        _pictures(rng, folder, choose(folder, summary), list(methods), side)
+    return folder
+
+
+def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: bool) -> dict:
+    masked = number % 3 != 2 and not no_masks
+    right = bool(rng.random() < 0.9)
+    return {
+        "image_id": image_id, "label": number % 2, "prediction": number % 2 if right else 1 - number % 2,
+        "confidence": 0.9, "correct": right, "mask_share": 0.1 if masked else None,
+        "left_out": None if masked else "no mask", "logits": [0.0, 1.0],
+    }  # fmt: skip
+
+
+def _cell(explainer: str, metric: str, seed: int) -> dict:
+    return {
+        "cell_id": records.identity(explainer, metric, seed),
+        "parts": records.identity(explainer),
+        "explainer": explainer.partition(":")[0],
+        "explainer_options": {},
+        "explainer_text": explainer,
+        "explainer_version": 1,
+        "metric": metric.partition(":")[0],
+        "metric_options": {},
+        "metric_text": metric,
+        "metric_version": 1,
+        "higher_is_better": True,
+    }
+
+
+def _column(rng: np.random.Generator, cell: dict, predicted: list[dict], level: float) -> pa.Table:
+    needs_mask = cell["metric"] != "saliency_insertion"
+    scores = np.clip(rng.normal(level, 0.2, len(predicted)), 0, 1)
+    if cell["metric"] == "saliency_pointing_game":
+        scores = (scores > 0.4).astype(float)
+    rows = []
+    for index, (row, score) in enumerate(zip(predicted, scores, strict=True)):
+        reason = row["left_out"] if needs_mask else None
+        rows.append(
+            {
+                **dict.fromkeys(("explainer_options", "metric_options"), "{}"),
+                **{"cell_id": cell["cell_id"], "explainer": cell["explainer"], "metric": cell["metric"]},
+                **{"dataset": "shapes-xai", "split": "test", "model": "small-resnet", "image_id": row["image_id"]},
+                **{
+                    "label": LABELS[row["label"]],
+                    "prediction": LABELS[row["prediction"]],
+                    "target": LABELS[row["label"]],
+                },
+                **{
+                    "value": None if reason else float(score),
+                    "reason": reason or (records.FLAT if index == 0 else None),
+                },
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=records.SCHEMA)
+
+
+def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: list[str], side: int) -> None:
+    """Each picture has a disc, which is its mask; each explainer a blob there, of its own width."""
+    count = len(chosen)
+    y, x = np.mgrid[:side, :side] / side
+    centres = rng.uniform(0.3, 0.7, (count, 2, 1, 1))
+    distance = np.hypot(y - centres[:, 0], x - centres[:, 1])
+    images = np.clip(120 + 80 * np.sin(12 * x) + 60 * (distance < 0.2) * np.sign(y - x), 0, 255)
+    blobs = {name: np.exp(-((distance * rng.uniform(1, 4)) ** 2)) for name in methods}
+    save_arrays(
+        folder / "examples.npz",
+        ids=np.array([image_id for image_id, _ in chosen]),
+        kinds=np.array([kind for _, kind in chosen]),
+        images=np.stack([images, images * 0.8, images * 0.6], axis=-1).astype(np.uint8),
+        masks=distance < 0.2,
+        **{f"maps/{name}": np.round(255 * blob).astype(np.uint8) for name, blob in blobs.items()},
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return make_run(tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def copied(folder, tmp_path) -> Path:
+    return Path(shutil.copytree(folder, tmp_path / "run", ignore=lambda *_: ["report.html"]))
+
+
+def page_of(folder: Path) -> str:
+    return report([folder]).read_text(encoding="utf-8")
+
+
+def change_summary(folder: Path, change) -> dict:
+    summary = read_json(folder / "summary.json")
+    change(summary)
+    write_json(folder / "summary.json", summary)
+    return summary
+
+
+class Structure(HTMLParser):
+    """What a browser would load, every table, and whether tags close in order."""
+
+    VOID = ("meta", "img", "br", "col", "wbr")
+
+    def __init__(self, page: str):
+        super().__init__()
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[str] = []
+        self.pictures: list[dict] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        self.tags.append(tag)
+        self.loads += [named[key] for key in ("src", "href", "srcset", "data", "poster") if key in named]
+        self.ids += [named["id"]] if "id" in named else []
+        self.pictures += [named] if tag == "img" else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_is_whole_and_well_formed(folder):
+    page = page_of(folder)
+    structure = Structure(page)
+    assert structure.open == []
+    assert all(load.startswith(("#", "data:image/")) for load in structure.loads)
+    assert "url(" not in page
+    assert "@import" not in page
+    assert not {"script", "link", "iframe", "object"} & set(structure.tags)
+    assert len(structure.ids) == len(set(structure.ids))
+    assert {load[1:] for load in structure.loads if load.startswith("#")} <= set(structure.ids)
+    assert len(structure.pictures) == 12 * (1 + len(METHODS))
+    assert all(picture["alt"] for picture in structure.pictures)
+
+
+def test_every_number_interval_and_reason_is_there(folder):
+    page = page_of(folder)
+    summary = read_json(folder / "summary.json")
+    assert len(summary["cells"]) == len(METHODS) * len(METRICS)
+    for cell in summary["cells"]:
+        interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
+        assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval">{interval}</span>' in page
+        assert cell["cell_id"] in page
+    assert "saliency_miou: n = 27; left out: no mask 13" in page
+    assert "saliency_insertion: n = 40, none left out" in page
+    assert "scored as zeros: gradcam 1, rise 1" in page
+    assert "27 of 40" in page
+    accuracy = summary["model"]["accuracy"]
+    assert f"{100 * accuracy['value']:.1f}\N{NO-BREAK SPACE}%" in page
+    assert f"[{100 * accuracy['low']:.1f}, {100 * accuracy['high']:.1f}]\N{NO-BREAK SPACE}%" in page
+    assert "saliency-bench run --dataset shapes-xai --seed 0" in page
+    assert "small-resnet</em> on <em>shapes-xai" in page
+
+
+def test_best_value_of_each_column_is_marked(folder):
+    page = page_of(folder)
+    cells = read_json(folder / "summary.json")["cells"]
+    for metric in METRICS:
+        value = max(cell["value"] for cell in cells if cell["metric"] == metric)
+        assert re.search(
+            rf'class="best">\s*<span class="value">{value:.3f}</span>.*<span class="tag">best</span>', page
+        )
+    assert page.count('class="best"') == len(METRICS)
+
+
+def test_equal_folders_give_equal_bytes(folder, tmp_path):
+    assert report([folder], tmp_path / "one.html").read_bytes() == report(folder, tmp_path / "two.html").read_bytes()
+
+
+def test_text_of_others_is_escaped(tmp_path):
+    hostile = "<script>alert(1)</script>\"'&"
+    ids = [f"{hostile}{number}" for number in range(12)]
+    folder = make_run(tmp_path / "run", ids=ids)
+    change_summary(folder, lambda summary: summary["dataset"].update(id=hostile))
+    page = page_of(folder)
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;0" in page
+    assert Structure(page).open == []
+
+
+def test_without_pictures_the_rest_stands(copied):
+    (copied / "examples.npz").unlink()
+    (copied / "timings.json").unlink()
+    page = page_of(copied)
+    assert "Samples</h2>" not in page
+    assert "<img" not in page
+    assert "Provenance</h2>" in page
+
+
+def test_missing_values_are_dashes(tmp_path):
+    folder = make_run(tmp_path / "run", samples=1)  # an interval needs two samples
+    page = page_of(folder)
+    cell = read_json(folder / "summary.json")["cells"][0]
+    assert cell["low"] is None
+    assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval"></span>' in page
+    empty = make_run(tmp_path / "empty", ids=["a", "b", "c"], no_masks=True, pictures=False)
+    page = page_of(empty)
+    assert read_json(empty / "summary.json")["cells"][0]["value"] is None
+    assert '<span class="value">–</span>' in page
+    assert "nan" not in re.sub(r"base64,[^\"]*", "", page).lower().replace("provenance", "")
+    assert "None" not in page
+
+
+def test_what_is_not_known_any_more_is_said(copied):
+    def forget(summary):
+        for cell in summary["cells"]:
+            if cell["metric"] == "saliency_insertion":
+                cell.update(metric="saliency_forgotten", metric_text="saliency_forgotten")
+            if cell["explainer"] == "rise":
+                cell.update(explainer="mine", explainer_text="mine", explainer_version="0123abcd")
+
+    change_summary(copied, forget)
+    page = page_of(copied)
+    assert "Not known to the version of saliency-bench" in page
+    assert "A Python function that was handed to this run." in page
+
+
+def test_two_versions_of_a_metric_stay_apart(copied):
+    def another_version(summary):
+        for cell in summary["cells"]:
+            if cell["metric"] == "saliency_insertion":
+                cell.update(metric_text="saliency_miou", metric_version=2)
+
+    change_summary(copied, another_version)
+    run = read_run(copied)
+    assert [column.name for column in run.columns] == [
+        "saliency_miou (version 1)", "saliency_pointing_game", "saliency_miou (version 2)"
+    ]  # fmt: skip
+    assert len(run.rows) == len(METHODS)
+
+
+def cells_for(intervals: dict[str, tuple[float, float]], higher: bool = True) -> RunData:
+    cells = [
+        _cell(name, "saliency_miou", 0)
+        | {"low": low, "high": high, "value": (low + high) / 2, "higher_is_better": higher}
+        for name, (low, high) in intervals.items()
+    ]
+    return RunData(Path(), {"cells": cells}, {}, [], {}, {}, {})
+
+
+@pytest.mark.parametrize(
+    ("intervals", "higher", "said"),
+    [
+        ({"a": (0.5, 0.6), "random": (0.1, 0.2)}, True, "a beats random noise on saliency_miou."),
+        ({"a": (0.5, 0.6), "random": (0.1, 0.2)}, False, "a falls behind random noise on saliency_miou."),
+        ({"a": (0.1, 0.3), "random": (0.1, 0.2)}, True, "a cannot be told apart from random noise on saliency_miou."),
+        ({"a": (0.2, 0.3), "random": (0.1, 0.2)}, True, "a cannot be told apart"),
+        ({"a": (0.5, 0.6), "b": (0.7, 0.8), "random": (0.1, 0.2)}, True, "a and b beat random noise on saliency_miou."),
+        ({"a": (0.5, 0.6), "centre": (0.55, 0.7), "random": (0, 0)}, True, "No explainer beats centre, which does not"),
+        ({"a": (0.5, 0.6), "b": (0.1, 0.2), "centre": (0.3, 0.4)}, True, "b falls behind centre, which does not"),
+        ({"a": (0.5, 0.6), "b": (0.7, 0.8)}, True, "no random baseline"),
+        ({"a": (0.5, 0.6), "b": (0.7, 0.8)}, False, "Best mean score: a on saliency_miou."),
+        ({"a": (0.5, 0.6), "b": (0.5, 0.6)}, True, "Best mean score: a and b on saliency_miou."),
+    ],
+)
+def test_verdict(intervals, higher, said):
+    assert said in " ".join(verdict(cells_for(intervals, higher)))
+
+
+def test_rank_agreement_of_metrics_by_hand():
+    """Two samples, three explainers. Orders 1 2 3 and 3 2 1: -1. Orders 1 2 3 and 1 3 2: 1 - 6 * (1 + 1) / 24 = 0.5."""
+    cells = [_cell(name, metric, 0) for name in "abc" for metric in METRICS[:2]]
+    scores = {
+        ("a", METRICS[0]): [1, 1], ("b", METRICS[0]): [2, 2], ("c", METRICS[0]): [3, 3],
+        ("a", METRICS[1]): [3, 1], ("b", METRICS[1]): [2, 3], ("c", METRICS[1]): [1, 2],
+    }  # fmt: skip
+    values = {cell["cell_id"]: np.array(scores[cell["explainer"], cell["metric"]], float) for cell in cells}
+    found = agreement(RunData(Path(), {"cells": cells}, {}, ["x", "y"], values, {}, {}))
+    assert found is not None
+    assert found["table"][0][1] == (pytest.approx(-0.25), 2)
+
+
+def test_outline_is_the_border_of_the_mask():
+    mask = np.zeros((4, 5), bool)
+    mask[1:3, 1:4] = True
+    assert outline(mask) == "M1 1h3M1 3h3M1 1v2M4 1v2"
+    assert outline(np.zeros((4, 5), bool)) == ""
+    assert outline(np.ones((1, 1), bool)) == "M0 0h1M0 1h1M0 0v1M1 0v1"
+
+
+def test_ticks_are_round_and_inside():
+    axis = Axis(0.213, 0.871)
+    assert [text for _, text in axis.ticks] == ["0.4", "0.6", "0.8"]
+    assert axis.place(0.213) == 0
+    assert axis.place(0.871) == 100
+    assert axis_of([], margin=0.1).low < 0.5 < axis_of([None], margin=0.1).high
+    assert axis_of([0.3, 0.3], margin=0.1).ticks
+
+
+def test_several_runs_side_by_side(folder, tmp_path):
+    other = make_run(tmp_path / "other", seed=1)
+    with pytest.raises(UserError, match="--out"):
+        report([folder, other])
+    page = report([folder, other], tmp_path).read_text(encoding="utf-8")
+    structure = Structure(page)
+    assert structure.open == []
+    assert len(structure.ids) == len(set(structure.ids))
+    assert "2 runs side by side" in page
+    before = page[: page.index('id="run-1"')]
+    for run in (folder, other):
+        for cell in read_json(run / "summary.json")["cells"]:
+            assert f"[{cell['low']:.3f}, {cell['high']:.3f}]" in before
+
+
+@pytest.mark.parametrize("name", ["summary.json", "records.parquet", "predictions.parquet"])
+def test_missing_file_is_named(copied, name):
+    (copied / name).unlink()
+    with pytest.raises(UserError, match=re.escape(str(copied))) as error:
+        report([copied])
+    assert name in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["summary.json", "records.parquet", "predictions.parquet", "examples.npz", "timings.json"]
+)
+@pytest.mark.parametrize("share", [0, 0.5, 0.97])
+def test_torn_file_is_named(copied, name, share):
+    path = copied / name
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        report([copied])
+    assert not (copied / "report.html").exists()
+
+
+def test_foreign_folders(copied, tmp_path):
+    with pytest.raises(UserError, match=r"no-such.*summary\.json"):
+        report([tmp_path / "no-such"])
+    with pytest.raises(UserError, match="at least one"):
+        report([])
+    write_json(tmp_path / "foreign" / "summary.json", {"loss": 1})
+    with pytest.raises(UserError, match="not the summary of a run"):
+        report([tmp_path / "foreign"])
+    change_summary(copied, lambda summary: summary.update(format=99))
+    with pytest.raises(UserError, match="format 99"):
+        report([copied])
+    change_summary(copied, lambda summary: (summary.update(format=1), summary["cells"][0].update(n=1)))
+    with pytest.raises(UserError, match=r"records\.parquet .* 27 scores of gradcam by saliency_miou"):
+        report([copied])
+
+
+def test_place_that_cannot_be_written(folder, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--out"):
+        report([folder], tmp_path / "file" / "page.html")
+
+
+def test_command(folder, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), "--out", str(page)]) == 0
+    shown = capsys.readouterr().out
+    assert table(read_json(folder / "summary.json")) in shown
+    assert f"report: {page}" in shown
+    assert main(["report", str(folder), "--out", str(page), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["report"] == str(page)
+    assert told["runs"][str(folder)]["dataset"]["id"] == "shapes-xai"
+    assert main(["report", str(tmp_path / "nothing")]) == 2
+    assert capsys.readouterr().err.startswith("saliency-bench: error:")
