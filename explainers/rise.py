@@ -2,10 +2,10 @@
 
     map = 1 / (N p) * sum_i score(x * M_i) M_i
 
-M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size and
-cropped to the image at a random shift below one cell. Where a mask is 0 the image becomes zero after normalisation, as
-in the authors' code. The same N masks serve every image (one bank per run seed); they are made again pass by pass from
-their cells and shifts, so memory does not grow with N. On probabilities by default.
+M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size
+and cropped to the image at a random shift below one cell. Where a mask is 0 the image becomes zero after normalisation,
+as in the authors' code. The same N masks serve every image (one bank per run seed); they are made again pass by pass
+from their cells and shifts, so memory does not grow with N. On probabilities by default.
 """
 
 import numpy as np

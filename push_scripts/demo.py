@@ -14,10 +14,10 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
-EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=1000", "centre", "random")
+EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 SIZE = 64
-EPOCHS = 12
+EPOCHS = 30
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -59,7 +59,7 @@ def main(args: Namespace) -> None:
 
 
 def small_resnet():
-    """A ResNet of 0.3 million weights whose last block keeps 8 x 8 positions of a 64 x 64 image."""
+    """A ResNet of 0.2 million weights whose last block keeps 8 x 8 positions of a 64 x 64 image."""
     from transformers import ResNetConfig
 
-    return ResNetConfig(embedding_size=32, hidden_sizes=[64, 128], depths=[1, 1], layer_type="basic")
+    return ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[2, 2], layer_type="basic")

@@ -1,6 +1,6 @@
 """Let `evaluate.load` find the metrics by their bare name, from any folder, also without network.
 
-Example:
+example:
   saliency-bench install-metrics
   HF_EVALUATE_OFFLINE=1 python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 

@@ -22,15 +22,30 @@ _HOMES = {
     "explain": "explaining",
     "report": "reporting",
 }
-__all__ = ["__version__", "targets", *_HOMES]
+__all__ = [
+    "__version__",
+    "build",
+    "explain",
+    "list_datasets",
+    "list_explainers",
+    "list_metrics",
+    "load_classifier",
+    "load_dataset",
+    "load_explainer",
+    "load_metric",
+    "report",
+    "run",
+    "targets",
+    "train",
+]
 
 if TYPE_CHECKING:
     from saliency_bench import targets
     from saliency_bench.building import build
     from saliency_bench.classifier import load_classifier
     from saliency_bench.data import list_datasets, load_dataset
-    from saliency_bench.explaining import explain
     from saliency_bench.explainer import list_explainers, load_explainer
+    from saliency_bench.explaining import explain
     from saliency_bench.metric import list_metrics, load_metric
     from saliency_bench.reporting import report
     from saliency_bench.running import run

@@ -38,7 +38,6 @@ from typing import Any
 import numpy as np
 from datasets import ClassLabel, Features, Image, Value
 from filelock import FileLock
-from tqdm import tqdm
 
 from saliency_bench import options as bound
 from saliency_bench import pictures, rooms
@@ -46,6 +45,7 @@ from saliency_bench.caching import cache_folder
 from saliency_bench.dataset_card import card
 from saliency_bench.errors import UserError
 from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.progress import bar
 from saliency_bench.seeds import seed_of
 from saliency_bench.shards import Shards, sha256_of
 
@@ -176,13 +176,13 @@ def columns(builder: ModuleType) -> Features:
 def _counted(name: str, samples: Iterator[dict], report: Report, progress: bool) -> Iterator[dict]:
     """With a progress bar on standard error; an id that comes twice is a fault of the builder."""
     seen = set()
-    with tqdm(desc=f"building {name}", unit=" images", disable=not progress, leave=False) as bar:
+    with bar(desc=f"building {name}", unit=" images", shown=progress, leave=False) as shown:
         for sample in samples:
             if sample["image_id"] in seen:
                 raise ValueError(f"the builder of {name} gives the image id {sample['image_id']!r} twice")
             seen.add(sample["image_id"])
-            bar.total = report.expected
-            bar.update()
+            shown.total = report.expected
+            shown.update()
             yield sample
 
 

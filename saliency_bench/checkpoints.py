@@ -170,7 +170,7 @@ def _timm_frame(processor, name: str) -> tuple[Geometry, Frame, Sequence[float],
         if isinstance(step, T.Resize):
             resize, resample = _pair(step.size), step.interpolation.value
         elif isinstance(step, T.CenterCrop):
-            crop = tuple(step.size)  # type: ignore[assignment]
+            crop = tuple(step.size)
         elif not type(step).__name__.endswith("ToTensor"):
             raise UserError(f"the timm transform {type(step).__name__} of {name} is one that masks cannot follow")
     data = processor.data_config

@@ -113,7 +113,7 @@ class Classifier(nn.Module):
                 f"the mask of image {id} is {mask.width} x {mask.height} but the image {image.width} x {image.height}; "
                 "a mask has the size of its image"
             )
-        if mask.getextrema()[1] < 128:
+        if mask.point(lambda value: value >= 128).getbbox() is None:
             return frame, np.zeros(frame.shape[1:], dtype=bool), "empty mask"
         inside = self.geometry.mask(mask)
         return frame, inside, None if inside.any() else "mask emptied by the crop"
@@ -142,7 +142,7 @@ class Classifier(nn.Module):
 
 
 def last_feature_map(classifier: Classifier, image: Images) -> str | None:
-    """Name of the last (and outermost) module whose output is a feature map and after which no tokens (B, T, C) come."""
+    """Name of the last, outermost module that gives a feature map, if no tokens (B, T, C) come after it."""
     found: str | None = None
 
     def watch(name: str):

@@ -60,7 +60,7 @@ class Explainer:
         finite = torch.isfinite(maps).flatten(1).all(1)
         if not finite.all():
             where = (~finite).nonzero().flatten().tolist()
-            raise NotFinite(
+            raise NotFiniteError(
                 f"{self.name} gave a map with NaN or infinite values for image {where[0]} of the batch", where
             )
         return maps
@@ -75,7 +75,7 @@ class Explainer:
         return self.name, options.text(self.options), self.version
 
 
-class NotFinite(UserError):
+class NotFiniteError(UserError):
     """`where`: the positions in the batch whose map is not finite."""
 
     def __init__(self, message: str, where: list[int]):
@@ -123,7 +123,7 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
     """Evaluation mode and no parameter gradients inside; mode, flags and random states as before afterwards."""
     training = [(module, module.training) for module in classifier.modules()]
     required = [(parameter, parameter.requires_grad) for parameter in classifier.parameters()]
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    states = random.getstate(), np.random.get_state()
     devices = list({p.device.index for p, _ in required if p.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
@@ -133,7 +133,7 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
             yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+        np.random.set_state(states[1])
         for module, mode in training:
             module.training = mode
         for parameter, flag in required:

@@ -1,8 +1,8 @@
 """How an image becomes the prepared frame, described so that its mask can follow it: resize, then a centred crop.
 
 The image itself goes through the checkpoint's own processor (so that every bit of its resampling is kept); the mask
-takes the same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does anything
-else (pads, flips channels, crops off centre) is refused instead of scored wrongly.
+takes the same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does
+anything else (pads, flips channels, crops off centre) is refused instead of scored wrongly.
 """
 
 from collections.abc import Callable

@@ -57,8 +57,9 @@ def _read(label_map: dict | str | Path) -> dict:
 
 
 def _no_match(names: list[str], why: str) -> UserError:
+    some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
-        f"the model does not have the dataset's classes ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''}; {why}); "
+        f"the model does not have the dataset's classes ({some}; {why}); "
         "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 

@@ -1,6 +1,7 @@
 """Finds what is in the rooms (explainers, metrics, hub_builders, push_scripts ...) by looking at file names.
 
-An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that begin with `_` are private to their room.
+An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that begin with `_` are private to their
+room.
 Nothing is imported until it is asked for, so a missing optional library breaks only what needs it.
 """
 

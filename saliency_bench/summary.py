@@ -75,7 +75,7 @@ def _by_cell(path: Path) -> tuple[dict[str, list[float]], dict[str, Counter]]:
 
 
 def _passes(folder: Path, cells: list[str], chunks: int) -> dict[str, dict[str, int]]:
-    """{cell: images put through the classifier by its explainer, and by its metric beyond what earlier metrics shared}."""
+    """{cell: images its explainer put through the classifier, and its metric beyond what earlier metrics shared}."""
     passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
     for part in (folder / "parts").glob("*/*.parquet"):
         if int(part.name[:6]) < chunks:

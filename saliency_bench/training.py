@@ -8,19 +8,21 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import nn
-from tqdm import tqdm
 
 from saliency_bench import checkpoints
 from saliency_bench.classifier import Classifier
 from saliency_bench.data import class_names, load_dataset
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_json, write_with
+from saliency_bench.progress import bar
 from saliency_bench.seeds import random_bits, seed_of
 
 
@@ -67,19 +69,17 @@ def train(
                 "size": size, "seed": seed, "limit": limit}  # fmt: skip
     state_file = out.with_name(out.name + ".training.pt")
     best, log = resume(state_file, settings, classifier, optimizer)
-    bar = tqdm(
-        range(len(log), epochs), desc="train", unit="epoch", initial=len(log), total=epochs, disable=not progress
-    )
-    for epoch in bar:
+    shown = bar(range(len(log), epochs), shown=progress, desc="train", unit="epoch", initial=len(log), total=epochs)
+    for epoch in shown:
         loss = one_epoch(classifier, optimizer, splits["train"], batch_size, seed_of(seed, "epoch", epoch))
         accuracy = accuracy_of(classifier, splits["validation"], batch_size)
         if accuracy > max((entry["validation_accuracy"] for entry in log), default=-1.0):
             best = {key: value.detach().cpu().clone() for key, value in classifier.model.state_dict().items()}
         log.append({"epoch": epoch, "loss": loss, "validation_accuracy": accuracy})
-        bar.set_postfix(loss=f"{loss:.3f}", validation=f"{accuracy:.3f}")
+        shown.set_postfix(loss=f"{loss:.3f}", validation=f"{accuracy:.3f}")
         state = {"settings": json.dumps(settings), "model": classifier.model.state_dict(), "best": best, "log": log,
                  "optimizer": optimizer.state_dict()}  # fmt: skip
-        write_with(state_file, lambda path, state=state: torch.save(state, path))
+        write_with(state_file, partial(torch.save, state))
 
     classifier.model.load_state_dict(best)
     accuracy = accuracy_of(classifier, splits["test"], batch_size)
@@ -119,8 +119,9 @@ def new_network(model, names: list[str], size: int) -> tuple[nn.Module, object]:
 def _timm_squash(network: nn.Module, pretrained, size: int) -> object:
     """The timm wrapper keeps its processor in the model's config."""
     settings = {"input_size": [3, size, size], "crop_mode": "squash", "crop_pct": 1.0}
-    network.config.pretrained_cfg = {**pretrained.data_config, **(network.config.pretrained_cfg or {}), **settings}
-    return type(pretrained)(network.config.pretrained_cfg)
+    config: Any = network.config
+    config.pretrained_cfg = {**pretrained.data_config, **(config.pretrained_cfg or {}), **settings}
+    return type(pretrained)(config.pretrained_cfg)
 
 
 def one_epoch(classifier: Classifier, optimizer, rows, batch_size: int, seed: int) -> float:

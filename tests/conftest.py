@@ -2,6 +2,10 @@
 
 import datasets
 import pytest
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+from saliency_bench import build, rooms
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +18,29 @@ def own_caches(_caches, monkeypatch):
     """`datasets` reads its environment when imported, so its settings are changed where it keeps them."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", _caches / "datasets")
+
+
+@pytest.fixture(autouse=True)
+def seeded():
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def shapes(tmp_path_factory):
+    """A small shapes-xai: 240 drawings of 32 pixels, as a folder."""
+    return build("shapes-xai", tmp_path_factory.mktemp("data") / "shapes", size=32, count=240, progress=False)
+
+
+@pytest.fixture(scope="session")
+def resnet(tmp_path_factory):
+    """A checkpoint folder: a tiny ResNet with random weights and the class names of shapes-xai."""
+    names = list(rooms.load("hub_builders", "shapes-xai").OBJECTS)
+    torch.manual_seed(0)
+    config = ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names)),
+        label2id={name: index for index, name in enumerate(names)},
+    )  # fmt: skip
+    path = tmp_path_factory.mktemp("models") / "tiny"
+    ResNetForImageClassification(config).save_pretrained(path)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
+    return path

@@ -14,8 +14,8 @@ import saliency_bench as sb
 from saliency_bench import building, cli
 from saliency_bench.data import fingerprint
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import shapes_xai
 from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.hub_builders import shapes_xai
 from saliency_bench.pictures import UnreadableError, opened, png
 from saliency_bench.shards import Shards
 

@@ -227,7 +227,7 @@ def test_near_names_of_the_hub_and_of_folders_beside(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="microsoft/resnet-18"):
         load_classifier("microsoft/resnet18", device="cpu")
     checkpoint(tmp_path / "resnet-pets")
-    with pytest.raises(UserError, match="did you mean .*resnet-pets"):
+    with pytest.raises(UserError, match=r"did you mean .*resnet-pets"):
         load_classifier(str(tmp_path / "resnet-pet"), device="cpu")
 
 

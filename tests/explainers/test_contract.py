@@ -107,7 +107,7 @@ class Failing(nn.Module):
 
 def state_of(classifier):
     torch.manual_seed(7)
-    np.random.seed(7)  # noqa: NPY002
+    np.random.seed(7)
     random.seed(7)
     return lambda: (
         [module.training for module in classifier.modules()],
@@ -115,7 +115,7 @@ def state_of(classifier):
         [len(m._forward_hooks) + len(m._forward_pre_hooks) + len(m._backward_hooks) for m in classifier.modules()],
         {key: value.clone().tolist() for key, value in classifier.state_dict().items()},
         torch.get_rng_state().tolist(),
-        np.random.get_state()[1].tolist(),  # noqa: NPY002
+        np.random.get_state()[1].tolist(),
         random.getstate(),
         torch.is_grad_enabled(),
     )

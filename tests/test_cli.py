@@ -1,0 +1,102 @@
+"""What a person sees at the terminal: exit codes, one-line errors, JSON."""
+
+import json
+
+import pytest
+
+import saliency_bench
+from saliency_bench import rooms
+from saliency_bench.cli import main
+
+
+def test_overview_lists_every_command(capsys):
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert all(f"  {name} " in shown for name in rooms.names("push_scripts"))
+
+
+def test_version(capsys):
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == saliency_bench.__version__
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("rnu", "unknown command 'rnu'; did you mean run"),
+        ("build shapes-xia --out X", "did you mean shapes-xai"),
+        ("build pet-xai --source nowhere --out X", "source folder"),
+        ("run --dataset nope --model m --out X", "unknown dataset 'nope'"),
+        ("run --explainers gradcan --model m --out X", "did you mean gradcam"),
+        ("run --metrics miou --model m --out X", "unknown metric 'miou'"),
+        ("train --dataset nope --model m --out X", "unknown dataset"),
+        ("report nowhere", "nowhere"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_line_and_exit_code_2(line, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("saliency-bench: error: ")
+    assert words in shown.err
+    assert shown.err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_debug_shows_the_traceback():
+    with pytest.raises(saliency_bench.errors.UserError):
+        main(["run", "--dataset", "nope", "--model", "m", "--out", "X", "--debug"])
+
+
+@pytest.mark.parametrize("line", ["run", "train --model m", "run --model m --out X --limit many"])
+def test_missing_or_malformed_options_exit_with_2(line, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(line.split())
+    assert stopped.value.code == 2
+
+
+def test_ctrl_c_is_one_line(capsys, monkeypatch):
+    def stop(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rooms.load("push_scripts", "list"), "main", stop)
+    assert main(["list"]) == 130
+    assert "goes on where it stopped" in capsys.readouterr().err
+
+
+def test_list_as_text_and_as_json(capsys):
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    assert main(["list", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert set(found) == {"datasets", "explainers", "metrics", "commands", "models"}
+    for room, kind in {"explainers": "explainers", "metrics": "metrics", "hub_builders": "datasets"}.items():
+        assert set(found[kind]) == set(rooms.names(room))
+        assert all(name in text for name in found[kind])
+        assert all(found[kind].values())
+
+
+def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys):
+    folder = str(tmp_path / "run")
+    line = [
+        "run",
+        "--dataset",
+        str(shapes),
+        "--model",
+        str(resnet),
+        "--explainers",
+        "gradcam",
+        "random",
+        "--limit",
+        "8",
+    ]
+    assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder, "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert len(summary["cells"]) == 2
+    assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder]) == 0
+    shown = capsys.readouterr().out
+    assert "gradcam" in shown
+    assert "report.html" in shown
+    assert main(["report", folder]) == 0
+    assert "report.html" in capsys.readouterr().out

@@ -1,0 +1,55 @@
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+
+
+def picture(tmp_path=None):
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8))
+    if tmp_path is None:
+        return image
+    image.save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+def test_one_line_for_a_person(resnet, tmp_path):
+    seen = sb.explain(picture(), str(resnet), "gradcam", device="cpu")
+    classifier = sb.load_classifier(resnet, device="cpu")
+    images = classifier.prepare([{"image": picture()}]).images
+    with torch.no_grad():
+        probabilities = classifier(images).softmax(1)[0]
+    best = int(probabilities.argmax())
+    assert seen.prediction == seen.target == classifier.labels[best]
+    assert seen.probability == pytest.approx(float(probabilities[best]))
+    expected = sb.load_explainer("gradcam")(classifier, images, sb.targets.one_hot([best], 8))
+    np.testing.assert_array_equal(seen.map, expected[0].numpy())
+    assert seen.overlay.size == (32, 32)
+    assert seen._repr_png_().startswith(b"\x89PNG")
+    assert classifier.labels[best] in repr(seen)
+    from_file = sb.explain(picture(tmp_path), classifier, "gradcam", device="cpu")
+    np.testing.assert_array_equal(from_file.map, seen.map)
+
+
+def test_target_options_and_own_functions(resnet):
+    classifier = sb.load_classifier(resnet, device="cpu")
+    by_name = sb.explain(picture(), classifier, "rise", target="ring", masks=30, device="cpu")
+    by_number = sb.explain(
+        picture(), classifier, "rise", target=classifier.labels.index("ring"), masks=30, device="cpu"
+    )
+    np.testing.assert_array_equal(by_name.map, by_number.map)
+    assert by_name.explainer == "rise:masks=30"
+    weights = sb.targets.contrast([0], [1], 8)
+    assert (
+        sb.explain(picture(), classifier, lambda c, i, t: i[:, 0], target=weights, device="cpu").target == "own weights"
+    )
+
+
+def test_bad_input(resnet, tmp_path):
+    (tmp_path / "notes.txt").write_text("no picture")
+    with pytest.raises(UserError, match="cannot be read as a picture"):
+        sb.explain(tmp_path / "notes.txt", resnet, "gradcam", device="cpu")
+    with pytest.raises(UserError, match="unknown class of the model 'rings'; did you mean ring"):
+        sb.explain(picture(), resnet, "gradcam", target="rings", device="cpu")

@@ -1,0 +1,255 @@
+"""The whole run on a small network with random weights: what is written, and what is said when something is wrong."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import records
+from saliency_bench.errors import UserError
+from saliency_bench.statistics import bootstrap
+
+EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
+METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+
+
+def go(out, shapes, resnet, **changes):
+    settings = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 8, "limit": 20}
+    return sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, shapes, resnet):
+    return go(tmp_path_factory.mktemp("runs") / "first", shapes, resnet)
+
+
+def rows_of(folder):
+    return pq.read_table(folder / "records.parquet").to_pylist()
+
+
+def test_records_have_the_fixed_columns_and_one_row_per_cell_and_sample(done):
+    table = pq.read_table(done.folder / "records.parquet")
+    assert table.schema.names == records.SCHEMA.names
+    assert table.schema.names == [
+        "cell_id", "dataset", "split", "model", "explainer", "explainer_options", "metric", "metric_options",
+        "image_id", "label", "prediction", "target", "exposure", "value", "reason",
+    ]  # fmt: skip
+    rows = table.to_pylist()
+    assert len(rows) == 3 * 2 * 20
+    assert len({(row["cell_id"], row["image_id"]) for row in rows}) == len(rows)
+    assert {row["explainer"] for row in rows} == {"gradcam", "rise", "random"}
+    assert json.loads(rows[-1]["explainer_options"]) == {}
+    assert all(row["target"] == row["label"] for row in rows)
+    assert len(done.records()) == len(rows)
+
+
+def test_values_are_those_of_the_functions_called_by_hand(done, shapes, resnet):
+    dataset, classifier = sb.load_dataset(shapes), sb.load_classifier(resnet, device="cpu")
+    batch = classifier.prepare(dataset.select(range(8)))
+    target = sb.targets.one_hot(batch.labels, 8)
+    maps = sb.load_explainer("gradcam")(classifier, batch.images, target)
+    expected = sb.load_metric("saliency_miou")(maps.numpy(), batch.masks.numpy())
+    found = [r["value"] for r in rows_of(done.folder) if (r["explainer"], r["metric"]) == ("gradcam", "saliency_miou")]
+    np.testing.assert_array_equal(found[:8], expected)
+
+
+def test_summary_is_made_of_the_records(done):
+    rows = rows_of(done.folder)
+    assert len(done.summary["cells"]) == 6
+    for cell in done.summary["cells"]:
+        values = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"]]
+        assert (cell["value"], cell["low"], cell["high"]) == bootstrap(np.array(values))
+        assert cell["n"] == 20
+    predictions = pq.read_table(done.folder / "predictions.parquet").to_pylist()
+    assert len(predictions) == 20
+    assert done.summary["model"]["accuracy"]["value"] == np.mean([p["correct"] for p in predictions])
+    assert done.summary["masks"]["usable"] == 20
+    assert done.summary == json.loads((done.folder / "summary.json").read_text())
+    assert "saliency-bench run --dataset" in done.summary["command"]
+    passes = {cell["explainer"]: cell["forward_passes"]["explain"] for cell in done.summary["cells"]}
+    assert passes == {"gradcam": 24, "rise": 20 * 24, "random": 0}  # three whole chunks of 8
+
+
+def test_the_table_and_the_report_show_every_cell(done):
+    text = str(done)
+    page = done.report.read_text()
+    for cell in done.summary["cells"]:
+        assert f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]" in text
+        assert f"{cell['value']:.3f}" in page
+
+
+def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, resnet, monkeypatch):
+    names = ("records.parquet", "predictions.parquet", "summary.json")
+    before = [(done.folder / name).read_bytes() for name in names]
+    monkeypatch.setattr("saliency_bench.chunks._explain_part", lambda *_: pytest.fail("computed again"))
+    go(done.folder, shapes, resnet)
+    assert [(done.folder / name).read_bytes() for name in names] == before
+
+
+def test_another_folder_gives_the_same_bytes(done, shapes, resnet, tmp_path):
+    again = go(tmp_path / "again", shapes, resnet)
+    for name in ("records.parquet", "predictions.parquet"):
+        assert (again.folder / name).read_bytes() == (done.folder / name).read_bytes()
+
+
+def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_path):
+    """A run that lost a part, as one that was killed, ends with the bytes of an undisturbed one."""
+    again = go(tmp_path / "again", shapes, resnet)
+    expected = (again.folder / "records.parquet").read_bytes()
+    part = sorted((again.folder / "parts").glob("*/000001-*.parquet"))[0]
+    part.unlink()
+    times = {path: path.stat().st_mtime_ns for path in (again.folder / "parts").glob("*/*.parquet")}
+    go(again.folder, shapes, resnet)
+    assert part.exists()
+    assert all(path.stat().st_mtime_ns == time for path, time in times.items())
+    assert (again.folder / "records.parquet").read_bytes() == expected
+
+
+def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet, tmp_path):
+    """20 samples end inside a chunk, which is computed whole, so that a later start goes on with the same values."""
+    few = go(tmp_path / "grown", shapes, resnet, limit=3)
+    assert {cell["n"] for cell in few.summary["cells"]} == {3}
+    grown = go(tmp_path / "grown", shapes, resnet)
+    assert (grown.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
+
+
+def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
+    first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
+    old = {row["image_id"]: row for row in rows_of(first.folder)}
+    part = next((first.folder / "parts").glob("*/000000-*.parquet"))
+    before = part.stat().st_mtime_ns
+    second = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_pointing_game"])
+    assert part.stat().st_mtime_ns == before
+    rows = rows_of(second.folder)
+    assert len(rows) == 40
+    assert {row["metric"] for row in rows} == {"saliency_miou", "saliency_pointing_game"}
+    assert [row for row in rows if row["metric"] == "saliency_miou"] == list(old.values())
+
+
+def test_cell_ids_tell_apart_what_makes_another_number(done, shapes, resnet, tmp_path):
+    def ids(**changes):
+        changes = {"explainers": ["rise:masks=20"], "metrics": ["saliency_miou"], "limit": 1} | changes
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        return {cell["cell_id"] for cell in go(folder, shapes, resnet, **changes).summary["cells"]}
+
+    base = ids()
+    assert base < {cell["cell_id"] for cell in done.summary["cells"]}  # the limit is no part of it
+    others = [
+        ids(explainers=["rise:masks=21"]), ids(metrics=["saliency_miou:threshold=0.3"]), ids(seed=1),
+        ids(target="predicted"), ids(split="validation"),
+    ]  # fmt: skip
+    assert len(set.union(base, *others)) == 6
+
+
+@pytest.mark.parametrize("rule", ["predicted", "contrast:second"])
+def test_target_rules(rule, shapes, resnet, tmp_path):
+    result = go(
+        tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"], target=rule, limit=8
+    )
+    for row in rows_of(result.folder):
+        first, _, second = row["target"].partition(" - ")
+        assert first == row["prediction"]
+        assert (second != "") == (rule == "contrast:second")
+
+
+def my_own(classifier, images, target):
+    """Brightness."""
+    return images.mean(dim=1)
+
+
+def test_an_own_function_is_an_explainer(shapes, resnet, tmp_path):
+    result = go(tmp_path / "run", shapes, resnet, explainers=[my_own, "random"], metrics=["saliency_miou"], limit=8)
+    assert [cell["explainer"] for cell in result.summary["cells"]] == ["my_own", "random"]
+    assert "Python function" in result.summary["command"]
+
+
+def test_a_plain_module_is_a_model(shapes, tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 8))
+    result = sb.run(
+        dataset=str(shapes), model=model, explainers="gradcam", metrics="saliency_miou", out=tmp_path / "run", limit=8,
+        device="cpu", progress=False,
+    )  # fmt: skip
+    assert result.summary["model"]["id"] == "module:Sequential"
+
+
+def flat(classifier, images, target):
+    return torch.zeros(len(images), *images.shape[2:])
+
+
+def test_flat_maps_are_scored_as_zeros_and_counted(shapes, resnet, tmp_path):
+    result = go(tmp_path / "run", shapes, resnet, explainers=[flat], metrics=["saliency_miou"], limit=8)
+    (cell,) = result.summary["cells"]
+    assert (cell["value"], cell["n"], cell["flat"]) == (0.0, 8, 8)
+
+
+def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, resnet, tmp_path):
+    from PIL import Image
+
+    dataset = sb.load_dataset(shapes)
+    rows = [dataset[index] for index in range(6)]
+    rows[1]["mask"], rows[4]["mask"] = None, Image.new("L", rows[4]["image"].size)
+    changed = dataset.select(range(6)).from_list(rows, features=dataset.features)
+    folder = tmp_path / "data"
+    changed.to_parquet(folder / "data" / "test-00000-of-00001.parquet")
+    result = go(tmp_path / "run", folder, resnet, explainers=["random"], metrics=METRICS, limit=None)
+    by_metric = {cell["metric"]: cell for cell in result.summary["cells"]}
+    assert by_metric["saliency_miou"]["n"] == 4
+    assert by_metric["saliency_miou"]["left_out"] == {"empty mask": 1, "no mask": 1}
+    assert by_metric["saliency_insertion"]["n"] == 6
+    assert result.summary["masks"]["usable"] == 4
+    assert [row["reason"] for row in rows_of(result.folder) if row["value"] is None] == ["no mask", "empty mask"]
+
+
+def nan(classifier, images, target):
+    maps = images.mean(dim=1)
+    maps[2, 0, 0] = float("nan")
+    return maps
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"dataset": "shapes-xia"}, "unknown dataset 'shapes-xia'; did you mean shapes-xai"),
+        ({"model": "torchvision:resnt18"}, "did you mean resnet18"),
+        ({"explainers": ["gradcan"]}, "did you mean gradcam"),
+        ({"explainers": ["rise:mask=3"]}, "did you mean masks"),
+        ({"explainers": ["rise:masks=many"]}, "takes int"),
+        ({"metrics": ["saliency_mio"]}, "did you mean saliency_miou"),
+        ({"explainers": []}, "at least one"),
+        ({"split": "tset"}, "tset"),
+        ({"target": "lable"}, "neither a rule"),
+        ({"limit": 0}, "at least 1"),
+        ({"label_map": {"disc": 0}}, "no entry for"),
+        ({"explainers": [nan]}, "NaN or infinite values for image shapes-"),
+        ({"explainers": [lambda c, i, t: i]}, r"gave maps of shape \(8, 3, 32, 32\)"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_half_result(changes, words, shapes, resnet, tmp_path):
+    settings = {
+        "dataset": str(shapes), "model": str(resnet), "explainers": ["random"], "metrics": ["saliency_miou"],
+        "batch_size": 8, "limit": 8, "device": "cpu", "progress": False, "out": tmp_path / "run",
+    }  # fmt: skip
+    with pytest.raises(UserError, match=words) as caught:
+        sb.run(**(settings | changes))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run" / "summary.json").exists()
+    assert not list(tmp_path.rglob("*.tmp"))
+
+
+def test_classes_that_are_not_the_models_need_a_label_map(shapes, tmp_path):
+    model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 5))
+    with pytest.raises(UserError, match="give --label-map"):
+        sb.run(dataset=str(shapes), model=model, explainers="random", metrics="saliency_miou", out=tmp_path / "run")
+
+
+def test_a_folder_that_holds_something_else_is_refused(done, shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match="holds a run with another seed"):
+        go(done.folder, shapes, resnet, seed=9)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not a run"):
+        go(tmp_path, shapes, resnet)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -1,0 +1,124 @@
+import json
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
+
+import saliency_bench as sb
+from saliency_bench import training
+from saliency_bench.errors import UserError
+
+CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
+
+
+def go(shapes, out, **changes):
+    settings = {"model": ResNetConfig(**CONFIG), "epochs": 3, "size": 32, "limit": 64}
+    return sb.train(dataset=str(shapes), out=out, device="cpu", progress=False, **settings | changes)
+
+
+@pytest.fixture(scope="module")
+def trained(shapes, tmp_path_factory):
+    return go(shapes, tmp_path_factory.mktemp("models") / "tiny")
+
+
+def weights(folder):
+    return AutoModelForImageClassification.from_pretrained(folder).state_dict()
+
+
+def test_the_checkpoint_is_a_classifier_with_the_class_names_and_a_squash_processor(trained, shapes):
+    classifier = sb.load_classifier(trained, device="cpu")
+    dataset = sb.load_dataset(shapes)
+    assert classifier.labels == dataset.features["label"].names
+    assert str(classifier.geometry) == "squash to 32 x 32 (bilinear)"
+    assert (trained / "model.safetensors").exists()
+    assert not list(trained.parent.glob("*.training.pt"))
+
+
+def test_the_log_says_what_the_weights_do(trained, shapes):
+    log = json.loads((trained / "training_log.json").read_text())
+    assert [entry["epoch"] for entry in log["epochs"]] == [0, 1, 2]
+    assert log["epochs"][-1]["loss"] < log["epochs"][0]["loss"]
+    classifier, dataset = sb.load_classifier(trained, device="cpu"), sb.load_dataset(shapes)
+    batch = classifier.prepare(dataset)
+    with torch.no_grad():
+        accuracy = (classifier(batch.images).argmax(1) == batch.labels).float().mean().item()
+    assert accuracy == pytest.approx(log["test_accuracy"])
+
+
+def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shapes, tmp_path):
+    first, again, other = (
+        weights(trained),
+        weights(go(shapes, tmp_path / "a")),
+        weights(go(shapes, tmp_path / "b", seed=1)),
+    )
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not all(torch.equal(first[key], other[key]) for key in first)
+
+
+def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
+    epoch, calls = training.one_epoch, []
+
+    def stopping(*args):
+        calls.append(args)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return epoch(*args)
+
+    monkeypatch.setattr(training, "one_epoch", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        go(shapes, tmp_path / "tiny")
+    assert not (tmp_path / "tiny").exists()
+    with pytest.raises(UserError, match="another --out"):
+        go(shapes, tmp_path / "tiny", epochs=4)
+    go(shapes, tmp_path / "tiny")
+    assert len(calls) == 4  # the third epoch alone is done again
+    expected, found = weights(trained), weights(tmp_path / "tiny")
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
+    accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
+    seen = []
+
+    def scripted(classifier, rows, batch_size):
+        seen.append({key: value.clone() for key, value in classifier.model.state_dict().items()})
+        return next(accuracies)
+
+    monkeypatch.setattr(training, "accuracy_of", scripted)
+    kept = weights(go(shapes, tmp_path / "tiny"))
+    assert all(torch.equal(kept[key], seen[1][key]) for key in kept)
+
+
+def test_pretrained_weights_get_a_new_head(trained, shapes, tmp_path):
+    small = tmp_path / "two-classes"
+    config = AutoConfig.from_pretrained(trained, id2label={0: "a", 1: "b"}, label2id={"a": 0, "b": 1})
+    model = AutoModelForImageClassification.from_config(config)
+    model.save_pretrained(small)
+    (small / "preprocessor_config.json").write_text((trained / "preprocessor_config.json").read_text())
+    network, processor = training.new_network(str(small), list("xyz"), 48)
+    assert network.config.id2label == {0: "x", 1: "y", 2: "z"}
+    assert network.classifier[-1].out_features == 3
+    assert dict(processor.size)["height"] == 48
+    stem = "resnet.embedder.embedder.convolution.weight"
+    assert torch.equal(network.state_dict()[stem], model.state_dict()[stem])
+
+
+def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
+    out = go(shapes, tmp_path / "tiny", model=str(trained / "config.json"), epochs=1)
+    assert sb.load_classifier(out, device="cpu").labels == sb.load_dataset(shapes).features["label"].names
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": "./nowhere"}, "unknown model"),
+        ({"dataset": "nope"}, "unknown dataset"),
+        ({"out": "exists"}, "already holds"),
+    ],
+)
+def test_bad_input(changes, words, trained, shapes, tmp_path):
+    settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "x", "epochs": 1, "size": 32}
+    changes = {key: trained if value == "exists" else value for key, value in changes.items()}
+    with pytest.raises(UserError, match=words):
+        sb.train(**settings | changes, device="cpu", progress=False)
+    assert not (tmp_path / "x").exists()

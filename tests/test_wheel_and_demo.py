@@ -1,0 +1,110 @@
+"""The wheel, installed outside the checkout: the help of every command, and the demo with what it promises."""
+
+import json
+import os
+import re
+import resource
+import shlex
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from saliency_bench import rooms
+
+ROOT = Path(__file__).parents[1]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A fresh environment with the wheel in it, and the libraries of this one."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "--no-deps", wheel], check=True)
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    # Folders named in a .pth file are searched, but their own .pth files (an editable install, say) are not read.
+    (Path(site) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return folder
+
+
+def call(installed, *words, **env):
+    command = installed / "venv" / "bin" / "saliency-bench"
+    home = {"HF_HOME": str(installed / "hf"), "SALIENCY_BENCH_CACHE": str(installed / "cache"), "HF_HUB_OFFLINE": "1"}
+    return subprocess.run([command, *words], cwd=installed, env=os.environ | home | env, capture_output=True, text=True)
+
+
+def test_it_is_the_wheel_that_runs(installed):
+    code = "import saliency_bench.explainers, saliency_bench as sb; print(sb.__file__); print(sb.explainers.__file__)"
+    python = installed / "venv" / "bin" / "python"
+    done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)
+    assert all(line.startswith(str(installed)) for line in done.stdout.splitlines())
+
+
+@pytest.mark.parametrize("name", rooms.names("push_scripts"))
+def test_every_command_shows_its_help(installed, name):
+    done = call(installed, name, "--help")
+    assert done.returncode == 0, done.stderr
+    assert f"saliency-bench {name}" in done.stdout
+
+
+def test_the_demo_does_what_it_promises(installed):
+    done = call(installed, "demo", "--json")
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    folder = installed / "saliency-bench-demo"
+    assert json.loads((folder / "resnet" / "training_log.json").read_text())["test_accuracy"] > 0.95
+    assert summary["model"]["accuracy"]["value"] > 0.95
+    assert summary["dataset"]["used"] == summary["dataset"]["samples"] > 200
+    cells = {(cell["explainer"], cell["metric"]): cell for cell in summary["cells"]}
+    metrics = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
+    assert len(cells) == 5 * len(metrics)
+    for metric in metrics:
+        assert cells["gradcam", metric]["low"] > cells["random", metric]["high"], metric
+    assert cells["centre", "saliency_pointing_game"]["value"] <= cells["random", "saliency_pointing_game"]["value"]
+    page = (folder / "run" / "report.html").read_text()
+    assert all(f"{cell['value']:.3f}" in page for cell in summary["cells"])
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20  # KiB
+
+
+def test_the_readme_means_what_it_says(installed):
+    """Its Python, and its commands that need no download, word for word, after the demo and in its folder."""
+    readme = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```(\w+)\n(.*?)```", readme, flags=re.S)
+    python = "\n".join(text for language, text in blocks if language == "python")
+    (command,) = (text for language, text in blocks if language == "sh" and "--limit 64" in text)
+    assert call(installed, "install-metrics").returncode == 0
+    assert call(installed, *shlex.split(command)[1:]).returncode == 0
+    assert (installed / "runs" / "first" / "report.html").exists()
+    home = {"HF_HOME": str(installed / "hf"), "SALIENCY_BENCH_CACHE": str(installed / "cache")}
+    offline = {"HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
+    done = subprocess.run(
+        [installed / "venv" / "bin" / "python", "-c", python], cwd=installed, env=os.environ | home | offline,
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "brightness" in done.stdout
+
+
+def test_a_second_demo_reuses_what_is_there_and_says_the_same(installed):
+    done = call(installed, "demo")
+    assert done.returncode == 0, done.stderr
+    assert "gradcam" in done.stdout
+    assert "report.html" in done.stdout
+    assert "training" not in done.stdout
