@@ -133,7 +133,13 @@ class Supply:
         values: list[float | None] = [None] * len(self.batch)
         if not kept:
             return values, reasons
-        for index, score in zip(kept, metric(**self._inputs(metric, kept)), strict=True):
+        try:
+            scores = metric(**self._inputs(metric, kept))
+        except UserError:
+            raise
+        except ValueError as error:  # metrics that need no core say it in their own words
+            raise UserError(f"{metric}: {error}") from error
+        for index, score in zip(kept, scores, strict=True):
             if np.isfinite(score):
                 values[index] = float(score)
             else:

@@ -93,7 +93,7 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
         ("./no-such-folder", {}, "no folder"),
         ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
         ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
-        ("saliency-bench/shapes-xai", {}, "use the name shapes-xai alone"),
+        ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset"'),
         ("someone/something", {}, "cannot be reached for someone/something"),
     ],
 )

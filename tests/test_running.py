@@ -219,6 +219,8 @@ def nan(classifier, images, target):
         ({"explainers": ["rise:mask=3"]}, "did you mean masks"),
         ({"explainers": ["rise:masks=many"]}, "takes int"),
         ({"metrics": ["saliency_mio"]}, "did you mean saliency_miou"),
+        ({"metrics": ["saliency_miou:threshold=high"]}, "threshold is a number or 'mask_area'"),
+        ({"metrics": ["saliency_insertion:reference=grey"]}, "unknown reference 'grey'"),
         ({"explainers": []}, "at least one"),
         ({"split": "tset"}, "tset"),
         ({"target": "lable"}, "neither a rule"),
