@@ -31,11 +31,14 @@ def arguments(parser: ArgumentParser) -> None:
         help="label, predicted, contrast:second, or a CSV file with image_id,target[,against]",
     )
     parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
+    parser.add_argument(
+        "--strict", action="store_true", help="stop at a sample or chunk that fails, instead of leaving it out"
+    )
     _shared.work(parser, batch_size=16)
     _shared.json(parser)
 
 
-def main(args: Namespace) -> None:
+def main(args: Namespace) -> int:
     from saliency_bench.running import run
 
     result = run(
@@ -52,13 +55,30 @@ def main(args: Namespace) -> None:
         seed=args.seed,
         device=args.device,
         progress=not args.json,
+        strict=args.strict,
     )
     if not result.summary:  # another process of the same run prints
-        return
+        return 0
     if args.json:
         print(json.dumps(result.summary, indent=2))
-        return
+        return _faulty(result)
     accuracy = result.summary["model"]["accuracy"]
     print(f"{result}\n")
     print(f"{accuracy['n']} samples, accuracy {accuracy['value']:.1%}, 95 % bootstrap intervals in brackets")
     print(f"report: {result.report}")
+    return _faulty(result)
+
+
+def _faulty(result) -> int:
+    """2 if anything failed, said in one line; the run is whole all the same."""
+    faults = result.summary["faults"]
+    if not faults:
+        return 0
+    from saliency_bench.records import complain
+
+    reason = next(iter(faults))
+    complain(
+        f"error: {sum(faults.values())} records were left out, for example: {reason}; "
+        f"all are in {result.folder / 'records.parquet'}"
+    )
+    return 2

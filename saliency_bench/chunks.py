@@ -1,15 +1,21 @@
-"""The unit of work: a chunk of samples, predicted, or explained by one explainer and scored by all its metrics."""
+"""The unit of work: a chunk of samples, predicted, or explained by one explainer and scored by all its metrics.
 
-import time
-from collections.abc import Iterator
+What goes wrong with a sample or a chunk becomes the reason in its records; a strict run stops instead.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
+from time import perf_counter
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from tqdm import tqdm
 
 from saliency_bench import options, records
 from saliency_bench.classifier import Classifier
@@ -21,96 +27,190 @@ from saliency_bench.metric import Metric
 from saliency_bench.perturbation import Curves
 from saliency_bench.seeds import seed_of
 from saliency_bench.target_rules import Sides, stack
-from saliency_bench.types import Batch, Maps
+from saliency_bench.types import Batch, Chunk, Images, Maps, Target
 from saliency_bench.work import Cell, Work
 
+NOT_FINITE = "the map holds NaN or infinite values"
 
-def predict(work: Work, number: int) -> None:
-    path = prediction_part(work, number)
-    if path.exists():
-        return
-    batch = work.chunk(number)
-    with torch.no_grad():
-        logits = work.classifier(batch.images).float().cpu()
-    confidence, prediction = logits.double().softmax(dim=1).max(dim=1)
-    rows = []
-    for index, image_id in enumerate(batch.ids):
-        label = int(batch.labels[index])
-        if label < 0:
-            raise UserError(f"image {image_id} has no label; leave it out of the dataset")
-        reason = batch.left_out[index]
-        rows.append(
-            {
-                "image_id": image_id,
-                "label": label,
-                "prediction": int(prediction[index]),
-                "confidence": float(confidence[index]),
-                "correct": int(prediction[index]) in work.members[label],
-                "mask_share": None if reason else float(batch.masks[index].float().mean()),
-                "left_out": reason,
-                "logits": logits[index].tolist(),
-            }
-        )
-    records.write(path, rows, records.PREDICTIONS)
+
+def ahead(work: Work, numbers: list[int], waited: Callable[[float], None]) -> Iterator[tuple[int, Chunk]]:
+    """The chunks in order, each read by a thread while the one before is worked on; `waited` is told what it cost."""
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = deque(reader.submit(work.chunk, number) for number in numbers[:1])
+        for number, following in zip_longest(numbers, numbers[1:]):
+            begun = perf_counter()
+            chunk = coming.popleft().result()
+            waited(perf_counter() - begun)
+            if following is not None:
+                coming.append(reader.submit(work.chunk, following))
+            yield number, chunk
 
 
 def prediction_part(work: Work, number: int) -> Path:
     return work.out / "predictions" / f"{number:06d}.parquet"
 
 
-def explain(work: Work, number: int, cells: list[Cell], seconds: dict[str, float], advance: tqdm) -> None:
-    """Explain and score one chunk, one part per explainer with all its cells that are missing."""
-    batch: Batch | None = None
-    for explainer, wanted in _by_explainer(cells):
-        begun = time.time()
-        advance.set_postfix_str(explainer.name)
-        folder = work.out / "parts" / records.identity(explainer.identity)
-        missing = [cell for cell in wanted if cell.id not in _done(folder, number)]
-        if missing:
-            batch = batch or work.chunk(number)
-            _explain_part(work, number, batch, explainer, missing, folder)
-            seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.time() - begun
-        advance.update()
+def is_predicted(work: Work, number: int) -> bool:
+    return notes_or_none(prediction_part(work, number)) is not None
 
 
-def _by_explainer(cells: list[Cell]) -> Iterator[tuple[Explainer, list[Cell]]]:
+def predict(work: Work, number: int, chunk: Chunk) -> None:
+    """Write what the classifier says of a chunk; null where a sample could not be read."""
+    logits = None
+    if chunk.batch is not None:
+        with torch.no_grad():
+            logits = work.classifier(chunk.batch.images).float().cpu()
+    place = {position: index for index, position in enumerate(chunk.readable)}
+    rows = []
+    for position, (image_id, label) in enumerate(chunk.rows):
+        row: dict = {"image_id": image_id, "label": label, "left_out": chunk.faults.get(position)}
+        if position in place and logits is not None and chunk.batch is not None:
+            row |= _predicted(work, chunk.batch, place[position], logits, label)
+        rows.append(row)
+    records.write(prediction_part(work, number), rows, records.PREDICTIONS, faults=len(chunk.faults))
+
+
+def _predicted(work: Work, batch: Batch, index: int, logits: torch.Tensor, label: int) -> dict:
+    confidence, prediction = logits[index].double().softmax(dim=0).max(dim=0)
+    reason = batch.left_out[index]
+    return {
+        "prediction": int(prediction),
+        "confidence": float(confidence),
+        "correct": int(prediction) in work.members[label],
+        "mask_share": None if reason else float(batch.masks[index].float().mean()),
+        "left_out": reason,
+        "logits": logits[index].tolist(),
+    }
+
+
+def missing(work: Work, number: int, cells: list[Cell]) -> dict[Explainer, list[Cell]]:
+    """The cells of a chunk that no whole part holds, by explainer."""
+    found: dict[Explainer, list[Cell]] = {}
     for explainer in dict.fromkeys(cell.explainer for cell in cells):
-        yield explainer, [cell for cell in cells if cell.explainer == explainer]
+        done = _done(work, explainer, number)
+        if wanted := [cell for cell in cells if cell.explainer == explainer and cell.id not in done]:
+            found[explainer] = wanted
+    return found
 
 
-def _done(folder: Path, number: int) -> set[str]:
-    parts = folder.glob(f"{number:06d}-*.parquet")
-    return {cell_id for part in parts for cell_id in records.notes_of(part)["cells"]}
+def _folder(work: Work, explainer: Explainer) -> Path:
+    return work.out / "parts" / records.identity(explainer.identity)
 
 
-def _explain_part(work: Work, number: int, batch: Batch, explainer: Explainer, cells: list[Cell], folder: Path) -> None:
-    predicted = pq.read_table(prediction_part(work, number)).to_pylist()
-    sides = [
-        work.rule.sides(row["image_id"], row["label"], np.asarray(row["logits"]), work.members) for row in predicted
-    ]
-    target = stack(sides, len(predicted[0]["logits"])).to(batch.images.device)
-    seeds = [seed_of(work.seed, image_id, "explain") for image_id in batch.ids]
-    before = work.classifier.passes
+def _done(work: Work, explainer: Explainer, number: int) -> set[str]:
+    """The cells in whole parts. What cannot be read is named and done again; so are faults, if the run is strict."""
+    done: set[str] = set()
+    for part in _folder(work, explainer).glob(f"{number:06d}-*.parquet"):
+        notes = notes_or_none(part)
+        if notes is None or (work.strict and notes["faults"]):
+            part.unlink()
+        else:
+            done |= set(notes["cells"])
+    return done
+
+
+def notes_or_none(part: Path) -> dict | None:
+    """The notes of a part that is there and whole, else None; a torn one is named on standard error."""
+    if not part.exists():
+        return None
     try:
-        maps = explainer(work.classifier, batch.images, target, seeds=seeds)
+        pq.read_table(part)
+        return records.notes_of(part)
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        records.complain(f"{part} cannot be read and is done again")
+        return None
+
+
+def explain(work: Work, number: int, chunk: Chunk, explainer: Explainer, cells: list[Cell]) -> None:
+    """Explain a chunk, score its maps by all cells, write one part."""
+    predicted = pq.read_table(prediction_part(work, number)).to_pylist()
+    readable = [predicted[position] for position in chunk.readable]
+    sides = [
+        work.rule.sides(row["image_id"], row["label"], np.asarray(row["logits"]), work.members) for row in readable
+    ]
+    passes: dict[str, int] = {}
+    scored: dict[str, Scored] = {cell.id: ([], []) for cell in cells}
+    halved = 0
+    if chunk.batch is not None:
+        target = stack(sides, len(readable[0]["logits"])).to(chunk.batch.images.device)
+        before = work.classifier.passes
+        maps, faults, halved = _maps(work, chunk.batch, explainer, target)
+        passes["explain"] = work.classifier.passes - before
+        if maps is not None:
+            save_thumbnails(work.out / "thumbnails" / _folder(work, explainer).name / f"{number:06d}.npz", maps, chunk)
+        scored = _scores(work, chunk.batch, target, maps, faults, cells, passes)
+    rows = [row for cell in cells for row in _rows(work, cell, chunk, predicted, sides, *scored[cell.id])]
+    part = _folder(work, explainer) / f"{number:06d}-{records.identity([cell.id for cell in cells])}.parquet"
+    faulty = sum(row["value"] is None and row["reason"] not in records.EXPECTED for row in rows)
+    records.write(
+        part, rows, records.SCHEMA, cells=[cell.id for cell in cells], passes=passes, halved=halved, faults=faulty
+    )
+
+
+Scored = tuple[list[float | None], list[str | None]]  # value or None, and reason or None, of each sample
+
+
+def _maps(work: Work, batch: Batch, explainer: Explainer, target: Target) -> tuple[Maps | None, dict[int, str], int]:
+    """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
+    seeds = [seed_of(work.seed, image_id, "explain") for image_id in batch.ids]
+    try:
+        maps, halved = halving(explainer, work.classifier, batch.images, target, seeds)
+        return maps, {}, halved
     except NotFiniteError as error:
-        raise UserError(
-            f"{explainer} gave a map with NaN or infinite values for image {batch.ids[error.where[0]]}"
-        ) from error
-    passes = {"explain": work.classifier.passes - before}
+        if work.strict:
+            raise UserError(f"{explainer}, image {batch.ids[error.where[0]]}: {NOT_FINITE}") from error
+        return error.maps.nan_to_num(0, 0, 0), dict.fromkeys(error.where, NOT_FINITE), 0
+    except UserError:  # a refusal by name, which holds for every chunk
+        raise
+    except Exception as error:
+        reason = f"the explainer raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        if work.strict:
+            raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
+        return None, dict.fromkeys(range(len(batch)), reason), 0
+
+
+def halving(
+    explainer: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]
+) -> tuple[Maps, int]:
+    """(maps, how often a batch was halved because it did not fit in memory)."""
+    try:
+        return explainer(classifier, images, target, seeds=seeds), 0
+    except (RuntimeError, MemoryError) as error:
+        if len(images) == 1 or not _is_memory(error):
+            raise
+    middle = len(images) // 2
+    parts = [
+        halving(explainer, classifier, images[part], target[part], seeds[part])
+        for part in (slice(0, middle), slice(middle, None))
+    ]
+    return torch.cat([maps for maps, _ in parts]), 1 + sum(halved for _, halved in parts)
+
+
+def _is_memory(error: Exception) -> bool:
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words
+
+
+def _scores(
+    work: Work, batch: Batch, target: Target, maps: Maps | None, faults: dict[int, str], cells: list[Cell], passes: dict
+) -> dict[str, Scored]:
+    """{cell: values and reasons of the batch}; flat maps keep their value and are marked."""
+    if maps is None:
+        reasons: list[str | None] = [faults[index] for index in range(len(batch))]
+        passes |= {cell.id: 0 for cell in cells}
+        return {cell.id: ([None] * len(batch), reasons) for cell in cells}
     flat = is_flat(maps.cpu().numpy())
     supply = Supply(work.classifier, batch, target, maps)
-    rows: list[dict] = []
+    found: dict[str, Scored] = {}
     for cell in cells:
         before = work.classifier.passes
-        values, reasons = supply.score(cell.metric)
+        values, reasons = supply.score(cell.metric, faults)
         passes[cell.id] = work.classifier.passes - before
-        for index, row in enumerate(predicted):
-            reason = reasons[index] or (records.FLAT if flat[index] else None)
-            rows.append(_row(work, cell, row, sides[index], values[index], reason))
-    name = f"{number:06d}-{records.identity([cell.id for cell in cells])}"
-    save_thumbnails(work.out / "thumbnails" / folder.name / f"{number:06d}.npz", maps.cpu().numpy())
-    records.write(folder / f"{name}.parquet", rows, records.SCHEMA, cells=[cell.id for cell in cells], passes=passes)
+        found[cell.id] = (
+            values,
+            [reason or (records.FLAT if flat[index] else None) for index, reason in enumerate(reasons)],
+        )
+    return found
 
 
 @dataclass
@@ -126,24 +226,27 @@ class Supply:
     def curves(self) -> Curves:
         return Curves(self.classifier, self.batch.images, self.target, self.maps)
 
-    def score(self, metric: Metric) -> tuple[list[float | None], list[str | None]]:
-        """(value or None, reason or None) of each sample."""
+    def score(self, metric: Metric, faults: dict[int, str]) -> Scored:
+        """A metric's values where they are defined, reasons where not."""
         reasons: list[str | None] = list(self.batch.left_out) if "masks" in metric.needs else [None] * len(self.batch)
-        kept = [index for index, reason in enumerate(reasons) if reason is None]
+        for index, reason in faults.items():
+            reasons[index] = reason
+        # A metric of curves gets the whole batch, which shares its passes with other metrics.
+        asked = [index for index, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
         values: list[float | None] = [None] * len(self.batch)
-        if not kept:
+        if not asked:
             return values, reasons
         try:
-            scores = metric(**self._inputs(metric, kept))
+            scores = metric(**self._inputs(metric, asked))
         except UserError:
             raise
         except ValueError as error:  # metrics that need no core say it in their own words
             raise UserError(f"{metric}: {error}") from error
-        for index, score in zip(kept, scores, strict=True):
-            if np.isfinite(score):
+        for index, score in zip(asked, scores, strict=True):
+            if reasons[index] is None and np.isfinite(score):
                 values[index] = float(score)
-            else:
-                reasons[index] = "not defined for this sample"
+            elif reasons[index] is None:
+                reasons[index] = records.UNDEFINED
         return values, reasons
 
     def _inputs(self, metric: Metric, kept: list[int]) -> dict:
@@ -158,22 +261,35 @@ class Supply:
         return {need: inputs[need]() for need in metric.needs}
 
 
-def _row(work: Work, cell: Cell, predicted: dict, sides: Sides, value: float | None, reason: str | None) -> dict:
+def _rows(
+    work: Work,
+    cell: Cell,
+    chunk: Chunk,
+    predicted: list[dict],
+    sides: list[Sides],
+    values: list[float | None],
+    reasons: list[str | None],
+) -> Iterator[dict]:
+    """A record per sample of the chunk, also of those that could not be read."""
     names = work.classifier.labels
-    return {
-        "cell_id": cell.id,
-        "dataset": work.dataset,
-        "split": work.split,
-        "model": work.classifier.id,
-        "explainer": cell.explainer.name,
-        "explainer_options": options.text(cell.explainer.options),
-        "metric": cell.metric.name,
-        "metric_options": options.text(cell.metric.options),
-        "image_id": predicted["image_id"],
-        "label": work.names[predicted["label"]],
-        "prediction": names[predicted["prediction"]] if names else str(predicted["prediction"]),
-        "target": sides.text(names),
-        "exposure": None,
-        "value": value,
-        "reason": reason,
-    }
+    place = {position: index for index, position in enumerate(chunk.readable)}
+    for position, row in enumerate(predicted):
+        index = place.get(position)
+        prediction = row["prediction"]
+        yield {
+            "cell_id": cell.id,
+            "dataset": work.dataset,
+            "split": work.split,
+            "model": work.classifier.id,
+            "explainer": cell.explainer.name,
+            "explainer_options": options.text(cell.explainer.options),
+            "metric": cell.metric.name,
+            "metric_options": options.text(cell.metric.options),
+            "image_id": row["image_id"],
+            "label": work.names[row["label"]],
+            "prediction": None if prediction is None else names[prediction] if names else str(prediction),
+            "target": None if index is None else sides[index].text(names),
+            "exposure": None,
+            "value": None if index is None else values[index],
+            "reason": chunk.faults[position] if index is None else reasons[index],
+        }

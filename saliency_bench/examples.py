@@ -11,19 +11,23 @@ from torch.nn import functional as F
 
 from saliency_bench.files import write_with
 from saliency_bench.maps import normalise
+from saliency_bench.types import Chunk, Maps
 
 SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
 PER_KIND = 4
 BASELINES = ("random", "centre", "edges")  # they do not look at the network
 
 
-def save_thumbnails(path: Path, maps: np.ndarray) -> None:
-    """Normalised maps, reduced to `SIDE` and 8 bits: for pictures only, never for scores."""
+def save_thumbnails(path: Path, maps: Maps, chunk: Chunk) -> None:
+    """Normalised maps of a chunk, reduced to `SIDE` and 8 bits: for pictures only, never for scores."""
     height, width = maps.shape[1:]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(height * scale)), max(1, round(width * scale))
-    small = F.interpolate(torch.from_numpy(normalise(maps))[:, None], size=size, mode="area")[:, 0].numpy()
-    save_arrays(path, maps=np.round(small * 255).astype(np.uint8))
+    values = torch.from_numpy(normalise(maps.cpu().numpy()))[:, None]
+    small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
+    pictures = np.zeros((len(chunk.rows), *size), dtype=np.uint8)
+    pictures[chunk.readable] = np.round(small * 255)
+    save_arrays(path, maps=pictures)
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:

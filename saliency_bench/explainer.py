@@ -61,7 +61,7 @@ class Explainer:
         if not finite.all():
             where = (~finite).nonzero().flatten().tolist()
             raise NotFiniteError(
-                f"{self.name} gave a map with NaN or infinite values for image {where[0]} of the batch", where
+                f"{self.name} gave a map with NaN or infinite values for image {where[0]} of the batch", maps, where
             )
         return maps
 
@@ -76,11 +76,11 @@ class Explainer:
 
 
 class NotFiniteError(UserError):
-    """`where`: the positions in the batch whose map is not finite."""
+    """`maps`: what the explainer gave; `where`: the positions in the batch whose map is not finite."""
 
-    def __init__(self, message: str, where: list[int]):
+    def __init__(self, message: str, maps: Maps, where: list[int]):
         super().__init__(message)
-        self.where = where
+        self.maps, self.where = maps, where
 
 
 def list_explainers() -> list[str]:

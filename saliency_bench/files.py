@@ -3,18 +3,29 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+
+from saliency_bench.errors import UserError
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """`write(temporary path)`, then rename to `path`; on any error nothing is left behind."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """`write(temporary path)`, then rename to `path`; on any error nothing is left behind.
+
+    Errors: UserError for a full disk, a folder that cannot be written to and the like.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         write(temporary)
         os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"cannot write {path}: {error.strerror or error}; make room or choose another --out, and start again"
+        ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """Records: one sample, one metric, a row of Parquet; and their identities."""
 
 import json
+import sys
 from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -11,6 +12,9 @@ import pyarrow.parquet as pq
 from saliency_bench.files import write_with
 
 FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
+UNDEFINED = "not defined for this sample"
+# Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT)
 
 SCHEMA = pa.schema(
     [
@@ -58,6 +62,11 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema, **notes: o
     if notes:
         table = table.replace_schema_metadata({"saliency-bench": json.dumps(notes, sort_keys=True)})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+
+
+def complain(text: str) -> None:
+    """What a person should know about a run that goes on: one line on standard error."""
+    print(f"saliency-bench: {text}", file=sys.stderr, flush=True)
 
 
 def notes_of(path: Path) -> dict:

@@ -13,16 +13,18 @@ again computes what is missing. Adding an explainer or a metric adds cells and r
 
 import shlex
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import datasets
 import torch
 from accelerate import Accelerator
+from filelock import FileLock, Timeout
 
 from saliency_bench import options
-from saliency_bench.chunks import explain, predict
+from saliency_bench.chunks import ahead, explain, is_predicted, missing, predict
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
@@ -69,49 +71,84 @@ def run(
     seed: int = 0,
     device: str | None = None,
     progress: bool = True,
+    strict: bool = False,
 ) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
     dataset: a name or folder (`load_dataset`). model: what `load_classifier` takes. explainers, metrics: names, with
     options as "rise:masks=1000", or objects; an explainer may be any function (classifier, images, target) -> maps.
     target: "label", "predicted", "contrast:second" or a CSV file. limit: the first N samples. batch_size: samples per
-    chunk, the unit that is computed whole.
+    chunk, the unit that is computed whole. strict: a sample that cannot be read, a map that is not finite or an
+    explainer that raises ends the run; else it is left out with its reason, and `summary["faults"]` counts it.
 
-    Errors: UserError for anything the caller can mend; `out` then holds nothing new but whole parts.
+    Started again with the same `out`, it computes what is missing. Errors: UserError for anything the caller can mend;
+    `out` then holds nothing new but whole parts.
     """
-    started = time.time()
+    started, begun = time.time(), time.perf_counter()
     chosen = dict.fromkeys(_with_seed(as_explainer(explainer), seed) for explainer in _listed(explainers))
     scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
     accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available())
-    work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out))
+    work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict)
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
     samples = min(limit or len(work.rows), len(work.rows))
     chunks = range(-(-samples // batch_size))
     mine = chunks[accelerator.process_index :: accelerator.num_processes]
-
-    if accelerator.is_main_process:
-        _claim(work, cells)
-    accelerator.wait_for_everyone()
-    seconds: dict[str, float] = {}
     shown = progress and accelerator.is_local_main_process
-    for number in bar(mine, shown=shown, desc="predict", unit="chunk"):
-        predict(work, number)
-    with bar(shown=shown, total=len(mine) * len(chosen), desc="explain", unit="batch") as advance:
-        for number in mine:
-            explain(work, number, cells, seconds, advance)
-    accelerator.wait_for_everyone()
-    if not accelerator.is_main_process:
-        return Run(work.out, {})
 
-    merge(work, samples)
-    command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells)
-    summary = summarise(work, samples, command)
-    write_json(work.out / "timings.json", {"started": started, "seconds": time.time() - started, "explainers": seconds})
-    write_examples(work, summary)
-    report([work.out])
+    with _alone(work.out) if accelerator.is_main_process else nullcontext():
+        if accelerator.is_main_process:
+            _claim(work, cells)
+        accelerator.wait_for_everyone()
+        clock = _compute(work, list(mine), cells, shown)
+        accelerator.wait_for_everyone()
+        if not accelerator.is_main_process:
+            return Run(work.out, {})
+        merge(work, samples)
+        command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells)
+        summary = summarise(work, samples, command)
+        write_json(work.out / "timings.json", {"started": started, "seconds": time.perf_counter() - begun, **clock})
+        write_examples(work, summary)
+        report([work.out])
     return Run(work.out, summary)
+
+
+def _compute(work: Work, mine: list[int], cells: list[Cell], shown: bool) -> dict:
+    """Predict, then explain and score what is missing of these chunks; the seconds it took."""
+    waited: list[float] = []
+    seconds: dict[str, float] = {}
+    todo = [number for number in mine if not is_predicted(work, number)]
+    for number, chunk in bar(
+        ahead(work, todo, waited.append), shown=shown, desc="predict", unit="chunk", total=len(todo)
+    ):
+        predict(work, number, chunk)
+    open_cells = {number: found for number in mine if (found := missing(work, number, cells))}
+    with bar(shown=shown, total=sum(map(len, open_cells.values())), desc="explain", unit="batch") as advance:
+        for number, chunk in ahead(work, list(open_cells), waited.append):
+            for explainer, wanted in open_cells[number].items():
+                begun = time.perf_counter()
+                advance.set_postfix_str(explainer.name)
+                explain(work, number, chunk, explainer, wanted)
+                seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - begun
+                advance.update()
+    return {"explainers": seconds, "waiting_for_data": sum(waited)}
+
+
+@contextmanager
+def _alone(out: Path) -> Iterator[None]:
+    """One run writes to a folder at a time; the lock falls with its process. Errors: UserError naming the folder."""
+    if out.exists() and not (out / "run.json").exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(out / ".lock", timeout=0)
+        with lock:
+            yield
+    except Timeout as error:
+        raise UserError(f"another run is writing to {out}; wait for it, or choose another --out") from error
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
 
 
 def _with_seed(explainer: Explainer, seed: int) -> Explainer:
@@ -132,12 +169,7 @@ def _claim(work: Work, cells: list[Cell]) -> None:
         if differing := [key for key in settings if before.get(key) != settings[key]]:
             raise UserError(f"{work.out} holds a run with another {differing[0]}; choose another --out")
         known = before["cells"]
-    elif work.out.exists() and (not work.out.is_dir() or any(work.out.iterdir())):
-        raise UserError(f"{work.out} exists and is not a run of saliency-bench; choose another --out")
-    try:
-        write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
-    except OSError as error:
-        raise UserError(f"cannot write to {work.out}: {error.strerror}; choose another --out") from error
+    write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
 
 
 def _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell]) -> str:

@@ -27,7 +27,7 @@ def summarise(work, samples: int, command: str) -> dict:
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     scores, reasons = _by_cell(folder / "records.parquet")
-    passes = _passes(folder, list(plan["cells"]), -(-samples // work.batch_size))
+    passes, halved = _passes(folder, list(plan["cells"]), -(-samples // work.batch_size))
     summary = {
         "format": FORMAT,
         "dataset": {
@@ -43,7 +43,7 @@ def summarise(work, samples: int, command: str) -> dict:
             "revision": work.classifier.revision,
             "digest": plan["classifier"],
             "geometry": plan["geometry"],
-            "accuracy": _interval(np.array(predictions["correct"].to_pylist(), dtype=float), work.seed),
+            "accuracy": _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), work.seed),
         },
         "masks": _masks(predictions),
         "target": work.rule.name,
@@ -55,6 +55,8 @@ def summarise(work, samples: int, command: str) -> dict:
             for cell_id, cell in plan["cells"].items()
             if cell_id in scores
         ],
+        "faults": _faults(reasons),
+        "halved_chunks": halved,
         "command": command,
         "provenance": provenance(torch.device(work.classifier.device)),
     }
@@ -74,16 +76,25 @@ def _by_cell(path: Path) -> tuple[dict[str, list[float]], dict[str, Counter]]:
     return scores, reasons
 
 
-def _passes(folder: Path, cells: list[str], chunks: int) -> dict[str, dict[str, int]]:
-    """{cell: images its explainer put through the classifier, and its metric beyond what earlier metrics shared}."""
+def _faults(reasons: dict[str, Counter]) -> dict[str, int]:
+    """{what went wrong: how many records it emptied}"""
+    total: Counter = sum(reasons.values(), Counter())
+    return {reason: count for reason, count in sorted(total.items()) if reason not in records.EXPECTED}
+
+
+def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict[str, int]], int]:
+    """{cell: images its explainer put through the classifier, and its metric beyond what earlier metrics shared}, and
+    how often a batch was halved for want of memory."""
     passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
+    halved = 0
     for part in (folder / "parts").glob("*/*.parquet"):
         if int(part.name[:6]) < chunks:
             notes = records.notes_of(part)
+            halved += notes["halved"]
             for cell in notes["cells"]:
-                passes[cell]["explain"] += notes["passes"]["explain"]
-                passes[cell]["metric"] += notes["passes"][cell]
-    return passes
+                passes[cell]["explain"] += notes["passes"].get("explain", 0)
+                passes[cell]["metric"] += notes["passes"].get(cell, 0)
+    return passes, halved
 
 
 def _cell(cell: dict, values: list[float], reasons: Counter, passes: dict[str, int], seed: int) -> dict:

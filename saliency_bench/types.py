@@ -35,3 +35,19 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive samples: those that could be read as a Batch, and of the others why they could not.
+
+    `rows[i]` is (image id, label) of sample i, `faults` {position: reason}; `readable` the positions of the batch.
+    """
+
+    rows: list[tuple[str, int]]
+    batch: Batch | None
+    faults: dict[int, str]
+
+    @property
+    def readable(self) -> list[int]:
+        return [position for position in range(len(self.rows)) if position not in self.faults]

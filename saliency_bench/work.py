@@ -15,7 +15,7 @@ from saliency_bench.explainer import Explainer
 from saliency_bench.labels import Members, match
 from saliency_bench.metric import Metric
 from saliency_bench.target_rules import TargetRule, load_rule
-from saliency_bench.types import Batch
+from saliency_bench.types import Chunk
 
 PRECISION = "fp32"
 
@@ -58,6 +58,7 @@ class Work:
     seed: int
     batch_size: int
     out: Path
+    strict: bool = False
 
     @cached_property
     def identity(self) -> dict:
@@ -76,15 +77,38 @@ class Work:
     def cell(self, explainer: Explainer, metric: Metric) -> Cell:
         return Cell(records.identity(self.identity, explainer.identity, metric.identity), explainer, metric)
 
-    def chunk(self, number: int) -> Batch:
+    def chunk(self, number: int) -> Chunk:
+        """The samples of one chunk. Errors: UserError for one that cannot be read, if the run is strict."""
         start = number * self.batch_size
-        undecoded = self.rows[start : start + self.batch_size]
-        return self.classifier.prepare(
-            {key: undecoded[key] for key in ("image", "mask", "label", "image_id") if key in undecoded}
-        )
+        columns = self.rows[start : start + self.batch_size]
+        wanted = [key for key in ("image", "mask", "label", "image_id") if key in columns]
+        rows = [{key: columns[key][position] for key in wanted} for position in range(len(columns["image"]))]
+        for position, row in enumerate(rows):
+            row["image_id"] = str(row.get("image_id", start + position))
+            if row["label"] is None or row["label"] < 0:
+                raise UserError(f"image {row['image_id']} has no label; leave it out of the dataset")
+        entries = [(row["image_id"], row["label"]) for row in rows]
+        try:
+            return Chunk(entries, self.classifier.prepare(rows), {})
+        except UserError:
+            if self.strict:
+                raise
+        faults = self._faults(rows)
+        good = [row for position, row in enumerate(rows) if position not in faults]
+        return Chunk(entries, self.classifier.prepare(good) if good else None, faults)
+
+    def _faults(self, rows: list[dict]) -> dict[int, str]:
+        """{position: why this sample cannot be prepared}, one by one."""
+        faults = {}
+        for position, row in enumerate(rows):
+            try:
+                self.classifier.prepare([row])
+            except UserError as error:
+                faults[position] = str(error)
+        return faults
 
 
-def load_work(dataset, model, split, target, label_map, batch_size, seed, device, out: Path) -> Work:
+def load_work(dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict: bool) -> Work:
     """Load dataset and classifier and match their classes, before any file is written."""
     rows = load_dataset(dataset, split=split)
     if len(rows) == 0:
@@ -94,9 +118,19 @@ def load_work(dataset, model, split, target, label_map, batch_size, seed, device
     undecoded = rows.cast_column("image", datasets.Image(decode=False))
     if "mask" in rows.column_names:
         undecoded = undecoded.cast_column("mask", datasets.Image(decode=False))
-    probe = classifier.prepare([undecoded[0]]).images
-    with torch.no_grad():
-        classes = classifier.eval()(probe).shape[1]
-    members = match(names, classifier.labels, classes, label_map)
-    rule = load_rule(target, classifier.labels, classes)
-    return Work(classifier, undecoded, dataset, split, names, members, rule, seed, batch_size, out)
+    work = Work(
+        classifier, undecoded, dataset, split, names, [], TargetRule("label", "label"), seed, batch_size, out, strict
+    )
+    classes = _classes(work)
+    work.members = match(names, classifier.labels, classes, label_map)
+    work.rule = load_rule(target, classifier.labels, classes)
+    return work
+
+
+def _classes(work: Work) -> int:
+    """The number of logits, from the first sample that can be read."""
+    for number in range(-(-len(work.rows) // work.batch_size)):
+        if (batch := work.chunk(number).batch) is not None:
+            with torch.no_grad():
+                return work.classifier.eval()(batch.images[:1]).shape[1]
+    raise UserError(f"no image of the split {work.split} of {work.dataset} can be read")

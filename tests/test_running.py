@@ -85,7 +85,7 @@ def test_the_table_and_the_report_show_every_cell(done):
 def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, resnet, monkeypatch):
     names = ("records.parquet", "predictions.parquet", "summary.json")
     before = [(done.folder / name).read_bytes() for name in names]
-    monkeypatch.setattr("saliency_bench.chunks._explain_part", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("saliency_bench.running.explain", lambda *_: pytest.fail("computed again"))
     go(done.folder, shapes, resnet)
     assert [(done.folder / name).read_bytes() for name in names] == before
 
@@ -210,6 +210,145 @@ def nan(classifier, images, target):
     return maps
 
 
+def failing(classifier, images, target):
+    """Fails on the second chunk alone."""
+    failing.calls = getattr(failing, "calls", 0) + 1
+    if failing.calls % 2 == 0:
+        raise ZeroDivisionError("by design")
+    return images.mean(dim=1)
+
+
+def test_a_map_that_is_not_finite_and_a_chunk_that_raises_are_left_out_with_their_reason(shapes, resnet, tmp_path):
+    failing.calls = 0
+    result = go(tmp_path / "run", shapes, resnet, explainers=[nan, failing, "random"], limit=16)
+    cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
+    why_nan, why_raised = "the map holds NaN or infinite values", "the explainer raised ZeroDivisionError: by design"
+    for metric in ("saliency_miou", "saliency_insertion"):
+        assert (cells["nan", metric]["n"], cells["nan", metric]["left_out"]) == (14, {why_nan: 2})
+        assert (cells["failing", metric]["n"], cells["failing", metric]["left_out"]) == (8, {why_raised: 8})
+        assert (cells["random", metric]["n"], cells["random", metric]["left_out"]) == (16, {})
+    assert result.summary["faults"] == {why_raised: 16, why_nan: 4}
+    rows = [row for row in rows_of(result.folder) if row["reason"] == why_nan]
+    assert all(row["value"] is None for row in rows)
+    with pytest.raises(UserError, match="the map holds NaN"):  # a strict start does not take what is faulty for done
+        go(tmp_path / "run", shapes, resnet, explainers=[nan], limit=16, strict=True)
+
+
+def damaged(shapes, folder, changes):
+    """A dataset of 12 samples in which some are not what they should be; bytes as they are, undecoded."""
+    import datasets
+
+    rows = sb.load_dataset(shapes).select(range(12))
+    plain = rows.cast_column("image", datasets.Image(decode=False)).cast_column("mask", datasets.Image(decode=False))
+    listed = [dict(row) for row in plain]
+    for index, column, content in changes:
+        listed[index][column] = {"bytes": content, "path": None}
+    table = datasets.Dataset.from_list(listed, features=plain.features)
+    table.cast(rows.features).to_parquet(folder / "data" / "test-00000-of-00001.parquet")
+    return folder
+
+
+def png_of(width, height):
+    import io
+
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    Image.new("L", (width, height), 255).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, tmp_path, capsys):
+    from saliency_bench.cli import main
+
+    data = damaged(shapes, tmp_path / "data", [(0, "image", b"no picture"), (9, "mask", png_of(5, 6))])
+    result = go(tmp_path / "run", data, resnet, limit=None)
+    assert {cell["n"] for cell in result.summary["cells"]} == {10}
+    assert sum(result.summary["faults"].values()) == 12
+    assert any("cannot be read as a picture" in reason for reason in result.summary["faults"])
+    assert any("the mask of image" in reason and "is 5 x 6" in reason for reason in result.summary["faults"])
+    assert result.summary["model"]["accuracy"]["n"] == 10
+    assert result.report.exists()
+    line = [
+        "run",
+        "--dataset",
+        str(data),
+        "--model",
+        str(resnet),
+        "--explainers",
+        "random",
+        "--device",
+        "cpu",
+        "--metrics",
+    ]
+    assert main([*line, "saliency_miou", "--out", str(tmp_path / "cli")]) == 2
+    assert "2 records were left out" in capsys.readouterr().err
+    assert main([*line, "saliency_miou", "--out", str(tmp_path / "strict"), "--strict"]) == 2
+    shown = capsys.readouterr().err
+    assert "saliency-bench: error: image shapes-" in shown
+    assert not (tmp_path / "strict" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(
+    "message", ["CUDA out of memory. Tried to allocate", "DefaultCPUAllocator: can't allocate memory"]
+)
+def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message, shapes, resnet, tmp_path):
+    def small_memory(classifier, images, target):
+        if len(images) > 3:
+            raise RuntimeError(message)
+        return images.mean(dim=1)
+
+    result = go(
+        tmp_path / "run", shapes, resnet, explainers=[small_memory, my_own], metrics=["saliency_miou"], limit=16
+    )
+    assert result.summary["halved_chunks"] == 6  # two chunks: 8 to 4 + 4, and each 4 to 2 + 2
+    assert result.summary["faults"] == {}
+    by_name = {cell["explainer"]: cell["value"] for cell in result.summary["cells"]}
+    assert by_name["small_memory"] == by_name["my_own"]
+
+
+def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
+    done = go(tmp_path / "run", shapes, resnet)
+    expected = (done.folder / "records.parquet").read_bytes()
+    torn = [next((done.folder / "parts").glob("*/000001-*.parquet")), done.folder / "predictions" / "000000.parquet"]
+    torn[0].write_bytes(torn[0].read_bytes()[:-40])
+    torn[1].write_bytes(b"PAR1 nonsense PAR1")
+    go(tmp_path / "run", shapes, resnet)
+    shown = capsys.readouterr().err
+    assert all(f"{part} cannot be read and is done again" in shown for part in torn)
+    assert (done.folder / "records.parquet").read_bytes() == expected
+
+
+def test_a_second_run_into_the_same_folder_is_refused_by_name(shapes, resnet, tmp_path):
+    from filelock import FileLock
+
+    done = go(tmp_path / "run", shapes, resnet, limit=2)
+    with FileLock(done.folder / ".lock"), pytest.raises(UserError, match=f"another run is writing to {done.folder}"):
+        go(tmp_path / "run", shapes, resnet, limit=2)
+    go(tmp_path / "run", shapes, resnet, limit=2)
+
+
+def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet, tmp_path, monkeypatch):
+    import errno
+    import os
+
+    replace, calls = os.replace, []
+
+    def full(*args):
+        calls.append(args)
+        if len(calls) == 5:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(*args)
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(UserError, match="No space left on device; make room"):
+        go(tmp_path / "run", shapes, resnet)
+    assert not list(tmp_path.rglob("*.tmp"))
+    monkeypatch.undo()
+    again = go(tmp_path / "run", shapes, resnet)
+    assert (again.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -226,7 +365,8 @@ def nan(classifier, images, target):
         ({"target": "lable"}, "neither a rule"),
         ({"limit": 0}, "at least 1"),
         ({"label_map": {"disc": 0}}, "no entry for"),
-        ({"explainers": [nan]}, "NaN or infinite values for image shapes-"),
+        ({"explainers": [nan], "strict": True}, "image shapes-.*: the map holds NaN"),
+        ({"explainers": [failing], "strict": True, "limit": 16}, "raised ZeroDivisionError: by design"),
         ({"explainers": [lambda c, i, t: i]}, r"gave maps of shape \(8, 3, 32, 32\)"),
     ],
 )
