@@ -31,6 +31,8 @@ def arguments(parser: ArgumentParser) -> None:
         help="label, predicted, contrast:second, or a CSV file with image_id,target[,against]",
     )
     parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
+    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], help="of the network; default: fp32")
+    parser.add_argument("--channels-last", action="store_true", help="memory layout that many networks run faster in")
     parser.add_argument(
         "--strict", action="store_true", help="stop at a sample or chunk that fails, instead of leaving it out"
     )
@@ -56,6 +58,8 @@ def main(args: Namespace) -> int:
         device=args.device,
         progress=not args.json,
         strict=args.strict,
+        precision=args.precision,
+        channels_last=args.channels_last,
     )
     if not result.summary:  # another process of the same run prints
         return 0

@@ -1,6 +1,7 @@
 """A classifier: images in the prepared frame in, logits out; and the only place where images are resized."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import blake2b
 from io import BytesIO
@@ -15,6 +16,8 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.geometry import Frame, Geometry
 from saliency_bench.types import Batch, Images
 
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
 
 class Classifier(nn.Module):
     """images Float (B, 3, H, W) in [0, 1] -> logits (B, K), K >= 2.
@@ -24,6 +27,8 @@ class Classifier(nn.Module):
     labels          class names, or None
     geometry        how `prepare` resizes
     layer           name of the layer Grad-CAM reads; None: the last convolutional block is looked for
+    precision       "fp32", or "bf16" or "fp16": the network computes under autocast, logits are float32 all the same
+    channels_last   whether the network computes in that memory layout
     passes          number of images it has been applied to
     """
 
@@ -49,6 +54,8 @@ class Classifier(nn.Module):
         self.geometry, self.frame = geometry, frame
         self.labels = None if labels is None else list(labels)
         self.layer = layer
+        self.precision = "fp32"
+        self.channels_last = False
         self.passes = 0
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
@@ -56,7 +63,11 @@ class Classifier(nn.Module):
             self.module_named(layer)
 
     def forward(self, images: Images) -> Tensor:
-        output = self.model((images - self.mean) / self.std)
+        normalised = (images - self.mean) / self.std
+        if self.channels_last:
+            normalised = normalised.contiguous(memory_format=torch.channels_last)
+        with self._autocast():
+            output = self.model(normalised)
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -65,7 +76,27 @@ class Classifier(nn.Module):
                 "single-logit and multi-label heads have no softmax over classes to explain"
             )
         self.passes += len(images)
-        return logits
+        return logits.float()
+
+    def _autocast(self) -> AbstractContextManager:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
+
+    def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
+        """This classifier, set to compute so; None leaves it as it is.
+
+        Errors: UserError for an unknown precision, or fp16 without a GPU.
+        """
+        precision = precision or self.precision
+        channels_last = self.channels_last if channels_last is None else channels_last
+        if precision not in ("fp32", *DTYPES):
+            raise unknown("precision", precision, ("fp32", *DTYPES))
+        if precision == "fp16" and self.device.type != "cuda":
+            raise UserError("precision fp16 needs a GPU; use bf16 or fp32 on the CPU")
+        self.precision, self.channels_last = precision, channels_last
+        self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        return self
 
     @property
     def device(self) -> torch.device:
@@ -217,13 +248,16 @@ def load_classifier(
     layer: str | None = None,
     labels: Sequence[str] | None = None,
     size: int | tuple[int, int] | None = None,
+    precision: str | None = None,
+    channels_last: bool | None = None,
 ) -> Classifier:
     """A classifier of a Hub id, a local folder, "torchvision:resnet18", or any nn.Module that gives logits.
 
     device: default "cuda" where there is one, else "cpu". revision: of a Hub id. layer: the one Grad-CAM reads.
     For an nn.Module: mean and std of its normalisation (default none: it gets images in [0, 1]), labels = class names,
-    size = what `prepare` squashes images to (default: as they are). Weights are read as safetensors, or with
-    `weights_only=True`; nothing downloaded is executed.
+    size = what `prepare` squashes images to (default: as they are).
+    precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
+    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed.
 
     Errors: UserError for a model that is not there (with the nearest names), a head that is not softmax over K >= 2
     classes, an image processor that masks could not follow.
@@ -240,4 +274,5 @@ def load_classifier(
         classifier = checkpoints.torchvision(str(model).partition(":")[2], layer)
     else:
         classifier = checkpoints.transformers(str(model), revision, layer)
-    return classifier.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    classifier.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    return classifier.computing(precision, channels_last)

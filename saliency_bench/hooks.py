@@ -19,8 +19,8 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
     def cut(module: nn.Module, inputs, output):
         if not isinstance(output, Tensor):
             raise UserError(f"the layer {type(module).__name__} gives {type(output).__name__}, not one tensor")
-        outputs.append(output.detach().requires_grad_())
-        return outputs[-1].clone()
+        outputs.append(output.detach().float().requires_grad_())
+        return outputs[-1].to(output.dtype, copy=True)
 
     handle = module.register_forward_hook(cut)
     try:

@@ -72,6 +72,8 @@ def run(
     device: str | None = None,
     progress: bool = True,
     strict: bool = False,
+    precision: str | None = None,
+    channels_last: bool | None = None,
 ) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
@@ -80,6 +82,8 @@ def run(
     target: "label", "predicted", "contrast:second" or a CSV file. limit: the first N samples. batch_size: samples per
     chunk, the unit that is computed whole. strict: a sample that cannot be read, a map that is not finite or an
     explainer that raises ends the run; else it is left out with its reason, and `summary["faults"]` counts it.
+
+    precision, channels_last: how the network computes (`load_classifier`); both are part of a cell's identity.
 
     Started again with the same `out`, it computes what is missing. Errors: UserError for anything the caller can mend;
     `out` then holds nothing new but whole parts.
@@ -90,7 +94,8 @@ def run(
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
     accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available())
-    work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict)
+    work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict,
+                     precision, channels_last)  # fmt: skip
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
     samples = min(limit or len(work.rows), len(work.rows))
     chunks = range(-(-samples // batch_size))
@@ -106,7 +111,8 @@ def run(
         if not accelerator.is_main_process:
             return Run(work.out, {})
         merge(work, samples)
-        command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells)
+        command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
+                           channels_last)  # fmt: skip
         summary = summarise(work, samples, command)
         write_json(work.out / "timings.json", {"started": started, "seconds": time.perf_counter() - begun, **clock})
         write_examples(work, summary)
@@ -172,7 +178,9 @@ def _claim(work: Work, cells: list[Cell]) -> None:
     write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
 
 
-def _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell]) -> str:
+def _command(
+    dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell], precision, channels_last
+) -> str:
     """The command line that makes this run again; a run of own functions or modules has none, and says so."""
     if not isinstance(model, str | Path) or isinstance(label_map, dict):
         return "saliency_bench.run (a model or label map given as a Python object)"
@@ -184,6 +192,8 @@ def _command(dataset, model, split, target, label_map, limit, batch_size, seed, 
              "--target", target]  # fmt: skip
     words += ["--label-map", str(label_map)] if label_map else []
     words += ["--limit", str(limit)] if limit else []
+    words += ["--precision", precision] if precision else []
+    words += ["--channels-last"] if channels_last else []
     words += ["--batch-size", str(batch_size), "--seed", str(seed), "--out", str(out)]
     return shlex.join(words)
 

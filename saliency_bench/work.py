@@ -17,8 +17,6 @@ from saliency_bench.metric import Metric
 from saliency_bench.target_rules import TargetRule, load_rule
 from saliency_bench.types import Chunk
 
-PRECISION = "fp32"
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -70,7 +68,7 @@ class Work:
             "geometry": str(self.classifier.geometry),
             "target": self.rule.identity,
             "labels": self.members,
-            "precision": PRECISION,
+            "precision": self.classifier.precision + (", channels last" if self.classifier.channels_last else ""),
             "seed": self.seed,
         }
 
@@ -108,13 +106,15 @@ class Work:
         return faults
 
 
-def load_work(dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict: bool) -> Work:
+def load_work(
+    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict, precision, channels_last
+) -> Work:
     """Load dataset and classifier and match their classes, before any file is written."""
     rows = load_dataset(dataset, split=split)
     if len(rows) == 0:
         raise UserError(f"the split {split} of {dataset} is empty")
     names = class_names(rows)
-    classifier = load_classifier(model, device=device)
+    classifier = load_classifier(model, device=device, precision=precision, channels_last=channels_last)
     undecoded = rows.cast_column("image", datasets.Image(decode=False))
     if "mask" in rows.column_names:
         undecoded = undecoded.cast_column("mask", datasets.Image(decode=False))

@@ -114,6 +114,23 @@ def test_no_rows():
         load_classifier(small(), device="cpu").prepare([])
 
 
+def test_precision_and_layout_change_how_it_computes_and_little_of_what():
+    model, images = small(), torch.rand(4, 3, 16, 16)
+    plain = load_classifier(model, device="cpu")(images)
+    half = load_classifier(model, device="cpu", precision="bf16")
+    assert half(images).dtype == torch.float32
+    assert 0 < (half(images) - plain).abs().max() < 0.02 * plain.abs().max()
+    kept = load_classifier(half, device="cpu")
+    assert kept.precision == "bf16"
+    layout = load_classifier(model, device="cpu", precision="fp32", channels_last=True)
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(layout(images), plain)
+    with pytest.raises(UserError, match=r"did you mean (fp16 or )?bf16"):
+        load_classifier(model, device="cpu", precision="f16")
+    with pytest.raises(UserError, match="fp16 needs a GPU"):
+        load_classifier(model, device="cpu", precision="fp16")
+
+
 CAM_LAYERS = {
     "resnet18": ("layer4", 64),
     "vgg11": ("features", 64),

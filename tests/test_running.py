@@ -140,9 +140,9 @@ def test_cell_ids_tell_apart_what_makes_another_number(done, shapes, resnet, tmp
     assert base < {cell["cell_id"] for cell in done.summary["cells"]}  # the limit is no part of it
     others = [
         ids(explainers=["rise:masks=21"]), ids(metrics=["saliency_miou:threshold=0.3"]), ids(seed=1),
-        ids(target="predicted"), ids(split="validation"),
+        ids(target="predicted"), ids(split="validation"), ids(precision="bf16"), ids(channels_last=True),
     ]  # fmt: skip
-    assert len(set.union(base, *others)) == 6
+    assert len(set.union(base, *others)) == 8
 
 
 @pytest.mark.parametrize("rule", ["predicted", "contrast:second"])

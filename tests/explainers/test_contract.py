@@ -151,6 +151,16 @@ def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_half_precision_gives_float32_maps_near_those_of_full(name, images):
+    target = targets.one_hot([0, 1, 2, 3], CLASSES)
+    full = explainer_of(name)(load_classifier(network(), device="cpu"), images, target)
+    half = explainer_of(name)(load_classifier(network(), device="cpu", precision="bf16"), images, target)
+    assert half.dtype == torch.float32
+    correlation = torch.corrcoef(torch.stack([full.flatten(), half.flatten()]))[0, 1]
+    assert correlation > 0.95
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_images_are_not_changed(name, classifier, images):
     before = images.clone()
     explainer_of(name)(classifier, images, targets.one_hot([0], CLASSES))
