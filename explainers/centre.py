@@ -14,10 +14,14 @@ VERSION = 1
 
 def centre(classifier: Classifier, images: Images, target: Target, *, sigma: float = 0.25) -> Maps:
     """Maps (B, H, W) in (0, 1]. `sigma`: standard deviation as a share of each side."""
-    if not sigma > 0:
-        raise UserError(f"sigma of centre must be above 0; got {sigma}")
+    check(sigma=sigma)
     height, width = images.shape[2:]
     down = (torch.arange(height, device=images.device) - (height - 1) / 2) / (sigma * height)
     across = (torch.arange(width, device=images.device) - (width - 1) / 2) / (sigma * width)
     gaussian = torch.exp(-(down[:, None] ** 2 + across**2) / 2)
     return gaussian.expand(len(images), height, width).clone()
+
+
+def check(*, sigma: float) -> None:
+    if not sigma > 0:
+        raise UserError(f"sigma of centre must be above 0; got {sigma}")

@@ -29,6 +29,8 @@ def gradcam(
     layer = layer or classifier.cam_layer(images)
     with detached_at(classifier.module_named(layer)) as outputs:
         total = score(classifier(images), target, on).sum()
+    if not outputs:
+        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
     activation = outputs[-1]  # (B, C, h, w)
     if activation.ndim != 4:
         raise UserError(f"layer {layer} gives {tuple(activation.shape)}; gradcam needs a feature map (B, C, h, w)")

@@ -28,8 +28,7 @@ def integrated_gradients(
     on: str = "logit",
 ) -> Maps:
     """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1])."""
-    if steps < 1:
-        raise UserError(f"steps of integrated_gradients must be at least 1; got {steps}")
+    check(steps=steps, baseline=baseline)
     start = _baseline(classifier, images, baseline)
     nodes, weights = np.polynomial.legendre.leggauss(steps)  # on [-1, 1]
     mean_gradient = torch.zeros_like(images)
@@ -40,9 +39,14 @@ def integrated_gradients(
     return ((images - start) * mean_gradient).sum(dim=1)
 
 
+def check(*, steps: int, baseline: str, **others: object) -> None:
+    if steps < 1:
+        raise UserError(f"steps of integrated_gradients must be at least 1; got {steps}")
+    if baseline not in ("zero", "black", "white"):
+        raise UserError(f"baseline '{baseline}' of integrated_gradients is none of: zero, black, white")
+
+
 def _baseline(classifier: Classifier, images: Images, name: str) -> Images:
     if name == "zero":
         return classifier.mean.expand_as(images)
-    if name in ("black", "white"):
-        return torch.full_like(images, float(name == "white"))
-    raise UserError(f"baseline '{name}' of integrated_gradients is none of: zero, black, white")
+    return torch.full_like(images, float(name == "white"))

@@ -32,13 +32,12 @@ def rise(
     cells: int = 7,
     p: float = 0.5,
     on: str = "probability",
-    seed: int = 0,
+    seed: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; a run puts its own seed here."""
-    if masks < 1 or cells < 1 or not 0 < p <= 1:
-        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
+    """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; None: the run's, else 0."""
+    check(masks=masks, cells=cells, p=p)
     height, width = images.shape[2:]
-    grids, rows, columns = bank(masks, cells, p, seed, height, width)
+    grids, rows, columns = bank(masks, cells, p, seed or 0, height, width)
     background = classifier.mean
     total = images.new_zeros(len(images), height * width)
     step = max(1, PIXELS_PER_PASS // (height * width))
@@ -51,6 +50,11 @@ def rise(
                 scores = score(classifier(seen), target[index : index + 1], on)  # (n,)
                 total[index] += scores @ mask.flatten(1)
     return (total / (masks * p)).view(-1, height, width)
+
+
+def check(*, masks: int, cells: int, p: float, **others: object) -> None:
+    if masks < 1 or cells < 1 or not 0 < p <= 1:
+        raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 
 
 def bank(masks: int, cells: int, p: float, seed: int, height: int, width: int) -> tuple[Tensor, np.ndarray, np.ndarray]:

@@ -108,7 +108,8 @@ def checked(source: Path | None) -> Path:
     if source is None:
         raise UserError(f"pet-xai is built from a source folder: give --source DIR (source=DIR) with {HOME}")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
-        if not (source / part).exists():
+        there = (source / part).is_file() if part.endswith(".txt") else (source / part).is_dir()
+        if not there:
             raise UserError(f"{source} has no {part}; give the folder as downloaded and unpacked: {HOME}")
     return source
 

@@ -55,6 +55,8 @@ def samples(source: Path | None, report: Report, *, size: int = 64, count: int =
     count: how many images
     seed: another seed, other drawings
     """
+    if source is not None:
+        raise UserError("shapes-xai is drawn by the package and has no source; leave out --source")
     if not 32 <= size <= 2048:
         raise UserError(f"shapes-xai: size={size} cannot be drawn; use 32 to 2048")
     if count < 1:

@@ -12,6 +12,7 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
@@ -36,6 +37,8 @@ def main(args: Namespace) -> None:
         if not args.json:
             print(text, flush=True)
 
+    if args.batch_size < 1 or (args.limit is not None and args.limit < 1):
+        raise UserError("--batch-size and --limit must be at least 1")
     started = time.time()
     out = Path(args.out)
     dataset, model = out / "shapes-xai", out / "resnet"

@@ -7,8 +7,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
+from safetensors import SafetensorError
 from torch import nn
 
 from saliency_bench.classifier import Classifier
@@ -40,6 +42,9 @@ def plain(
     from torchvision.transforms.v2 import functional as T
 
     size = (size, size) if isinstance(size, int) else size
+    for name, values in (("mean", mean), ("std", std)):
+        if np.shape(values) != (3,):
+            raise UserError(f"{name} needs three numbers, one per channel; got {values}")
 
     def frame(image: Image.Image) -> torch.Tensor:
         image = image.resize(size[::-1], Image.Resampling.BILINEAR) if size else image
@@ -106,9 +111,9 @@ def transformers(name: str, revision: str | None, layer: str | None) -> Classifi
             processor = AutoImageProcessor.from_pretrained(name, revision=revision)
     except ImportError as error:
         raise UserError(f"{name} needs a library that is not installed: {_first_line(error)}") from error
-    except (OSError, ValueError, KeyError) as error:
-        if isinstance(error, UserError):
-            raise
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise not_there(name, error) from error
     if loading["missing_keys"]:
         raise UserError(

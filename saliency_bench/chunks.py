@@ -98,11 +98,14 @@ def _folder(work: Work, explainer: Explainer) -> Path:
 
 
 def _done(work: Work, explainer: Explainer, number: int) -> set[str]:
-    """The cells in whole parts. What cannot be read is named and done again; so are faults, if the run is strict."""
+    """The cells in whole parts. What cannot be read is named and done again.
+
+    So is a chunk whose explainer raised, which may have been a passing trouble; and any fault, if the run is strict.
+    """
     done: set[str] = set()
     for part in _folder(work, explainer).glob(f"{number:06d}-*.parquet"):
         notes = notes_or_none(part)
-        if notes is None or (work.strict and notes["faults"]):
+        if notes is None or notes["raised"] or (work.strict and notes["faults"]):
             part.unlink()
         else:
             done |= set(notes["cells"])
@@ -130,12 +133,13 @@ def explain(work: Work, number: int, chunk: Chunk, explainer: Explainer, cells: 
     ]
     passes: dict[str, int] = {}
     scored: dict[str, Scored] = {cell.id: ([], []) for cell in cells}
-    halved = 0
+    halved, raised = 0, False
     if chunk.batch is not None:
         target = stack(sides, len(readable[0]["logits"])).to(chunk.batch.images.device)
         before = work.classifier.passes
         maps, faults, halved = _maps(work, chunk.batch, explainer, target)
         passes["explain"] = work.classifier.passes - before
+        raised = maps is None
         if maps is not None:
             save_thumbnails(work.out / "thumbnails" / _folder(work, explainer).name / f"{number:06d}.npz", maps, chunk)
         scored = _scores(work, chunk.batch, target, maps, faults, cells, passes)
@@ -143,7 +147,14 @@ def explain(work: Work, number: int, chunk: Chunk, explainer: Explainer, cells: 
     part = _folder(work, explainer) / f"{number:06d}-{records.identity([cell.id for cell in cells])}.parquet"
     faulty = sum(row["value"] is None and row["reason"] not in records.EXPECTED for row in rows)
     records.write(
-        part, rows, records.SCHEMA, cells=[cell.id for cell in cells], passes=passes, halved=halved, faults=faulty
+        part,
+        rows,
+        records.SCHEMA,
+        cells=[cell.id for cell in cells],
+        passes=passes,
+        halved=halved,
+        faults=faulty,
+        raised=raised,
     )
 
 

@@ -1,20 +1,32 @@
 """A classifier: images in the prepared frame in, logits out; and the only place where images are resized."""
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import blake2b
-from io import BytesIO
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor, nn
 
+from saliency_bench.devices import device_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.geometry import Frame, Geometry
+from saliency_bench.pictures import UnreadableError, content_of, opened
 from saliency_bench.types import Batch, Images
+
+
+class SampleError(UserError):
+    """A sample that cannot be prepared; `reason` says why without naming it."""
+
+    def __init__(self, id: str, reason: str):
+        super().__init__(f"image {id}: {reason}; replace it or leave it out")
+        self.reason = reason
+
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -105,8 +117,7 @@ class Classifier(nn.Module):
     @cached_property
     def digest(self) -> str:
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
-        if not hasattr(self.model, "config"):  # a plain module's structure is not in any config
-            hasher.update(repr(self.model).encode())
+        hasher.update(_structure(self.model).encode())
         for name, value in sorted(self.state_dict().items()):
             hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -134,19 +145,25 @@ class Classifier(nn.Module):
         )
 
     def _sample(self, row: Mapping, id: str) -> tuple[Tensor, np.ndarray, str | None]:
-        image = open_picture(row["image"], f"image {id}").convert("RGB")
+        try:
+            image = open_picture(row.get("image")).convert("RGB")
+        except UnreadableError as error:
+            raise SampleError(id, f"the image cannot be read: {error}") from error
         frame = self.frame(image)
         if row.get("mask") is None:
             return frame, np.zeros(frame.shape[1:], dtype=bool), "no mask"
-        mask = open_picture(row["mask"], f"the mask of image {id}").convert("L")
+        try:
+            mask = open_picture(row["mask"]).convert("L")
+        except UnreadableError as error:
+            raise SampleError(id, f"the mask cannot be read: {error}") from error
         if mask.size != image.size:
-            raise UserError(
-                f"the mask of image {id} is {mask.width} x {mask.height} but the image {image.width} x {image.height}; "
-                "a mask has the size of its image"
-            )
-        if mask.point(lambda value: value >= 128).getbbox() is None:
+            sizes = f"{mask.width} x {mask.height}, the image {image.width} x {image.height}"
+            raise SampleError(id, f"the mask is {sizes}; they must have one size")
+        highest = mask.getextrema()[1]
+        if highest == 0:
             return frame, np.zeros(frame.shape[1:], dtype=bool), "empty mask"
-        inside = self.geometry.mask(mask)
+        # Masks are written as 0 and 255, or as 0 and 1: what lies above the middle is inside.
+        inside = self.geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
         return frame, inside, None if inside.any() else "mask emptied by the crop"
 
     def module_named(self, name: str) -> nn.Module:
@@ -172,6 +189,15 @@ class Classifier(nn.Module):
         return found
 
 
+def _structure(model: nn.Module) -> str:
+    """What weights alone do not tell (activations, strides): the config where there is one, else the printed module."""
+    if not hasattr(model, "config"):
+        return repr(model)
+    config = cast(Any, model.config).to_diff_dict()
+    volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
+    return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
+
+
 def last_feature_map(classifier: Classifier, image: Images) -> str | None:
     """Name of the last, outermost module that gives a feature map, if no tokens (B, T, C) come after it."""
     found: str | None = None
@@ -182,7 +208,7 @@ def last_feature_map(classifier: Classifier, image: Images) -> str | None:
             if not isinstance(output, Tensor) or type(module).__name__.startswith(_PASSIVE):
                 return
             if output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
-                found = name
+                found = name if _is_upright(output, image) else None
             elif output.ndim == 3:
                 found = None
 
@@ -199,6 +225,12 @@ def last_feature_map(classifier: Classifier, image: Images) -> str | None:
     return found
 
 
+def _is_upright(output: Tensor, image: Images) -> bool:
+    """Whether the last two axes have the image's proportions, up to rounding: (B, C, h, w) and not (B, h, w, C)."""
+    (tall, wide), (height, width) = output.shape[2:], image.shape[2:]
+    return abs(wide - width * tall / height) <= 2
+
+
 _PASSIVE = (
     "AdaptiveAvgPool",
     "AdaptiveMaxPool",
@@ -211,22 +243,24 @@ _PASSIVE = (
 )
 
 
-def open_picture(thing, what: str) -> Image.Image:
-    """A picture, upright, of a PIL image, an array, a path, or what `datasets` gives undecoded: {bytes, path}.
+def open_picture(thing) -> Image.Image:
+    """A picture, upright, of a PIL image, a uint8 or bool array, a path, or what `datasets` gives undecoded.
 
-    Errors: UserError that begins with `what`.
+    Errors: UnreadableError, whose text is the reason.
     """
-    try:
-        if isinstance(thing, Mapping):
-            thing = BytesIO(thing["bytes"]) if thing.get("bytes") else thing["path"]
-        if isinstance(thing, np.ndarray):
-            thing = Image.fromarray(thing.astype(np.uint8) * 255 if thing.dtype == bool else thing)
-        if not isinstance(thing, Image.Image):
-            thing = Image.open(thing)
-        thing.load()
-        return ImageOps.exif_transpose(thing)
-    except (OSError, SyntaxError, ValueError, TypeError, Image.DecompressionBombError) as error:
-        raise UserError(f"{what} cannot be read as a picture ({error}); replace it or leave it out") from error
+    if isinstance(thing, Mapping):
+        thing = thing["path"] if thing.get("bytes") is None else thing["bytes"]
+    if isinstance(thing, np.ndarray):
+        if thing.dtype not in (np.uint8, bool):
+            raise UnreadableError(f"an array of {thing.dtype}; give uint8 from 0 to 255, or bool for a mask")
+        thing = Image.fromarray(thing * np.uint8(255) if thing.dtype == bool else thing)
+    if isinstance(thing, str | Path):
+        thing = content_of(Path(thing))
+    if isinstance(thing, bytes):
+        thing = opened(thing)
+    if not isinstance(thing, Image.Image):
+        raise UnreadableError("no picture" if thing is None else f"{type(thing).__name__} is no picture")
+    return ImageOps.exif_transpose(thing)
 
 
 def _as_rows(rows) -> list[Mapping]:
@@ -259,20 +293,27 @@ def load_classifier(
     precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed.
 
+    The model is put into evaluation mode.
     Errors: UserError for a model that is not there (with the nearest names), a head that is not softmax over K >= 2
     classes, an image processor that masks could not follow.
     """
     from saliency_bench import checkpoints
 
-    if isinstance(model, Classifier):
-        classifier = model
-    elif isinstance(model, nn.Module):
-        classifier = checkpoints.plain(model, mean or (0.0,) * 3, std or (1.0,) * 3, layer, labels, size)
-    elif not (mean is None and std is None and size is None and labels is None):
+    target = device_of(device)
+    own = (mean, std, size, labels)
+    if isinstance(model, nn.Module) and not isinstance(model, Classifier):
+        mean, std = (0.0,) * 3 if mean is None else mean, (1.0,) * 3 if std is None else std
+        classifier = checkpoints.plain(model, mean, std, layer, labels, size)
+    elif any(given is not None for given in own):
         raise UserError("mean, std, size and labels are for a plain nn.Module; a checkpoint brings its own")
+    elif isinstance(model, Classifier):
+        classifier = model
+        if layer is not None:
+            classifier.module_named(layer)
+            classifier.layer = layer
     elif str(model).startswith("torchvision:"):
         classifier = checkpoints.torchvision(str(model).partition(":")[2], layer)
     else:
         classifier = checkpoints.transformers(str(model), revision, layer)
-    classifier.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    classifier.to(target).eval()
     return classifier.computing(precision, channels_last)

@@ -33,16 +33,22 @@ def guarded(command: str, argv: list[str]) -> int:
         args = parser_of(command, module).parse_args(argv)
         return module.main(args) or 0
     except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped; the same command goes on where it stopped", file=sys.stderr)
+        print(f"{PROGRAM}: stopped; nothing is half-written, start the same command again to go on", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except UserError as error:
+    except (UserError, OSError) as error:
         if debug:
             raise
         print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
+        if debug:
+            raise
+        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        print(f"{PROGRAM}: unexpected error: {what}; --debug shows where", file=sys.stderr)
+        return 1
 
 
 def parser_of(command: str, module) -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 from io import BytesIO
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -93,8 +94,11 @@ def _thumbnail(work, parts: str, position: int) -> np.ndarray | None:
     path = work.out / "thumbnails" / parts / f"{position // work.batch_size:06d}.npz"
     if not path.exists():
         return None
-    with np.load(path, allow_pickle=False) as stored:
-        return stored["maps"][position % work.batch_size]
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            return stored["maps"][position % work.batch_size]
+    except (OSError, ValueError, KeyError, BadZipFile):  # a picture less is no reason to lose a run
+        return None
 
 
 def _eight_bit(image: torch.Tensor) -> np.ndarray:

@@ -4,13 +4,16 @@ An explainer is a file `explainers/NAME.py` with a function of the same name,
 
     def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
 
-and `VERSION`, bumped whenever a map changes. The function sees a target with one row per image (B, K), a classifier in
-evaluation mode whose parameters ask for no gradient, and autograd switched on. What every map must be, and what no
+and `VERSION`, bumped whenever a map changes; `check(**options)` may refuse values of options before anything is
+computed. The function sees a target with one row per image (B, K), a classifier in evaluation mode whose parameters ask
+for no gradient, and autograd switched on. What every map must be, and what no
 explainer may leave changed, is enforced here, once, around all of them.
 """
 
 import inspect
+import pickle
 import random
+import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,13 +98,15 @@ def load_explainer(name: str, **chosen: object) -> Explainer:
     name, written = options.parse(name)
     module = rooms.load("explainers", name)
     function = getattr(module, name)
-    return Explainer(name, function, options.resolved(name, function, written | chosen), module.VERSION)
+    bound = options.resolved(name, function, written | chosen)
+    options.check(module, bound)
+    return Explainer(name, function, bound, module.VERSION)
 
 
 def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:
     """An explainer of a name, or of anyone's own function (classifier, images, target) -> maps.
 
-    The version of an own function is a hash of its source, so that edited code never mixes with old results.
+    The version of an own function is a hash of its code, so that edited code never mixes with old results.
     """
     if isinstance(thing, Explainer):
         return thing
@@ -109,13 +114,26 @@ def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:
         return load_explainer(thing)
     if not callable(thing):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {thing!r}")
-    try:
-        source = inspect.getsource(thing)
-    except (OSError, TypeError):  # typed at a prompt, or a callable object
-        source = repr(type(thing))
     name = getattr(thing, "__name__", type(thing).__name__)
     own = tuple(sorted((key, value) for key, value in options.defaults(thing).items() if value is not inspect._empty))
-    return Explainer(name, thing, own, blake2b(source.encode(), digest_size=8).hexdigest())
+    return Explainer(name, thing, own, _code_hash(thing))
+
+
+def _code_hash(thing: Callable) -> str:
+    """Of a function's source and what it closes over, or of an object's class and attributes.
+
+    What cannot be hashed (typed at a prompt, holding something that cannot be pickled) gets a hash of its own each
+    time, so that nothing computed by other code is ever taken for its result.
+    """
+    try:
+        cells = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
+        is_function = inspect.isfunction(thing)
+        source = inspect.getsource(thing if is_function else type(thing))
+        held = cells if is_function else vars(thing)
+        content = source.encode() + pickle.dumps(held)
+    except (OSError, TypeError, AttributeError, ValueError, pickle.PicklingError):
+        content = secrets.token_bytes()
+    return blake2b(content, digest_size=8).hexdigest()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from PIL import Image
 
 from saliency_bench import targets
 from saliency_bench.classifier import load_classifier
+from saliency_bench.errors import UserError
 from saliency_bench.examples import overlay
 from saliency_bench.explainer import as_explainer, load_explainer
 from saliency_bench.labels import index_of
@@ -61,6 +62,8 @@ def explain(
         sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
     """
     classifier = load_classifier(model, device=device)
+    if options and not isinstance(explainer, str):
+        raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
     method = load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
     images = classifier.prepare([{"image": image}]).images
     with torch.no_grad():

@@ -1,9 +1,8 @@
 """Hashes of what a dataset holds, the same on every machine and wherever the dataset lies."""
 
 from hashlib import blake2b
-from io import BytesIO
 
-from PIL import Image
+from saliency_bench.pictures import UnreadableError, opened
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -34,5 +33,9 @@ def _text(value: object) -> bytes | None:
 def _picture(data: bytes | None) -> bytes | None:
     if data is None or not data.startswith(PNG):
         return data
-    with Image.open(BytesIO(data)) as image:
-        return f"{image.mode} {image.size}".encode() + image.tobytes()
+    try:
+        image = opened(data)
+    except UnreadableError:
+        return data
+    image = image.convert("RGBA") if image.mode == "P" else image  # the palette counts
+    return f"{image.mode} {image.size}".encode() + image.tobytes()

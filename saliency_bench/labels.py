@@ -20,28 +20,33 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
-    index_of = {_plain(name): index for index, name in enumerate(model)}
-    missing = [name for name in dataset if _plain(name) not in index_of]
-    if missing:
+    places = [[index for index, known in enumerate(model) if _plain(known) == _plain(name)] for name in dataset]
+    if missing := [name for name, found in zip(dataset, places, strict=True) if not found]:
         raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
-    return [[index_of[_plain(name)]] for name in dataset]
+    if twice := [name for name, found in zip(dataset, places, strict=True) if len(found) > 1]:
+        raise UserError(f"the model has several classes called {twice[0]}; say which by number in --label-map FILE")
+    return places
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
     if missing := [name for name in dataset if name not in label_map]:
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
+    if empty := [name for name in dataset if label_map[name] in ([], ())]:
+        raise UserError(f"the label map names no class for {empty[0]}")
     return [[index_of(member, model, classes) for member in _listed(label_map[name])] for name in dataset]
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """The number of a model class given by number or by name."""
+    """The number of a model class given by name, or by number where no class has that name."""
     text = str(member).strip()
-    if text.isdigit() and int(text) < classes:
+    named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)]
+    if len(named) > 1:
+        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
+    if named and not isinstance(member, int):
+        return named[0]
+    if text.isdecimal() and int(text) < classes:
         return int(text)
-    names = {_plain(name): index for index, name in enumerate(model or [])}
-    if _plain(text) not in names:
-        raise unknown("class of the model", text, model or [f"0 to {classes - 1}"])
-    return names[_plain(text)]
+    raise unknown("class of the model", text, model or [f"0 to {classes - 1}"])
 
 
 def _read(label_map: dict | str | Path) -> dict:
@@ -49,7 +54,7 @@ def _read(label_map: dict | str | Path) -> dict:
         return label_map
     try:
         read = json.loads(Path(label_map).read_text())
-    except (OSError, json.JSONDecodeError) as error:
+    except (OSError, ValueError) as error:  # also text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {error}") from error
     if not isinstance(read, dict):
         raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")

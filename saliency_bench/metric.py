@@ -6,7 +6,8 @@ A metric is a folder `metrics/NAME/` with `score.py`, where
 
 takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
 `HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `AGGREGATE` (scores ->
-number, default the mean) is what the bootstrap resamples through; `KIND` is "sample" (default) or "dataset".
+number, default the mean) is what the bootstrap resamples through; `KIND` is "sample" (default) or "dataset";
+`check(**options)` may refuse values of options before anything is computed.
 Beside it, `NAME.py` is the shell for `evaluate` and `README.md` the card.
 """
 
@@ -75,10 +76,12 @@ def load_metric(name: str, **chosen: object) -> Metric:
     needs = options.positional(function)
     if strange := set(needs) - set(NEEDS):
         raise UserError(f"metric {name} asks for {', '.join(strange)}; there are: {', '.join(NEEDS)}")
+    bound = options.resolved(name, function, written | chosen)
+    options.check(module, bound)
     return Metric(
         name=name,
         function=function,
-        options=options.resolved(name, function, written | chosen),
+        options=bound,
         needs=needs,
         paper=module.PAPER,
         higher_is_better=module.HIGHER_IS_BETTER,

@@ -6,6 +6,8 @@ On the command line they follow the name: `rise:masks=1000,p=0.3`.
 import inspect
 import json
 from collections.abc import Callable
+from types import ModuleType, NoneType, UnionType
+from typing import get_args, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
 
@@ -41,26 +43,48 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
 
     Errors: UserError for an option the function does not have (with the nearest), or a value of another type.
     """
-    known = defaults(function)
+    known, allowed = defaults(function), _types(function)
     for key, value in options.items():
         if key not in known:
             if not known:
                 raise UserError(f"{owner} has no options; got {key}={value}")
             raise unknown(f"option of {owner}", key, known)
-        if not _fits(value, known[key]):
-            raise UserError(f"option {key} of {owner} takes {type(known[key]).__name__}; got {value!r}")
-    return tuple(sorted((known | options).items()))
+        if not isinstance(value, allowed.get(key, object)) or (
+            isinstance(value, bool) and known[key] not in (True, False)
+        ):
+            raise UserError(f"option {key} of {owner} takes {_spelled(allowed[key])}; got {value!r}")
+    # 0 and 0.0 are one number, so they must have one identity.
+    chosen = {key: float(value) if isinstance(known[key], float) and isinstance(value, int) else value
+              for key, value in options.items()}  # fmt: skip
+    return tuple(sorted((known | chosen).items()))
 
 
-def _fits(value: object, default: object) -> bool:
-    """Numbers stay numbers and switches stay switches; text and None defaults leave the check to the function."""
-    if isinstance(default, bool):
-        return isinstance(value, bool)
-    if isinstance(default, int):
-        return isinstance(value, int) and not isinstance(value, bool)
-    return True
+def _types(function: Callable) -> dict[str, tuple[type, ...]]:
+    """{option: the types its annotation allows}; an int is a float too. Options without annotation take anything."""
+    allowed = {}
+    for name, hint in get_type_hints(function).items():
+        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+        if all(isinstance(kind, type) for kind in types):
+            allowed[name] = (*types, int) if float in types else types
+    return allowed
+
+
+def _spelled(types: tuple[type, ...]) -> str:
+    names = dict.fromkeys("text" if kind is str else "nothing" if kind is NoneType else kind.__name__ for kind in types)
+    return " or ".join(name for name in names if not (name == "int" and float in types))
+
+
+def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
+    """Ask the module, if it has a function `check`, whether the values make sense. Errors: UserError in its words."""
+    if hasattr(module, "check"):
+        try:
+            module.check(**dict(options))
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(str(error)) from error
 
 
 def text(options: tuple[tuple[str, object], ...]) -> str:
     """Canonical JSON of resolved options, for identities and records."""
-    return json.dumps(dict(options), sort_keys=True)
+    return json.dumps(dict(options), sort_keys=True, default=repr)

@@ -35,7 +35,7 @@ def read(path: Path) -> Picture:
     EXIF rotation) becomes an upright RGB PNG without loss. Alpha is dropped, of an animation the first frame stays.
     Errors: UnreadableError.
     """
-    data = _content(path)
+    data = content_of(path)
     image = opened(data)
     if _plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
@@ -48,13 +48,13 @@ def values(path: Path) -> np.ndarray:
 
     Errors: UnreadableError.
     """
-    image = opened(_content(path))
+    image = opened(content_of(path))
     if image.mode not in ("1", "L", "P"):
         raise UnreadableError(f"has pixels of type {image.mode}, not one 8-bit channel")
     return np.asarray(image).astype(np.uint8)
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:

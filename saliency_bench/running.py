@@ -11,6 +11,7 @@ metrics. A part is written under a temporary name and renamed, so that what is t
 again computes what is missing. Adding an explainer or a metric adds cells and redoes none.
 """
 
+import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +20,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import datasets
-import torch
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench import options
 from saliency_bench.chunks import ahead, explain, is_predicted, missing, predict
+from saliency_bench.devices import device_of
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
@@ -91,9 +91,11 @@ def run(
     started, begun = time.time(), time.perf_counter()
     chosen = dict.fromkeys(_with_seed(as_explainer(explainer), seed) for explainer in _listed(explainers))
     scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
+    if len({explainer.identity for explainer in chosen}) < len(chosen):
+        raise UserError("two explainers have the same name, options and code; give one of the functions another name")
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
-    accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available())
+    accelerator = Accelerator(cpu=device_of(device).type == "cpu")
     work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict,
                      precision, channels_last)  # fmt: skip
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
@@ -113,7 +115,7 @@ def run(
         merge(work, samples)
         command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
                            channels_last)  # fmt: skip
-        summary = summarise(work, samples, command)
+        summary = summarise(work, samples, command, {cell.id: cell.metric for cell in cells})
         write_json(work.out / "timings.json", {"started": started, "seconds": time.perf_counter() - begun, **clock})
         write_examples(work, summary)
         report([work.out])
@@ -144,23 +146,28 @@ def _compute(work: Work, mine: list[int], cells: list[Cell], shown: bool) -> dic
 @contextmanager
 def _alone(out: Path) -> Iterator[None]:
     """One run writes to a folder at a time; the lock falls with its process. Errors: UserError naming the folder."""
-    if out.exists() and not (out / "run.json").exists() and (not out.is_dir() or any(out.iterdir())):
+    # A run that was killed at once leaves nothing but its lock and temporary files, which begin with a dot.
+    strange = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
+    if strange and not (out / "run.json").exists():
         raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
+    lock = FileLock(out / ".lock", timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(out / ".lock", timeout=0)
-        with lock:
-            yield
+        lock.acquire()
     except Timeout as error:
         raise UserError(f"another run is writing to {out}; wait for it, or choose another --out") from error
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def _with_seed(explainer: Explainer, seed: int) -> Explainer:
     """The run's seed is that of what an explainer draws once for all samples (RISE's masks), unless one was chosen."""
     given = dict(explainer.options)
-    if "seed" not in given or given["seed"] != options.defaults(explainer.function)["seed"]:
+    if given.get("seed", 0) is not None:
         return explainer
     return replace(explainer, options=tuple(sorted((given | {"seed": seed}).items())))
 
@@ -168,12 +175,14 @@ def _with_seed(explainer: Explainer, seed: int) -> Explainer:
 def _claim(work: Work, cells: list[Cell]) -> None:
     """Write run.json, or add cells to it. Errors: UserError where the folder holds a run of something else."""
     path = work.out / "run.json"
-    settings = work.identity | {"batch_size": work.batch_size}
+    # As JSON gives it back: tuples become lists.
+    settings = json.loads(json.dumps(work.identity | {"batch_size": work.batch_size}))
     known: dict = {}
     if path.exists():
         before = read_json(path)
         if differing := [key for key in settings if before.get(key) != settings[key]]:
-            raise UserError(f"{work.out} holds a run with another {differing[0]}; choose another --out")
+            what = {"fingerprint": "dataset", "classifier": "model"}.get(differing[0], differing[0])
+            raise UserError(f"{work.out} holds a run with another {what}; choose another --out")
         known = before["cells"]
     write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
 

@@ -9,8 +9,9 @@ import pyarrow.parquet as pq
 import torch
 
 from saliency_bench import records
+from saliency_bench.errors import UserError
 from saliency_bench.files import write_json
-from saliency_bench.metric import load_metric
+from saliency_bench.metric import Metric, load_metric
 from saliency_bench.provenance import provenance
 from saliency_bench.statistics import bootstrap
 
@@ -18,11 +19,18 @@ FORMAT = 1
 
 
 def read_json(path: Path) -> dict:
-    return json.loads(path.read_text(encoding="utf-8"))
+    """Errors: UserError for a file that cannot be read."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read ({error}); choose another --out, or delete that folder") from error
 
 
-def summarise(work, samples: int, command: str) -> dict:
-    """Write and return summary.json of a run's records and predictions."""
+def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | None = None) -> dict:
+    """Write and return summary.json of a run's records and predictions.
+
+    metrics: of the cells computed just now; that of an older cell is loaded by name, for how to aggregate its scores.
+    """
     folder = work.out
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
@@ -42,7 +50,7 @@ def summarise(work, samples: int, command: str) -> dict:
             "id": work.classifier.id,
             "revision": work.classifier.revision,
             "digest": plan["classifier"],
-            "geometry": plan["geometry"],
+            "geometry": str(work.classifier.geometry),
             "accuracy": _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), work.seed),
         },
         "masks": _masks(predictions),
@@ -51,7 +59,7 @@ def summarise(work, samples: int, command: str) -> dict:
         "seed": work.seed,
         "batch_size": work.batch_size,
         "cells": [
-            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed)
+            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, (metrics or {}).get(cell_id))
             for cell_id, cell in plan["cells"].items()
             if cell_id in scores
         ],
@@ -97,8 +105,10 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
     return passes, halved
 
 
-def _cell(cell: dict, values: list[float], reasons: Counter, passes: dict[str, int], seed: int) -> dict:
-    aggregate = load_metric(cell["metric"], **cell["metric_options"]).aggregate
+def _cell(
+    cell: dict, values: list[float], reasons: Counter, passes: dict[str, int], seed: int, metric: Metric | None
+) -> dict:
+    aggregate = (metric or load_metric(cell["metric"], **cell["metric_options"])).aggregate
     flat = reasons.pop(records.FLAT, 0)
     interval = _interval(np.array(values, dtype=float), seed, aggregate)
     return cell | interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "forward_passes": passes}

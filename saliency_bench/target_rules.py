@@ -54,6 +54,12 @@ class TargetRule:
         return Sides((int(first),), (int(second),) if self.name == "contrast:second" else ())
 
 
+def check_ids(rule: TargetRule, ids: list[str]) -> None:
+    """Errors: UserError for an image of the dataset that a target file does not name."""
+    if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
+        raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
+
+
 def load_rule(text: str, names: list[str] | None, classes: int) -> TargetRule:
     """A rule by name, or a CSV file with columns image_id, target and, for contrasts, against.
 
@@ -64,8 +70,11 @@ def load_rule(text: str, names: list[str] | None, classes: int) -> TargetRule:
     path = Path(text)
     if not path.is_file():
         raise UserError(f"target '{text}' is neither a rule ({', '.join(RULES)}) nor a CSV file")
-    content = path.read_bytes()
-    rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+    try:
+        content = path.read_bytes()
+        rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"the target file {text} cannot be read as CSV: {error}") from error
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 

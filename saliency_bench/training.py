@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from safetensors import SafetensorError
 from torch import nn
 
 from saliency_bench import checkpoints
 from saliency_bench.classifier import Classifier
-from saliency_bench.data import class_names, load_dataset
+from saliency_bench.data import class_names, fingerprint, load_dataset
+from saliency_bench.devices import device_of
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_json, write_with
 from saliency_bench.progress import bar
@@ -46,9 +48,9 @@ def train(
     `config.json`), which starts from random weights. size: side of the square images are squashed to. limit: number of
     training images. A killed training continues at the last whole epoch and ends with the same weights.
     """
-    out = Path(out)
-    if (out / "model.safetensors").exists():
-        raise UserError(f"{out} already holds a trained model; choose another --out")
+    out = Path(out).resolve()
+    _check(out, epochs, batch_size, learning_rate, size, limit)
+    accelerator = Accelerator(cpu=device_of(device).type == "cpu")
     splits = {name: load_dataset(dataset, split=name) for name in ("train", "validation", "test")}
     if limit is not None:
         splits["train"] = splits["train"].select(range(min(limit, len(splits["train"]))))
@@ -56,9 +58,9 @@ def train(
         raise UserError(f"the split {empty[0]} of {dataset} is empty; a training needs train, validation and test")
     names = class_names(splits["train"])
 
-    accelerator = Accelerator(cpu=device == "cpu" or not torch.cuda.is_available())
-    torch.manual_seed(seed_of(seed, "weights"))
-    network, processor = new_network(model, names, size)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed_of(seed, "weights"))
+        network, processor = new_network(model, names, size)
     geometry, frame, mean, std = checkpoints.frame_of(processor, str(out))
     classifier = Classifier(network, id=str(out), geometry=geometry, frame=frame, mean=mean, std=std, labels=names).to(
         accelerator.device
@@ -66,7 +68,8 @@ def train(
     optimizer = torch.optim.Adam(classifier.parameters(), lr=learning_rate)
 
     settings = {"dataset": dataset, "epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size,
-                "size": size, "seed": seed, "limit": limit}  # fmt: skip
+                "size": size, "seed": seed, "limit": limit, "images": fingerprint(splits["train"]),
+                "start": classifier.digest}  # fmt: skip
     state_file = out.with_name(out.name + ".training.pt")
     best, log = resume(state_file, settings, classifier, optimizer)
     shown = bar(range(len(log), epochs), shown=progress, desc="train", unit="epoch", initial=len(log), total=epochs)
@@ -88,12 +91,26 @@ def train(
     return out
 
 
+def _check(out: Path, epochs: int, batch_size: int, learning_rate: float, size: int, limit: int | None) -> None:
+    """Before anything is loaded. Errors: UserError."""
+    if (out / "model.safetensors").exists():
+        raise UserError(f"{out} already holds a trained model; choose another --out")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; choose another --out")
+    if min(epochs, batch_size, size, 1 if limit is None else limit) < 1 or not learning_rate > 0:
+        raise UserError("--epochs, --batch-size, --size and --limit must be at least 1, --learning-rate above 0")
+    if size < 16:
+        raise UserError(f"--size {size} is too small for a network; use 16 or more")
+
+
 def new_network(model, names: list[str], size: int) -> tuple[nn.Module, object]:
     """A network with one logit per class name, and the processor that squashes to size x size."""
     from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification, ViTImageProcessor
 
     id2label = dict(enumerate(names))
     label2id = {name: index for index, name in id2label.items()}
+    if str(model).startswith("torchvision:"):
+        raise UserError(f"{model} cannot be saved as a transformers checkpoint; train a Hub id, say timm/vgg16.tv_in1k")
     is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
     try:
         with checkpoints.quiet():
@@ -106,7 +123,7 @@ def new_network(model, names: list[str], size: int) -> tuple[nn.Module, object]:
             network = AutoModelForImageClassification.from_pretrained(
                 str(model), id2label=id2label, label2id=label2id, ignore_mismatched_sizes=True, use_safetensors=True
             )
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         raise checkpoints.not_there(str(model), error) from error
     if hasattr(pretrained, "val_transforms"):
         return network, _timm_squash(network, pretrained, size)
@@ -178,10 +195,15 @@ def save(out: Path, network, processor, log: dict) -> None:
     """The checkpoint folder, whole or not at all."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
-    with checkpoints.quiet():
-        network.save_pretrained(temporary)
-        processor.save_pretrained(temporary)
-    write_json(temporary / "training_log.json", log)
-    if out.is_dir() and not any(out.iterdir()):
-        out.rmdir()
-    temporary.rename(out)
+    try:
+        with checkpoints.quiet():
+            network.save_pretrained(temporary)
+            processor.save_pretrained(temporary)
+        write_json(temporary / "training_log.json", log)
+        if out.is_dir():
+            out.rmdir()
+        temporary.rename(out)
+    except OSError as error:
+        raise UserError(f"cannot write {out}: {error.strerror or error}; make room and start again") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,5 +1,6 @@
 """What a run works on, and its cells: one explainer scored by one metric, each with an identity of its own."""
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -8,13 +9,13 @@ import datasets
 import torch
 
 from saliency_bench import records
-from saliency_bench.classifier import Classifier, load_classifier
+from saliency_bench.classifier import Classifier, SampleError, load_classifier
 from saliency_bench.data import class_names, fingerprint, load_dataset
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.labels import Members, match
 from saliency_bench.metric import Metric
-from saliency_bench.target_rules import TargetRule, load_rule
+from saliency_bench.target_rules import TargetRule, check_ids, load_rule
 from saliency_bench.types import Chunk
 
 
@@ -65,7 +66,8 @@ class Work:
             "fingerprint": fingerprint(self.rows),
             "split": self.split,
             "classifier": self.classifier.digest,
-            "geometry": str(self.classifier.geometry),
+            "geometry": self.classifier.geometry.as_dict(),
+            "layer": self.classifier.layer,
             "target": self.rule.identity,
             "labels": self.members,
             "precision": self.classifier.precision + (", channels last" if self.classifier.channels_last else ""),
@@ -88,7 +90,7 @@ class Work:
         entries = [(row["image_id"], row["label"]) for row in rows]
         try:
             return Chunk(entries, self.classifier.prepare(rows), {})
-        except UserError:
+        except SampleError:
             if self.strict:
                 raise
         faults = self._faults(rows)
@@ -101,8 +103,8 @@ class Work:
         for position, row in enumerate(rows):
             try:
                 self.classifier.prepare([row])
-            except UserError as error:
-                faults[position] = str(error)
+            except SampleError as error:
+                faults[position] = error.reason
         return faults
 
 
@@ -110,6 +112,7 @@ def load_work(
     dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict, precision, channels_last
 ) -> Work:
     """Load dataset and classifier and match their classes, before any file is written."""
+    dataset = str(dataset)
     rows = load_dataset(dataset, split=split)
     if len(rows) == 0:
         raise UserError(f"the split {split} of {dataset} is empty")
@@ -124,7 +127,19 @@ def load_work(
     classes = _classes(work)
     work.members = match(names, classifier.labels, classes, label_map)
     work.rule = load_rule(target, classifier.labels, classes)
+    check_ids(work.rule, _ids(rows))
     return work
+
+
+def _ids(rows: datasets.Dataset) -> list[str]:
+    """Errors: UserError for an image id that comes twice: records, draws and pictures go by it."""
+    if "image_id" not in rows.column_names:
+        return [str(position) for position in range(len(rows))]
+    ids = [str(image_id) for image_id in rows["image_id"]]
+    if len(set(ids)) < len(ids):
+        twice, times = Counter(ids).most_common(1)[0]
+        raise UserError(f"the image id {twice} comes {times} times; every sample needs an id of its own")
+    return ids
 
 
 def _classes(work: Work) -> int:

@@ -96,12 +96,12 @@ def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, "image x7 cannot be read"),
+        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, "image x7: the image cannot be read"),
         (
             {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
-            "9 x 8 but the image 9 x 9",
+            "image x7: the mask is 9 x 8, the image 9 x 9",
         ),
-        ({"image": "missing.jpg", "image_id": "x7"}, "image x7 cannot be read"),
+        ({"image": "missing.jpg", "image_id": "x7"}, "image x7: the image cannot be read"),
     ],
 )
 def test_bad_rows_are_named(row, words):
@@ -256,3 +256,50 @@ def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
 def test_an_unknown_layer_names_the_nearest():
     with pytest.raises(UserError, match="did you mean layer4"):
         load_classifier(models.resnet18(num_classes=2), layer="layer5", device="cpu")
+
+
+def test_a_network_whose_features_end_with_their_channels_has_no_cam_layer():
+    """Swin computes in (B, h, w, C): its last feature map is not one that Grad-CAM could read."""
+    import timm
+
+    model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=3, depths=(1, 1, 1, 1), embed_dim=24)
+    with pytest.raises(UserError, match="no convolutional block"):
+        load_classifier(model, device="cpu").cam_layer(torch.rand(1, 3, 224, 224))
+
+
+def test_the_activation_of_a_checkpoint_is_part_of_its_digest(tmp_path):
+    relu = load_classifier(checkpoint(tmp_path / "a"), device="cpu")
+    gelu = checkpoint(tmp_path / "b", hidden_act="gelu")
+    (tmp_path / "b" / "model.safetensors").write_bytes((tmp_path / "a" / "model.safetensors").read_bytes())
+    assert relu.digest != load_classifier(gelu, device="cpu").digest
+    assert relu.digest == load_classifier(str(tmp_path / "a"), device="cpu").digest
+
+
+def test_damaged_weights_are_one_line(tmp_path):
+    path = checkpoint(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(UserError, match="no loadable image classifier"):
+        load_classifier(path, device="cpu")
+
+
+@pytest.mark.parametrize("values", [(0, 1), (0, 255)])
+def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
+    mask = np.full((8, 8), values[0], np.uint8)
+    mask[2:4] = values[1]
+    batch = load_classifier(small(), device="cpu").prepare([{"image": Image.new("RGB", (8, 8)), "mask": mask}])
+    assert batch.masks[0].sum() == 16
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        None,
+        np.zeros((4, 4, 3), np.float32),
+        7,
+        {"bytes": b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "path": None},
+    ],
+)
+def test_what_is_no_picture_is_refused_and_postscript_is_never_run(image):
+    with pytest.raises(UserError, match="image x: the image cannot be read"):
+        load_classifier(small(), device="cpu").prepare([{"image": image, "image_id": "x"}])

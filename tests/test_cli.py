@@ -62,7 +62,7 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(rooms.load("push_scripts", "list"), "main", stop)
     assert main(["list"]) == 130
-    assert "goes on where it stopped" in capsys.readouterr().err
+    assert "start the same command again to go on" in capsys.readouterr().err
 
 
 def test_list_as_text_and_as_json(capsys):

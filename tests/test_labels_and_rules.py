@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from saliency_bench.errors import UserError
-from saliency_bench.labels import match
+from saliency_bench.labels import index_of, match
 from saliency_bench.target_rules import Sides, load_rule, stack
 
 MODEL = ["tabby cat", "Siamese_Cat", "beagle", "pug"]
@@ -90,3 +90,23 @@ def test_bad_target_files(tmp_path, content, words):
 def test_an_unknown_rule_names_the_rules():
     with pytest.raises(UserError, match=r"label, predicted, contrast:second"):
         load_rule("lable", MODEL, 4)
+
+
+def test_a_name_goes_before_a_number_and_doubles_are_refused():
+    assert index_of("1", ["3", "0", "2", "1"], 4) == 3
+    assert index_of(1, ["3", "0", "2", "1"], 4) == 1
+    with pytest.raises(UserError, match="unknown class"):
+        index_of("²", None, 4)
+    with pytest.raises(UserError, match="several classes called crane: 1, 3"):
+        index_of("crane", ["x", "crane", "y", "crane"], 4)
+    with pytest.raises(UserError, match="several classes called crane"):
+        match(["crane"], ["x", "crane", "y", "crane"], 4, None)
+
+
+def test_files_that_are_no_text_are_one_line(tmp_path):
+    file = tmp_path / "binary"
+    file.write_bytes(bytes(range(128, 256)))
+    with pytest.raises(UserError, match="cannot be read as JSON"):
+        match(["cat"], MODEL, 4, file)
+    with pytest.raises(UserError, match="cannot be read as CSV"):
+        load_rule(str(file), MODEL, 4)

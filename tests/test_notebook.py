@@ -22,3 +22,5 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     # What the text claims: a map that looks at the network beats noise on the network's own score.
     by_name = {line.split()[0]: line for line in printed.splitlines() if "[" in line}
     assert set(by_name) >= {"gradcam", "random", "centre", "rise:masks=100"}
+    miou = {name: float(line.split()[1]) for name, line in by_name.items()}
+    assert miou["gradcam"] > miou["random"]

@@ -265,8 +265,8 @@ def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, tmp_path, 
     result = go(tmp_path / "run", data, resnet, limit=None)
     assert {cell["n"] for cell in result.summary["cells"]} == {10}
     assert sum(result.summary["faults"].values()) == 12
-    assert any("cannot be read as a picture" in reason for reason in result.summary["faults"])
-    assert any("the mask of image" in reason and "is 5 x 6" in reason for reason in result.summary["faults"])
+    assert any("the image cannot be read" in reason for reason in result.summary["faults"])
+    assert any("the mask is 5 x 6" in reason for reason in result.summary["faults"])
     assert result.summary["model"]["accuracy"]["n"] == 10
     assert result.report.exists()
     line = [
@@ -395,3 +395,105 @@ def test_a_folder_that_holds_something_else_is_refused(done, shapes, resnet, tmp
     with pytest.raises(UserError, match="is not a run"):
         go(tmp_path, shapes, resnet)
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def scaled(factor):
+    def own(classifier, images, target):
+        return factor * images.mean(dim=1)
+
+    return own
+
+
+def test_functions_that_share_their_source_but_not_what_they_hold_are_different_explainers(shapes, resnet, tmp_path):
+    both = go(tmp_path / "both", shapes, resnet, explainers=[scaled(1.0), scaled(-1.0)], metrics=["saliency_miou"])
+    alone = go(tmp_path / "alone", shapes, resnet, explainers=[scaled(-1.0)], metrics=["saliency_miou"])
+    first, second = both.summary["cells"]
+    assert first["cell_id"] != second["cell_id"]
+    assert first["value"] != second["value"] == alone.summary["cells"][0]["value"]
+    assert second["cell_id"] == alone.summary["cells"][0]["cell_id"]
+
+
+def test_what_cannot_be_hashed_is_never_taken_for_done(shapes, resnet, tmp_path):
+    """Two objects of one class that hold what cannot be pickled."""
+
+    class Own:
+        def __init__(self, factor):
+            self.work = lambda images: factor * images.mean(dim=1)
+
+        def __call__(self, classifier, images, target):
+            return self.work(images)
+
+    first = go(tmp_path / "run", shapes, resnet, explainers=[Own(1.0)], metrics=["saliency_miou"]).summary["cells"]
+    both = go(tmp_path / "run", shapes, resnet, explainers=[Own(-1.0)], metrics=["saliency_miou"]).summary["cells"]
+    assert len(both) == 2
+    assert both[0]["value"] == first[0]["value"] != both[1]["value"]
+
+
+def test_the_layer_is_part_of_the_identity(shapes, resnet, tmp_path):
+    def cells(layer):
+        model = sb.load_classifier(resnet, layer=layer, device="cpu")
+        return sb.run(
+            dataset=str(shapes), model=model, explainers="gradcam", metrics="saliency_miou", out=tmp_path / str(layer),
+            limit=8, device="cpu", progress=False,
+        ).summary["cells"]  # fmt: skip
+
+    assert cells("resnet.encoder.stages.0")[0]["cell_id"] != cells("resnet.encoder.stages.1")[0]["cell_id"]
+
+
+def test_an_explainer_that_raised_once_is_tried_again(shapes, resnet, tmp_path):
+    failing.calls = 1  # the first call fails
+    first = go(tmp_path / "run", shapes, resnet, explainers=[failing], metrics=["saliency_miou"], limit=8)
+    assert first.summary["cells"][0]["n"] == 0
+    second = go(tmp_path / "run", shapes, resnet, explainers=[failing], metrics=["saliency_miou"], limit=8)
+    assert second.summary["cells"][0]["n"] == 8
+    assert second.summary["faults"] == {}
+
+
+def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in(shapes, resnet, tmp_path, capsys):
+    go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"], limit=3)
+    more = go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"])
+    assert [(cell["explainer"], cell["n"]) for cell in more.summary["cells"]] == [("random", 20)]
+    assert "gradcam by saliency_miou was computed for fewer samples" in capsys.readouterr().err
+    both = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
+    assert {cell["n"] for cell in both.summary["cells"]} == {20}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"explainers": ["rise:p=2"]}, "0 < p <= 1"),
+        ({"explainers": ["rise:p=high"]}, "option p of rise takes float; got 'high'"),
+        ({"explainers": ["gradcam:layer=3"]}, "option layer of gradcam takes text or nothing"),
+        ({"explainers": ["centre:sigma=-1"]}, "must be above 0"),
+        ({"metrics": ["saliency_miou:threshold=2"]}, r"must lie in \[0, 1\]"),
+        ({"metrics": ["saliency_insertion:steps=2.5"]}, "steps of saliency_insertion takes int or nothing"),
+        ({"metrics": ["saliency_pointing_game:ties=all"]}, "neither 'share' nor 'any'"),
+        ({"device": "banana"}, "unknown device 'banana'"),
+        ({"device": "cuda:9"}, "not there"),
+        (
+            {"explainers": [my_own, my_own.__class__(my_own.__code__, globals(), "my_own")]},
+            "same name, options and code",
+        ),
+    ],
+)
+def test_bad_options_leave_no_folder(changes, words, shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=words):
+        go(tmp_path / "run", shapes, resnet, **changes) if "device" not in changes else sb.run(
+            dataset=str(shapes), model=str(resnet), explainers="random", metrics="saliency_miou", out=tmp_path / "run",
+            progress=False, **changes,
+        )  # fmt: skip
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_image_id_that_comes_twice_is_refused(shapes, resnet, tmp_path):
+    dataset = sb.load_dataset(shapes).select([0, 1, 1])
+    dataset.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
+    with pytest.raises(UserError, match="comes 2 times"):
+        go(tmp_path / "run", tmp_path / "data", resnet)
+
+
+def test_a_torn_plan_is_one_line(shapes, resnet, tmp_path):
+    done = go(tmp_path / "run", shapes, resnet, limit=2)
+    (done.folder / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"run\.json cannot be read"):
+        go(tmp_path / "run", shapes, resnet, limit=2)

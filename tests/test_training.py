@@ -122,3 +122,49 @@ def test_bad_input(changes, words, trained, shapes, tmp_path):
     with pytest.raises(UserError, match=words):
         sb.train(**settings | changes, device="cpu", progress=False)
     assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epochs": 0}, "at least 1"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"learning_rate": -1.0}, "above 0"),
+        ({"size": 2}, "too small"),
+        ({"model": "torchvision:resnet18"}, "cannot be saved"),
+        ({"device": "banana"}, "unknown device"),
+    ],
+)
+def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):
+    settings = {"model": ResNetConfig(**CONFIG), "epochs": 1, "size": 32, "device": "cpu"}
+    with pytest.raises(UserError, match=words):
+        sb.train(dataset=str(shapes), out=tmp_path / "x", progress=False, **settings | changes)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_something_in_it_is_refused_before_training(shapes, tmp_path):
+    (tmp_path / "mine").write_text("notes")
+    with pytest.raises(UserError, match="not empty"):
+        go(shapes, tmp_path)
+
+
+def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
+    epoch = training.one_epoch
+    monkeypatch.setattr(
+        training,
+        "one_epoch",
+        lambda *args: (_ for _ in ()).throw(KeyboardInterrupt) if args[4] == last else epoch(*args),
+    )
+    last = training.seed_of(0, "epoch", 1)
+    with pytest.raises(KeyboardInterrupt):
+        go(shapes, tmp_path / "tiny")
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="training with other settings"):
+        go(shapes, tmp_path / "tiny", model=ResNetConfig(**CONFIG | {"hidden_act": "gelu"}))
+
+
+def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    go(shapes, tmp_path / "tiny", epochs=1, limit=32)
+    assert torch.equal(torch.get_rng_state(), before)

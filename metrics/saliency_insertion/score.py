@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from saliency_bench.perturbation import Curves, area, row_counts
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.perturbation import REFERENCES, Curves, area, row_counts
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = True
@@ -36,8 +37,16 @@ def saliency_insertion(curves: Curves, *, reference: str = "black", steps: int |
 
     Errors: UserError for an unknown reference or steps out of range.
     """
+    check(reference=reference, steps=steps)
     counts = row_counts(curves.height, curves.width, steps)
     values = curves.path("top", reference, counts)
     if reference == "blur":
         values = values - values[:, :1]
     return area(values, counts / counts[-1])
+
+
+def check(*, reference: str, steps: int | None) -> None:
+    if reference not in REFERENCES:
+        raise unknown("reference", reference, REFERENCES)
+    if steps is not None and steps < 1:
+        raise UserError(f"steps of saliency_insertion must be at least 1; got {steps}")

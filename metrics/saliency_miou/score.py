@@ -51,13 +51,19 @@ def saliency_miou_sweep(
 
 
 def _salient(values: np.ndarray, inside: np.ndarray, threshold: float | str, normalised: bool) -> np.ndarray:
+    check(threshold=threshold, normalise=normalised)
     if threshold == "mask_area":
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
+    return values > float(threshold)
+
+
+def check(*, threshold: Any, normalise: bool) -> None:
+    if isinstance(threshold, str) and threshold == "mask_area":
+        return
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
         raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r} (several: saliency_miou_sweep)")
-    if not (0 <= threshold <= 1 if normalised else np.isfinite(threshold)):
+    if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
         raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")
-    return values > float(threshold)
 
 
 def _iou(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ VERSION = 1
 PART = 4096  # maxima whose distances are looked at together
 
 
-def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolerance: int = 0) -> np.ndarray:
+def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolerance: float = 0) -> np.ndarray:
     """Share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
@@ -39,16 +39,20 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
 
     Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
-    if ties not in ("share", "any"):
-        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
-    if isinstance(tolerance, bool) or not tolerance >= 0:
-        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
+    check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)
     maxima = values == values.max(axis=(1, 2), keepdims=True)
     hits = maxima & inside if tolerance < 1 else _near(maxima, inside, tolerance)
     share = np.count_nonzero(hits, axis=(1, 2)) / np.count_nonzero(maxima, axis=(1, 2))
     scores = share if ties == "share" else (share > 0).astype(np.float64)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
+
+
+def check(*, ties: str, tolerance: float) -> None:
+    if ties not in ("share", "any"):
+        raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
+    if isinstance(tolerance, bool) or not tolerance >= 0:
+        raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
 
 
 def _near(maxima: np.ndarray, inside: np.ndarray, tolerance: float) -> np.ndarray:
