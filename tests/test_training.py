@@ -149,13 +149,14 @@ def test_a_folder_with_something_in_it_is_refused_before_training(shapes, tmp_pa
 
 
 def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
-    epoch = training.one_epoch
-    monkeypatch.setattr(
-        training,
-        "one_epoch",
-        lambda *args: (_ for _ in ()).throw(KeyboardInterrupt) if args[4] == last else epoch(*args),
-    )
-    last = training.seed_of(0, "epoch", 1)
+    epoch, last = training.one_epoch, training.seed_of(0, "epoch", 1)
+
+    def stopping(*args):
+        if args[4] == last:
+            raise KeyboardInterrupt
+        return epoch(*args)
+
+    monkeypatch.setattr(training, "one_epoch", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     monkeypatch.undo()
