@@ -159,6 +159,8 @@ def _alone(out: Path) -> Iterator[None]:
     except OSError as error:
         raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
     try:
+        for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
+            stale.unlink()
         yield
     finally:
         lock.release()

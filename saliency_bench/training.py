@@ -193,8 +193,10 @@ def resume(state_file: Path, settings: dict, classifier: Classifier, optimizer) 
 
 def save(out: Path, network, processor, log: dict) -> None:
     """The checkpoint folder, whole or not at all."""
+    for stale in out.parent.iterdir():  # of a training that was killed while it wrote
+        if stale.name.startswith(f".{out.name}.") and stale.name.endswith(".tmp"):
+            shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
     try:
         with checkpoints.quiet():
             network.save_pretrained(temporary)
