@@ -10,6 +10,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+BASELINE = True
 
 
 def centre(classifier: Classifier, images: Images, target: Target, *, sigma: float = 0.25) -> Maps:

@@ -33,13 +33,15 @@ from saliency_bench.types import Images, Maps, Target
 class Explainer:
     """Call it: explainer(classifier, images, target, seeds=None) -> Float (B, H, W).
 
-    `seeds` are one integer per image for what is drawn at random per sample; None means 0 to B-1.
+    `seeds` are one integer per image for what is drawn at random per sample; None means 0 to B-1. A `baseline` does not
+    look at the network (its module says `BASELINE = True`); tables set it apart.
     """
 
     name: str
     function: Callable[..., Maps]
     options: tuple[tuple[str, object], ...] = ()
     version: int | str = 1
+    baseline: bool = False
 
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
@@ -100,7 +102,7 @@ def load_explainer(name: str, **chosen: object) -> Explainer:
     function = getattr(module, name)
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
-    return Explainer(name, function, bound, module.VERSION)
+    return Explainer(name, function, bound, module.VERSION, getattr(module, "BASELINE", False))
 
 
 def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:

@@ -69,7 +69,8 @@ def picture(image: Image.Image) -> str:
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
     buffer = BytesIO()
-    image.save(buffer, format="jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0, optimize=True)
+    # Not `optimize`: it wants the whole file in one buffer, which Pillow makes too small for a picture of noise.
+    image.save(buffer, format="jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 
 

@@ -35,6 +35,7 @@ class Cell:
             "explainer_options": dict(self.explainer.options),
             "explainer_text": str(self.explainer),
             "explainer_version": self.explainer.version,
+            "baseline": self.explainer.baseline,
             "metric": self.metric.name,
             "metric_options": dict(self.metric.options),
             "metric_text": str(self.metric),

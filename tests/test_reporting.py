@@ -43,7 +43,7 @@ def make_run(
     write_json(folder / "run.json", plan)
     work = SimpleNamespace(
         out=folder, dataset="shapes-xai", split="test", rows=ids, names=LABELS, seed=0, batch_size=16,
-        classifier=SimpleNamespace(id="runs/models/small-resnet", revision=None, device="cpu"),
+        classifier=SimpleNamespace(id="runs/models/small-resnet", revision=None, device="cpu", geometry="as it is"),
         rule=SimpleNamespace(name="label"),
     )  # fmt: skip
     summary = summarise(work, len(ids), f"saliency-bench run --dataset shapes-xai --seed {seed}")
@@ -68,6 +68,7 @@ def _cell(explainer: str, metric: str, seed: int) -> dict:
         "cell_id": records.identity(explainer, metric, seed),
         "parts": records.identity(explainer),
         "explainer": explainer.partition(":")[0],
+        "baseline": explainer in ("random", "centre"),
         "explainer_options": {},
         "explainer_text": explainer,
         "explainer_version": 1,
