@@ -165,7 +165,7 @@ def _maps(work: Work, batch: Batch, explainer: Explainer, target: Target) -> tup
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
     seeds = [seed_of(work.seed, image_id, "explain") for image_id in batch.ids]
     try:
-        maps, halved = halving(explainer, work.classifier, batch.images, target, seeds)
+        maps, halved = halving(explainer.seeded(work.seed), work.classifier, batch.images, target, seeds)
         return maps, {}, halved
     except NotFiniteError as error:
         if work.strict:

@@ -16,7 +16,7 @@ import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -56,6 +56,13 @@ class Explainer:
             images = images.clone() if images.is_inference() else images.detach()
             maps = self.function(classifier, images, expand(target, images), **extra, **dict(self.options))
         return self._contract(maps, images)
+
+    def seeded(self, seed: int) -> "Explainer":
+        """With the run's seed for what is drawn once for all samples (RISE's masks), unless the option was chosen."""
+        given = dict(self.options)
+        if given.get("seed", seed) is not None:
+            return self
+        return replace(self, options=tuple(sorted((given | {"seed": seed}).items())))
 
     def _contract(self, maps: Maps, images: Images) -> Maps:
         maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32)

@@ -16,7 +16,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
@@ -89,7 +89,7 @@ def run(
     `out` then holds nothing new but whole parts.
     """
     started, begun = time.time(), time.perf_counter()
-    chosen = dict.fromkeys(_with_seed(as_explainer(explainer), seed) for explainer in _listed(explainers))
+    chosen = dict.fromkeys(as_explainer(explainer) for explainer in _listed(explainers))
     scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
     if len({explainer.identity for explainer in chosen}) < len(chosen):
         raise UserError("two explainers have the same name, options and code; give one of the functions another name")
@@ -164,14 +164,6 @@ def _alone(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _with_seed(explainer: Explainer, seed: int) -> Explainer:
-    """The run's seed is that of what an explainer draws once for all samples (RISE's masks), unless one was chosen."""
-    given = dict(explainer.options)
-    if given.get("seed", 0) is not None:
-        return explainer
-    return replace(explainer, options=tuple(sorted((given | {"seed": seed}).items())))
 
 
 def _claim(work: Work, cells: list[Cell]) -> None:

@@ -497,3 +497,14 @@ def test_a_torn_plan_is_one_line(shapes, resnet, tmp_path):
     (done.folder / "run.json").write_text("{")
     with pytest.raises(UserError, match=r"run\.json cannot be read"):
         go(tmp_path / "run", shapes, resnet, limit=2)
+
+
+def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(shapes, resnet, tmp_path):
+    def value(name, explainer, seed):
+        done = go(tmp_path / name, shapes, resnet, explainers=[explainer], metrics=["saliency_miou"], seed=seed, limit=8)
+        (cell,) = done.summary["cells"]
+        assert cell["explainer_text"] == explainer
+        return cell["value"]
+
+    assert value("a", "rise:masks=20", 3) == value("b", "rise:masks=20,seed=3", 0)
+    assert value("c", "rise:masks=20", 0) == value("d", "rise:masks=20,seed=0", 3) != value("e", "rise:masks=20", 3)
