@@ -501,7 +501,9 @@ def test_a_torn_plan_is_one_line(shapes, resnet, tmp_path):
 
 def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(shapes, resnet, tmp_path):
     def value(name, explainer, seed):
-        done = go(tmp_path / name, shapes, resnet, explainers=[explainer], metrics=["saliency_miou"], seed=seed, limit=8)
+        done = go(
+            tmp_path / name, shapes, resnet, explainers=[explainer], metrics=["saliency_miou"], seed=seed, limit=8
+        )
         (cell,) = done.summary["cells"]
         assert cell["explainer_text"] == explainer
         return cell["value"]
