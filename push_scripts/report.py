@@ -4,7 +4,9 @@ example:
   saliency-bench report runs/first
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
-Reads the folders that `saliency-bench run` wrote; needs neither the model nor the dataset, and no network.
+Of several runs, cells with the same id are shown once, or as a conflict where their scores differ; the first run is
+compared with each other one, sample by sample, and --json prints that too. Reads the folders that `saliency-bench run`
+wrote; needs neither the model nor the dataset, and no network.
 """
 
 import json
@@ -21,14 +23,22 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.reporting import report
-    from saliency_bench.summary import read_json, table
+    from saliency_bench.comparing import compare, lines
+    from saliency_bench.report_data import read_run
+    from saliency_bench.reporting import place, write_page
+    from saliency_bench.summary import table
 
-    page = report(args.runs, args.out)
-    summaries = {folder: read_json(Path(folder) / "summary.json") for folder in args.runs}
+    folders = [Path(folder) for folder in args.runs]
+    path = place(folders, Path(args.out) if args.out else None)
+    runs = [read_run(folder) for folder in folders]
+    comparison = compare(runs)
+    page = write_page(runs, path, comparison)
     if args.json:
-        print(json.dumps({"report": str(page), "runs": summaries}, indent=2))
+        told = {"report": str(page), "runs": dict(zip(args.runs, (run.summary for run in runs), strict=True))}
+        print(json.dumps(told | (comparison.as_dict(args.runs) if len(runs) > 1 else {}), indent=2))
         return
-    for folder, summary in summaries.items():
-        print(f"{folder}\n{table(summary)}\n")
+    for folder, run in zip(args.runs, runs, strict=True):
+        print(f"{folder}\n{table(run.summary)}\n")
+    for line in lines(comparison, args.runs):
+        print(line)
     print(f"report: {page}")

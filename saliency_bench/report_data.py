@@ -67,6 +67,16 @@ class RunData:
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     @cached_property
+    def cell_ids(self) -> frozenset[str]:
+        return frozenset(cell["cell_id"] for cell in self.summary["cells"])
+
+    @property
+    def computed(self) -> int:
+        """Samples that were explained: chunks are computed whole, also the last."""
+        dataset, size = self.summary["dataset"], self.summary["batch_size"]
+        return min(-(-dataset["used"] // size) * size, dataset["samples"])
+
+    @cached_property
     def rows(self) -> list[Row]:
         """In the order of the run, baselines last."""
         found = {

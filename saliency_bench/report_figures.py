@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from saliency_bench.comparing import Pair
 from saliency_bench.report_data import Column, RunData
 from saliency_bench.report_words import interval, number, percent
 
@@ -36,7 +37,9 @@ class Axis:
         first = math.ceil(self.low / step - 1e-9)
         last = math.floor(self.high / step + 1e-9)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
-        return [(self.place(k * step), f"{k * step + 0.0:.{digits}f}") for k in range(first, last + 1)]
+        return [
+            (self.place(k * step), f"{k * step + 0.0:.{digits}f}".replace("-", "−")) for k in range(first, last + 1)
+        ]
 
 
 def axis_of(values: Sequence[float | None], margin: float) -> Axis:
@@ -121,6 +124,37 @@ def _quartiles(values: np.ndarray, axis: Axis) -> dict:
 
 def _share(values: np.ndarray, yes: float) -> dict:
     return {"quartiles": None, "text": percent(float(np.mean(values == yes)) if len(values) else None), "rest": ""}
+
+
+def difference_means(pairs: list[Pair]) -> dict:
+    """Dots and whiskers of the mean differences, and where zero is."""
+    axis = axis_of([0.0, *(end for pair in pairs for end in (pair.mean, pair.low, pair.high))], margin=0.06)
+    rows = [
+        {
+            "name": pair.explainer,
+            "baseline": pair.baseline,
+            "value": axis.place(pair.mean),
+            "low": axis.place(pair.low),
+            "high": axis.place(pair.high),
+        }
+        for pair in pairs
+    ]
+    return {"ticks": axis.ticks, "zero": axis.place(0.0), "rows": rows}
+
+
+def difference_bars(pairs: list[Pair]) -> dict:
+    """Histograms of the samples' differences with zero in the middle; equal samples would dwarf the rest: left out."""
+    widest = max((float(np.abs(pair.differences).max()) for pair in pairs if len(pair.ids)), default=0.0) or 1.0
+    axis = Axis(-widest * 1.02, widest * 1.02)
+    rows = [
+        {
+            "name": pair.explainer,
+            "baseline": pair.baseline,
+            "path": _bars(pair.differences[pair.differences != 0], axis, BINS),
+        }
+        for pair in pairs
+    ]
+    return {"ticks": axis.ticks, "zero": axis.place(0.0), "rows": rows}
 
 
 def agreement(run: RunData) -> dict | None:

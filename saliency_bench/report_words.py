@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from saliency_bench import rooms
+from saliency_bench.comparing import Pair
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.report_data import Column, Row, RunData
@@ -27,6 +28,17 @@ def number(value: float | None) -> str:
 
 def interval(cell: dict) -> str:
     return f"[{number(cell['low'])}, {number(cell['high'])}]" if _has_interval(cell) else ""
+
+
+def signed(value: float | None) -> str:
+    """A difference, with its sign."""
+    if value is None or value != value:
+        return NONE
+    return "0" if value == 0 else ("+" if value > 0 else "−") + number(abs(value))
+
+
+def signed_interval(low: float | None, high: float | None) -> str:
+    return "" if low is None or low != low else f"[{signed(low)}, {signed(high)}]"
 
 
 def percent(value: float | None) -> str:
@@ -154,6 +166,76 @@ def best(run: RunData, column: Column) -> list[Row]:
 
 def _is_number(cell: dict) -> bool:
     return cell["value"] is not None and cell["value"] == cell["value"]
+
+
+def leading(cells: Iterable[dict | None], column: Column) -> float | None:
+    """The best value there is."""
+    values = [cell["value"] for cell in cells if cell and _is_number(cell)]
+    return (max if column.higher_is_better else min)(values) if values else None
+
+
+def faults(run: RunData) -> str:
+    """What went wrong, for a notice; nothing where all went well or an older run did not count."""
+    if not (counted := run.summary.get("faults")):
+        return ""
+    total = sum(counted.values())
+    return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because something went wrong"
+
+
+def part_of(share: float, whole: float | None) -> str:
+    return seconds(share) + (f", {percent(share / whole)}" if whole else "")
+
+
+def settings(run: RunData) -> dict[str, str]:
+    """What one run may have and another not, as a person reads it."""
+    summary = run.summary
+    dataset, model = summary["dataset"], summary["model"]
+    return {
+        "Classifier": short(model["id"]) + (f", revision {model['revision']}" if model["revision"] else ""),
+        "Classifier digest": model["digest"][:8],
+        "Geometry": model["geometry"],
+        "Dataset": f"{short(dataset['id'])}, split {dataset['split']}",
+        "Dataset fingerprint": dataset["fingerprint"][:8],
+        "Maps explain": target(summary["target"]),
+        "Precision": summary["precision"],
+        "Seed": str(summary["seed"]),
+        "Batch size": str(summary["batch_size"]),
+    }
+
+
+# What the name of the key already tells, and the words before a setting that would not be understood alone.
+FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
+PREFIXES = {
+    "Classifier digest": "digest ",
+    "Dataset fingerprint": "dataset ",
+    "Seed": "seed ",
+    "Batch size": "batches of ",
+}
+
+
+def label(run: RunData, differing: list[str]) -> str:
+    """A run among others, by what differs."""
+    known = settings(run)
+    return ", ".join(PREFIXES.get(what, "") + known[what] for what in differing if FOLLOWS.get(what) not in differing)
+
+
+def standings(first: str, second: str, pairs: list[Pair]) -> str:
+    """How often one run is told apart from another, and how many of their cells are the same."""
+    first, second = first.lower(), second.lower()
+    shown = [pair for pair in pairs if not pair.is_same]
+    alike = len(pairs) - len(shown)
+    known = f"{count(alike)} {'cell is' if alike == 1 else 'cells are'} the same in both."
+    if not pairs:
+        return "They share no pair of explainer and metric."
+    if not shown:
+        return known
+    better, worse = (sum(pair.standing == sign for pair in shown) for sign in (1, -1))
+    many = "pair" if len(shown) == 1 else "pairs"
+    said = (
+        f"Of {count(len(shown))} {many} of explainer and metric, {second} scores better than {first} on "
+        f"{count(better)}, worse on {count(worse)}, and cannot be told apart on {count(len(shown) - better - worse)}."
+    )
+    return f"{said} {known}" if alike else said
 
 
 def left_out(run: RunData) -> list[str]:

@@ -9,18 +9,22 @@ from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from PIL import Image
 
 from saliency_bench import records
 from saliency_bench.cli import main
+from saliency_bench.comparing import compare, conflicts, differences, merged
 from saliency_bench.errors import UserError
 from saliency_bench.examples import choose, save_arrays
 from saliency_bench.files import write_json
 from saliency_bench.report_data import RunData, read_run
 from saliency_bench.report_figures import Axis, agreement, axis_of
-from saliency_bench.report_samples import outline
+from saliency_bench.report_samples import outline, picture
 from saliency_bench.report_words import verdict
 from saliency_bench.reporting import report
+from saliency_bench.statistics import bootstrap
 from saliency_bench.summary import read_json, summarise, table
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
@@ -357,8 +361,270 @@ def test_several_runs_side_by_side(folder, tmp_path):
     assert "2 runs side by side" in page
     before = page[: page.index('id="run-1"')]
     for run in (folder, other):
-        for cell in read_json(run / "summary.json")["cells"]:
-            assert f"[{cell['low']:.3f}, {cell['high']:.3f}]" in before
+        summary = read_json(run / "summary.json")
+        for cell in summary["cells"]:
+            interval = f'<span class="interval">[{cell["low"]:.3f}, {cell["high"]:.3f}]</span>'
+            assert re.search(
+                rf'>{cell["value"]:.3f}</span> {re.escape(interval)}\s*<span class="interval">n = ', before
+            )
+        assert f"{100 * summary['model']['accuracy']['value']:.1f}\N{NO-BREAK SPACE}%" in before
+    assert before.count('<span class="tag">best explainer</span>') == 2 * len(METRICS)
+    assert before.count('<span class="tag">best run</span>') == len(METHODS) * len(METRICS)
+    assert "conflict" not in before.lower()
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory) -> Path:
+    """Another run over the same samples, from another model, with a seed of its own."""
+    folder = make_run(tmp_path_factory.mktemp("other"), seed=1, pictures=False)
+    change_summary(folder, lambda summary: (summary.update(seed=1), summary["model"].update(digest="d2")))
+    return folder
+
+
+def change_records(folder: Path, change) -> None:
+    """`change` gets the rows, in their order."""
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    change(rows)
+    records.write(folder / "records.parquet", rows, records.SCHEMA)
+
+
+def slow_differences(first: Path, second: Path) -> list[dict]:
+    """The same, written a second time: rows, dictionaries and one bootstrap after the other."""
+    scores = []
+    for folder in (first, second):
+        read = pq.read_table(folder / "records.parquet").to_pylist()
+        scores.append({(row["explainer"], row["metric"], row["image_id"]): row["value"] for row in read})
+    found = []
+    for cell in read_json(first / "summary.json")["cells"]:
+        here = {key[2]: value for key, value in scores[0].items() if key[:2] == (cell["explainer"], cell["metric"])}
+        there = {key[2]: value for key, value in scores[1].items() if key[:2] == (cell["explainer"], cell["metric"])}
+        both = [i for i in here if here[i] is not None and there.get(i) is not None]
+        gaps = [there[i] - here[i] for i in both]
+        _, low, high = bootstrap(np.array(gaps))
+        up, down = sum(gap > 0 for gap in gaps) / len(gaps), sum(gap < 0 for gap in gaps) / len(gaps)
+        most = sorted((i for i in both if there[i] != here[i]), key=lambda i: -abs(there[i] - here[i]))[:5]
+        found.append(
+            {
+                "explainer": cell["explainer"], "metric": cell["metric"], "n": len(both),
+                "mean": sum(gaps) / len(gaps), "low": low, "high": high,
+                "better": up if cell["higher_is_better"] else down, "worse": down if cell["higher_is_better"] else up,
+                "equal": sum(gap == 0 for gap in gaps) / len(gaps),
+                "largest": [(i, here[i], there[i]) for i in most],
+            }
+        )  # fmt: skip
+    return found
+
+
+def test_differences_agree_with_a_second_writing(copied, other):
+    def turn(summary):
+        for cell in summary["cells"]:
+            cell["higher_is_better"] = cell["metric"] != "saliency_insertion"
+
+    change_summary(copied, turn)
+    found = {(one["explainer"], one["metric"]): one for one in differences(copied, other)}
+    wanted = slow_differences(copied, other)
+    assert len(found) == len(wanted) == len(METHODS) * len(METRICS)
+    for one in wanted:
+        mine = found[one["explainer"], one["metric"]]
+        for key in ("n", "mean", "low", "high", "better", "equal", "worse"):
+            assert mine[key] == pytest.approx(one[key], abs=1e-12), key
+        assert [(entry["image_id"], entry["first"], entry["second"]) for entry in mine["largest"]] == one["largest"]
+    json.dumps(list(found.values()), allow_nan=False)
+
+
+def test_differences_by_hand():
+    """Lower is better: of -0.2, 0 and +0.1 the first is better, the last worse; one more sample is in one run alone."""
+    first, second = (
+        RunData(
+            Path(name),
+            {"cells": [_cell("rise", "saliency_miou", seed) | {"higher_is_better": False, "n": len(ids)}],
+             "dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
+            {}, ids, {records.identity("rise", "saliency_miou", seed): np.array(values)}, {}, {},
+        )
+        for name, seed, ids, values in (
+            ("one", 0, ["a", "b", "c", "d"], [0.5, 0.3, 0.1, 0.9]), ("two", 1, ["c", "b", "a"], [0.2, 0.3, 0.3])
+        )
+    )  # fmt: skip
+    (found,) = differences(first, second)
+    assert (found["n"], found["unpaired"]) == (3, 1)
+    assert found["mean"] == pytest.approx(-0.1 / 3)
+    assert [found[key] for key in ("better", "equal", "worse")] == pytest.approx([1 / 3] * 3)
+    assert [entry["image_id"] for entry in found["largest"]] == ["a", "c"]
+    (back,) = differences(second, first)
+    assert back["mean"] == pytest.approx(0.1 / 3)
+
+
+def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tmp_path):
+    def seeded(summary):
+        for cell in summary["cells"]:
+            if cell["explainer"] == "rise":
+                cell.update(
+                    explainer_options={"masks": 10, "seed": 1}, explainer_text="rise:masks=10,seed=1", parts="s"
+                )
+
+    def unseeded(summary):
+        for cell in summary["cells"]:
+            if cell["explainer"] == "rise":
+                cell.update(explainer_options={"masks": 10, "seed": 0}, explainer_text="rise:masks=10")
+
+    change_summary(copied, unseeded)
+    second = Path(shutil.copytree(other, tmp_path / "other"))
+    change_summary(second, seeded)
+    found = differences(copied, second)
+    assert len(found) == len(METHODS) * len(METRICS)
+    assert {one["explainer"] for one in found} == set(METHODS) - {"rise"} | {"rise:masks=10"}
+
+
+def test_what_cannot_be_compared_is_said(folder, copied, other, tmp_path):
+    change_summary(copied, lambda summary: summary["dataset"].update(fingerprint="f2", id="other-xai"))
+    with pytest.raises(UserError, match="different datasets"):
+        differences(copied, other)
+    page = report([copied, other], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Not compared: they are over different datasets (other-xai with fingerprint f2 and shapes-xai" in page
+    assert "best run" not in page[page.index("<body>") :]
+    with pytest.raises(UserError, match="no-such"):
+        differences(folder, tmp_path / "no-such")
+
+
+def test_differences_are_on_the_page(folder, other, tmp_path):
+    page = report([folder, other], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Every other run is compared with run 1" in page
+    assert "Seed: 0 → 1." in page
+    assert "Of 15 pairs of explainer and metric, run 2 scores better than run 1 on" in page
+    for one in differences(folder, other):
+        assert f'<span class="value">{one["mean"]:+.3f}</span>'.replace("-", "−") in page
+        assert f"[{one['low']:+.3f}, {one['high']:+.3f}]".replace("-", "−") in page
+        for entry in one["largest"]:
+            assert f"<td>{entry['image_id']}</td><td>{entry['first']:.3f}</td><td>{entry['second']:.3f}</td>" in page
+    assert "-0." not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL)
+
+
+def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
+    change_records(copied, lambda rows: rows[0].update(value=rows[0]["value"] * (1 + 5e-6)))
+    comparison = compare([read_run(folder), read_run(other), read_run(copied)])
+    assert [group.name for group in comparison.groups] == ["Runs 1 + 3", "Run 2"]
+    assert comparison.conflicts == []
+    page = report([folder, other, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Runs 1 + 3 agree on the cells they share, and are shown as one." in page
+    assert page.count("Saliency maps of <em>") == 2
+    assert 'role="note"' not in page
+    alone = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Scores by run</h2>" not in alone
+    assert alone.count("Saliency maps of <em>") == 1
+    assert Structure(alone).open == []
+
+
+def test_a_run_grown_from_another_gives_its_cells(tmp_path):
+    """Fewer explainers over all samples, and all explainers over the first ones: each cell from where it has most."""
+    small = make_run(tmp_path / "small", samples=40, methods={"gradcam": 0.5}, pictures=False)
+    large = make_run(tmp_path / "large", samples=20, pictures=False)
+    read = pq.read_table(small / "records.parquet").to_pylist()
+    known = {(row["cell_id"], row["image_id"]): row["value"] for row in read}
+    change_records(
+        large,
+        lambda rows: [row.update(value=known.get((row["cell_id"], row["image_id"]), row["value"])) for row in rows],
+    )
+    runs = [read_run(large), read_run(small)]
+    assert conflicts(*runs) == []
+    (group,) = compare(runs).groups
+    assert group.members == [1, 2]
+    cells = {cell["cell_id"]: cell for cell in group.data.summary["cells"]}
+    assert len(cells) == len(METHODS) * len(METRICS)
+    for cell in cells.values():
+        assert cell["n"] == np.isfinite(group.data.values[cell["cell_id"]]).sum()
+        wide = 40 if cell["explainer"] == "gradcam" else 20
+        assert cell["n"] == (wide if cell["metric"] == "saliency_insertion" else -(-wide * 2 // 3))
+    assert merged(runs[:1]) is runs[0]
+    page = report([large, small], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Run 2: folder small, 3 cells over 40 samples" in page
+
+
+def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
+    def change(rows):
+        rows[0].update(value=rows[0]["value"] + 0.1)
+        rows[1].update(value=rows[1]["value"] * (1 + 2e-5))
+
+    change_records(copied, change)
+    (found,) = conflicts(read_run(folder), read_run(copied))
+    assert (found["explainer"], found["metric"]) == ("gradcam", "saliency_miou")
+    assert (found["samples"], found["of"]) == (2, 40)
+    assert found["largest"]["image_id"] == "sample-00000"
+    assert found["largest"]["second"] == pytest.approx(found["largest"]["first"] + 0.1)
+    page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "Conflict: the same cell, other scores" in page
+    assert page.count('<span class="tag">conflict</span>') == 2
+    assert page.count("as in run 1") == len(METHODS) * len(METRICS) - 1
+    assert "14 cells are the same in both" in page
+    assert [one["samples"] for one in compare([read_run(folder), read_run(folder), read_run(copied)]).conflicts] == [2]
+
+
+def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
+    def lose(rows):
+        rows[0].update(value=None, reason="broken")
+
+    change_records(copied, lose)
+    change_summary(copied, lambda summary: summary["cells"][0].update(n=summary["cells"][0]["n"] - 1))
+    change_summary(copied, lambda summary: summary["cells"][1].update(value=0.9))
+    gap, mean = conflicts(read_run(folder), read_run(copied))
+    assert gap["largest"]["second"] is None
+    assert (mean["samples"], mean["largest"]) == (0, None)
+
+
+def test_faults_are_told_near_the_scores(copied):
+    def faulty(summary):
+        summary.update(faults={"cannot be read: <torn>": 6, "rise raised OverflowError": 1}, halved_chunks=3)
+
+    change_summary(copied, faulty)
+    timings = read_json(copied / "timings.json")
+    write_json(copied / "timings.json", timings | {"waiting_for_data": 0.5})
+    page = page_of(copied)
+    notice = page[page.index('role="note"') : page.index("Classifier accuracy")]
+    assert "7 records have no score because something went wrong" in notice
+    assert "6 records: cannot be read: &lt;torn&gt;" in notice
+    assert "1 record: rise raised OverflowError" in notice
+    assert "<dt>Batches halved for want of memory</dt><dd>3</dd>" in page
+    assert "<dt>Of it waiting for data</dt><dd>0.5 s, 4.0\N{NO-BREAK SPACE}%</dd>" in page
+    assert Structure(page).open == []
+
+
+def test_summaries_of_older_runs_say_nothing_of_faults(copied):
+    change_summary(copied, lambda summary: (summary.pop("faults"), summary.pop("halved_chunks")))
+    page = page_of(copied)
+    assert 'role="note"' not in page
+    assert "halved for want" not in page
+    assert "waiting for data" not in page
+
+
+def test_samples_that_could_not_be_read(copied):
+    """Their records and predictions are empty, even where a picture was kept."""
+    lost = str(read_run(copied).examples["ids"][0])
+    gone = [row["cell_id"] for row in pq.read_table(copied / "records.parquet").to_pylist()
+            if row["image_id"] == lost and row["value"] is not None]  # fmt: skip
+
+    def empty(rows):
+        for row in rows:
+            if row["image_id"] == lost:
+                row.update(prediction=None, target=None, value=None, reason="cannot be read")
+
+    change_records(copied, empty)
+    rows = pq.read_table(copied / "predictions.parquet").to_pylist()
+    for row in rows:
+        if row["image_id"] == lost:
+            row.update(dict.fromkeys(("prediction", "confidence", "correct", "mask_share", "logits")))
+    records.write(copied / "predictions.parquet", rows, records.PREDICTIONS)
+    change_summary(
+        copied,
+        lambda summary: [cell.update(n=cell["n"] - 1) for cell in summary["cells"] if cell["cell_id"] in gone],
+    )
+    page = page_of(copied)
+    assert "classifier says <b>–</b> (–); maps explain <b>–</b>" in page
+    assert "None" not in page
+
+
+def test_pictures_of_noise_are_kept():
+    """Noise does not compress: its file is larger than what an encoder reckons with."""
+    noise = np.random.default_rng(0).integers(0, 256, (224, 224, 3)).astype(np.uint8)
+    assert len(picture(Image.fromarray(noise))) > 50_000
 
 
 @pytest.mark.parametrize("name", ["summary.json", "records.parquet", "predictions.parquet"])
@@ -413,5 +679,16 @@ def test_command(folder, tmp_path, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["report"] == str(page)
     assert told["runs"][str(folder)]["dataset"]["id"] == "shapes-xai"
+    other = make_run(tmp_path / "other", seed=1, pictures=False)
+    both = ["report", str(folder), str(other), "--out", str(page)]
+    assert main(both) == 0
+    assert f"{other} minus {folder}: " in capsys.readouterr().out
+    assert main([*both, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert told["merged"] == [[str(folder)], [str(other)]]
+    assert told["conflicts"] == []
+    (one,) = told["differences"]
+    assert (one["first"], one["second"], one["why_not"]) == ([str(folder)], [str(other)], None)
+    assert one["pairs"] == differences(folder, other)
     assert main(["report", str(tmp_path / "nothing")]) == 2
     assert capsys.readouterr().err.startswith("saliency-bench: error:")
