@@ -28,7 +28,7 @@ def provenance(device: torch.device) -> dict:
         "python": platform.python_version(),
         "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "processor": f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads",
+        "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": platform.system(),
     }
 

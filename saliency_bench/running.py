@@ -160,7 +160,7 @@ def _alone(out: Path) -> Iterator[None]:
         raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
     try:
         for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
-            stale.unlink()
+            stale.unlink(missing_ok=True)
         yield
     finally:
         lock.release()

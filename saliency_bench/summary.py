@@ -1,6 +1,7 @@
 """The summary of a run: one number with its interval per cell, what was left out and why, and with what it was made."""
 
 import json
+from array import array
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -72,13 +73,13 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
     return summary
 
 
-def _by_cell(path: Path) -> tuple[dict[str, list[float]], dict[str, Counter]]:
+def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter]]:
     """{cell: its values}, {cell: how often each reason occurs}."""
-    scores: dict[str, list[float]] = defaultdict(list)
+    scores: dict[str, array] = defaultdict(lambda: array("d"))
     reasons: dict[str, Counter] = defaultdict(Counter)
     for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
         for cell, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            scores[cell] += [] if value is None else [value]
+            scores[cell].extend(() if value is None else (value,))
             if reason is not None:
                 reasons[cell][reason] += 1
     return scores, reasons
@@ -106,7 +107,7 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
 
 
 def _cell(
-    cell: dict, values: list[float], reasons: Counter, passes: dict[str, int], seed: int, metric: Metric | None
+    cell: dict, values: array, reasons: Counter, passes: dict[str, int], seed: int, metric: Metric | None
 ) -> dict:
     aggregate = (metric or load_metric(cell["metric"], **cell["metric_options"])).aggregate
     flat = reasons.pop(records.FLAT, 0)
