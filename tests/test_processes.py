@@ -1,0 +1,189 @@
+"""One process or two, in any order, begun by one and finished by the other: the records are the same, bit for bit."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench import running
+from saliency_bench.summary import read_json
+
+EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
+METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+RECORDS = ("records.parquet", "predictions.parquet")
+RESULTS = (*RECORDS, "summary.json")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """As the processes have that are launched."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(one_thread, shapes, resnet, tmp_path_factory):
+    return in_this_process(tmp_path_factory.mktemp("runs") / "run", shapes, resnet)
+
+
+def in_this_process(out, shapes, resnet, **changes):
+    settings = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 4, "limit": 30}
+    sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings | changes)
+    return out
+
+
+def command(processes, out, shapes, resnet, *words, explainers=EXPLAINERS):
+    """Relative --out, so that the summaries of runs in different folders hold the same command."""
+    launch = (
+        ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes > 1 else []
+    )
+    return [
+        sys.executable, *launch, "-m", "saliency_bench", "run", "--dataset", str(shapes), "--model", str(resnet),
+        "--explainers", *explainers, "--metrics", *METRICS, "--batch-size", "4", "--device", "cpu", "--json",
+        "--out", out.name, *words,
+    ]  # fmt: skip
+
+
+def environment(tmp_path):
+    """Caches of the test's own, as the fixtures of conftest.py give this process."""
+    own = {"HF_DATASETS_CACHE": tmp_path / "caches", "SALIENCY_BENCH_CACHE": tmp_path / "caches"}
+    return (
+        os.environ | {name: str(path) for name, path in own.items()} | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    )
+
+
+def launched(processes, out, shapes, resnet, *words, **changes):
+    out.parent.mkdir(exist_ok=True)
+    done = subprocess.run(
+        command(processes, out, shapes, resnet, *words, **changes),
+        cwd=out.parent, env=environment(out.parent), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+def started(processes, out, shapes, resnet, *words, **changes):
+    out.parent.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command(processes, out, shapes, resnet, *words, **changes),
+        cwd=out.parent, env=environment(out.parent), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def bytes_of(folder, names=RECORDS):
+    return {name: (folder / name).read_bytes() for name in names}
+
+
+def parts(folder):
+    return len(list(folder.glob("parts/*/*.parquet")))
+
+
+def wait_for_parts(folder, enough, process):
+    until = time.monotonic() + 120
+    while parts(folder) < enough:
+        assert process.poll() is None, "the run ended too early"
+        assert time.monotonic() < until
+        time.sleep(0.005)
+
+
+def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_path):
+    found = launched(2, tmp_path / "two" / "run", shapes, resnet, "--limit", "30")
+    assert bytes_of(found) == bytes_of(undisturbed)
+    one, two = (read_json(folder / "summary.json") for folder in (undisturbed, found))
+    told = "command"  # holds --out
+    assert {key: one[key] for key in one if key != told} == {key: two[key] for key in two if key != told}
+
+
+@pytest.mark.parametrize("order", ["reversed", "odd ones first"])
+def test_the_order_of_chunks_changes_nothing(order, undisturbed, shapes, resnet, tmp_path, monkeypatch):
+    ahead, seen = running.ahead, []
+
+    def other(work, numbers, waited):
+        numbers = numbers[::-1] if order == "reversed" else numbers[1::2] + numbers[::2]
+        seen.append(numbers)
+        return ahead(work, numbers, waited)
+
+    monkeypatch.setattr(running, "ahead", other)
+    found = in_this_process(tmp_path / "run", shapes, resnet)
+    assert len(seen) == 2
+    assert all(numbers != sorted(numbers) for numbers in seen)
+    assert bytes_of(found) == bytes_of(undisturbed)
+
+
+def test_a_limit_first_and_more_later_changes_nothing(undisturbed, shapes, resnet, tmp_path):
+    for limit in (3, 17, 30):
+        found = in_this_process(tmp_path / "run", shapes, resnet, limit=limit)
+    assert bytes_of(found) == bytes_of(undisturbed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1), (2, 2)])
+def test_what_some_processes_began_others_finish(first, then, undisturbed, shapes, resnet, tmp_path):
+    out = tmp_path / "here" / "run"
+    launched(first, out, shapes, resnet, "--limit", "13")
+    before = {path: path.stat().st_mtime_ns for path in out.glob("parts/*/*.parquet")}
+    launched(then, out, shapes, resnet, "--limit", "30")
+    assert bytes_of(out) == bytes_of(undisturbed)
+    assert all(path.stat().st_mtime_ns == when for path, when in before.items())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
+def test_what_killed_processes_began_others_finish(first, then, shapes, resnet, tmp_path):
+    slow = [*EXPLAINERS, "rise:masks=3000"]
+    expected = launched(1, tmp_path / "undisturbed" / "run", shapes, resnet, explainers=slow)
+    out = tmp_path / "here" / "run"
+    process = started(first, out, shapes, resnet, explainers=slow)
+    wait_for_parts(out, 11, process)
+    os.killpg(process.pid, signal.SIGKILL)
+    for child in children_of(process.pid):
+        os.kill(child, signal.SIGKILL)
+    process.wait()
+    assert 11 <= parts(out) < parts(expected)
+    launched(then, out, shapes, resnet, explainers=slow)
+    assert bytes_of(out, RESULTS) == bytes_of(expected, RESULTS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_process_that_dies_ends_the_run_which_goes_on_later(rank, shapes, resnet, tmp_path):
+    slow = [*EXPLAINERS, "rise:masks=3000"]
+    expected = launched(1, tmp_path / "undisturbed" / "run", shapes, resnet, explainers=slow)
+    out = tmp_path / "here" / "run"
+    process = started(2, out, shapes, resnet, explainers=slow)
+    wait_for_parts(out, 8, process)
+    (victim,) = (child for child in children_of(process.pid) if f"\0RANK={rank}\0" in environment_of(child))
+    os.kill(victim, signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode != 0
+    assert "Signal 9 (SIGKILL)" in said
+    assert not (out / "summary.json").exists()
+    assert parts(out) < parts(expected)
+    launched(2, out, shapes, resnet, explainers=slow)
+    assert bytes_of(out, RESULTS) == bytes_of(expected, RESULTS)
+
+
+def children_of(pid):
+    """Linux: the processes whose parent is this one."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = status.read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        if int(fields[1]) == pid:
+            found.append(int(status.parent.name))
+    return found
+
+
+def environment_of(pid):
+    return "\0" + Path(f"/proc/{pid}/environ").read_text()
