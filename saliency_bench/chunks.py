@@ -59,7 +59,7 @@ def predict(work: Work, number: int, chunk: Chunk) -> None:
     logits = None
     if chunk.batch is not None:
         with torch.no_grad():
-            logits = work.classifier(chunk.batch.images).float().cpu()
+            logits = work.classifier(chunk.batch.images).cpu()
     place = {position: index for index, position in enumerate(chunk.readable)}
     rows = []
     for position, (image_id, label) in enumerate(chunk.rows):
