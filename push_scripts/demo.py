@@ -39,7 +39,7 @@ def main(args: Namespace) -> None:
 
     if args.batch_size < 1 or (args.limit is not None and args.limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
-    started = time.time()
+    started = time.perf_counter()
     out = Path(args.out)
     dataset, model = out / "shapes-xai", out / "resnet"
     if not dataset.exists():
@@ -57,7 +57,7 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return
-    say(f"\n{result}\n\n95 % bootstrap intervals in brackets; {time.time() - started:.0f} s")
+    say(f"\n{result}\n\n95 % bootstrap intervals in brackets; {time.perf_counter() - started:.0f} s")
     say(f"report: {result.report}")
 
 

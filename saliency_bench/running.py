@@ -15,22 +15,21 @@ import json
 import shlex
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
-from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
 from saliency_bench.chunks import ahead, explain, is_predicted, missing, predict
-from saliency_bench.devices import device_of
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.files import write_json
 from saliency_bench.merging import merge
 from saliency_bench.metric import Metric, load_metric
+from saliency_bench.processes import accelerator_on, agreed
 from saliency_bench.progress import bar
 from saliency_bench.reporting import report
 from saliency_bench.summary import read_json, summarise, table
@@ -95,20 +94,23 @@ def run(
         raise UserError("two explainers have the same name, options and code; give one of the functions another name")
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
-    accelerator = Accelerator(cpu=device_of(device).type == "cpu")
+    accelerator = accelerator_on(device)
     work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict,
                      precision, channels_last)  # fmt: skip
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
     samples = min(limit or len(work.rows), len(work.rows))
     chunks = range(-(-samples // batch_size))
-    mine = chunks[accelerator.process_index :: accelerator.num_processes]
     shown = progress and accelerator.is_local_main_process
 
-    with _alone(work.out) if accelerator.is_main_process else nullcontext():
-        if accelerator.is_main_process:
+    with ExitStack() as held:
+
+        def begin() -> list[int]:
+            held.enter_context(_alone(work.out))
             _claim(work, cells)
-        accelerator.wait_for_everyone()
-        clock = _compute(work, list(mine), cells, shown)
+            return [number for number in chunks if not is_predicted(work, number) or missing(work, number, cells)]
+
+        todo = agreed(accelerator, begin)
+        clock = _compute(work, todo[accelerator.process_index :: accelerator.num_processes], cells, shown)
         accelerator.wait_for_everyone()
         if not accelerator.is_main_process:
             return Run(work.out, {})

@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from safetensors import SafetensorError
 from torch import nn
 
 from saliency_bench import checkpoints
 from saliency_bench.classifier import Classifier
 from saliency_bench.data import class_names, fingerprint, load_dataset
-from saliency_bench.devices import device_of
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_json, write_with
+from saliency_bench.processes import accelerator_on
 from saliency_bench.progress import bar
 from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.summary import read_json
+
+HOLDS_A_MODEL = "{out} already holds a trained model; choose another --out"
 
 
 def train(
@@ -49,8 +51,11 @@ def train(
     training images. A killed training continues at the last whole epoch and ends with the same weights.
     """
     out = Path(out).resolve()
-    _check(out, epochs, batch_size, learning_rate, size, limit)
-    accelerator = Accelerator(cpu=device_of(device).type == "cpu")
+    state_file = out.with_name(out.name + ".training.pt")
+    _check(out, state_file, epochs, batch_size, learning_rate, size, limit)
+    accelerator = accelerator_on(device)
+    if accelerator.num_processes > 1:
+        raise UserError("train works in one process; start it without torchrun or accelerate launch")
     splits = {name: load_dataset(dataset, split=name) for name in ("train", "validation", "test")}
     if limit is not None:
         splits["train"] = splits["train"].select(range(min(limit, len(splits["train"]))))
@@ -70,7 +75,11 @@ def train(
     settings = {"dataset": dataset, "epochs": epochs, "learning_rate": learning_rate, "batch_size": batch_size,
                 "size": size, "seed": seed, "limit": limit, "images": fingerprint(splits["train"]),
                 "start": classifier.digest}  # fmt: skip
-    state_file = out.with_name(out.name + ".training.pt")
+    if (out / "model.safetensors").exists():  # killed between its last rename and the removal of its state
+        if read_json(out / "training_log.json")["settings"] != settings:
+            raise UserError(HOLDS_A_MODEL.format(out=out))
+        state_file.unlink()
+        return out
     best, log = resume(state_file, settings, classifier, optimizer)
     shown = bar(range(len(log), epochs), shown=progress, desc="train", unit="epoch", initial=len(log), total=epochs)
     for epoch in shown:
@@ -91,11 +100,14 @@ def train(
     return out
 
 
-def _check(out: Path, epochs: int, batch_size: int, learning_rate: float, size: int, limit: int | None) -> None:
+def _check(
+    out: Path, state_file: Path, epochs: int, batch_size: int, learning_rate: float, size: int, limit: int | None
+) -> None:
     """Before anything is loaded. Errors: UserError."""
-    if (out / "model.safetensors").exists():
-        raise UserError(f"{out} already holds a trained model; choose another --out")
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    is_model = (out / "model.safetensors").exists()
+    if is_model and not state_file.exists():
+        raise UserError(HOLDS_A_MODEL.format(out=out))
+    if not is_model and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     if min(epochs, batch_size, size, 1 if limit is None else limit) < 1 or not learning_rate > 0:
         raise UserError("--epochs, --batch-size, --size and --limit must be at least 1, --learning-rate above 0")

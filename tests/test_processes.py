@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from filelock import FileLock
 
 import saliency_bench as sb
 from saliency_bench import running
@@ -101,6 +102,32 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
     one, two = (read_json(folder / "summary.json") for folder in (undisturbed, found))
     told = "command"  # holds --out
     assert {key: one[key] for key in one if key != told} == {key: two[key] for key in two if key != told}
+
+
+def test_what_the_main_process_refuses_ends_all_with_one_line(shapes, resnet, tmp_path):
+    out = tmp_path / "run"
+    in_this_process(out, shapes, resnet, limit=4)
+    with FileLock(out / ".lock"):
+        process = started(2, out, shapes, resnet, "--limit", "30")
+        _, said = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert said.count("another run is writing to run") == 1
+
+
+def test_only_what_is_missing_is_dealt_out(shapes, resnet, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    in_this_process(out, shapes, resnet, limit=8)
+    in_this_process(out, shapes, resnet, limit=16, explainers=["gradcam"])
+    seen = []
+
+    def stop(work, mine, cells, shown):
+        seen.append(mine)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(running, "_compute", stop)
+    with pytest.raises(KeyboardInterrupt):
+        in_this_process(out, shapes, resnet)
+    assert seen == [[2, 3, 4, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("order", ["reversed", "odd ones first"])

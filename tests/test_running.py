@@ -1,6 +1,8 @@
 """The whole run on a small network with random weights: what is written, and what is said when something is wrong."""
 
+import itertools
 import json
+import time
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -326,6 +328,16 @@ def test_a_second_run_into_the_same_folder_is_refused_by_name(shapes, resnet, tm
     with FileLock(done.folder / ".lock"), pytest.raises(UserError, match=f"another run is writing to {done.folder}"):
         go(tmp_path / "run", shapes, resnet, limit=2)
     go(tmp_path / "run", shapes, resnet, limit=2)
+
+
+def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monkeypatch):
+    jumps = itertools.cycle([2e9, 0.0, 1e9])
+    monkeypatch.setattr(time, "time", lambda: next(jumps))
+    found = go(tmp_path / "run", shapes, resnet)
+    assert (found.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
+    timings = json.loads((found.folder / "timings.json").read_text())
+    assert 0 < timings["seconds"] < 300
+    assert all(0 <= seconds <= timings["seconds"] for seconds in timings["explainers"].values())
 
 
 def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet, tmp_path, monkeypatch):

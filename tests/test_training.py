@@ -169,3 +169,15 @@ def test_training_leaves_the_callers_random_state_alone(shapes, tmp_path):
     before = torch.get_rng_state()
     go(shapes, tmp_path / "tiny", epochs=1, limit=32)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tmp_path):
+    out, state = tmp_path / "tiny", tmp_path / "tiny.training.pt"
+    go(shapes, out, epochs=1, limit=32)
+    state.write_bytes(b"left over")
+    before = (out / "model.safetensors").stat().st_mtime_ns
+    with pytest.raises(UserError, match="already holds"):
+        go(shapes, out, epochs=2, limit=32)
+    assert go(shapes, out, epochs=1, limit=32) == out
+    assert not state.exists()
+    assert (out / "model.safetensors").stat().st_mtime_ns == before
