@@ -75,7 +75,7 @@ class Attending(TorchFunctionMode):
             return output, self._weights(**kwargs)
         output = self.compute(function, args, kwargs)
         if function is F.linear:
-            self._linear_input = args[0]
+            self._linear_input = args[0] if args else kwargs["input"]
         elif function is F.conv2d:
             self._see_feature_map(output)
         elif function in SOFTMAX and output.ndim > 2:
@@ -213,7 +213,8 @@ def _in_a_row(seen: Attending) -> bool:
 def _in_place(seen: Attending, prefix: int) -> bool:
     """Whether the first, a middle and the last patch token come from the patch at their place, and from no other."""
     first, patches = seen.inputs[0], seen.patches
-    assert first is not None and patches is not None
+    assert first is not None
+    assert patches is not None
     count = math.prod(seen.grid)
     for place in {0, count // 2, count - 1}:
         gradient = _gradient(_mixed(first[:, prefix + place]), patches)
