@@ -78,8 +78,7 @@ class Classifier(nn.Module):
         normalised = (images - self.mean) / self.std
         if self.channels_last:
             normalised = normalised.contiguous(memory_format=torch.channels_last)
-        with self._autocast():
-            output = self.model(normalised)
+        output = self._output(normalised)
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -89,6 +88,19 @@ class Classifier(nn.Module):
             )
         self.passes += len(images)
         return logits.float()
+
+    def _output(self, normalised: Tensor) -> Any:
+        try:
+            with self._autocast():
+                return self.model(normalised)
+        except UserError:
+            raise
+        except (AssertionError, ValueError) as error:  # how transformers, timm and torchvision refuse a size
+            height, width = normalised.shape[2:]
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                f"{self.id} does not take images of {height} x {width} pixels ({reason}); prepare resizes"
+            ) from error
 
     def _autocast(self) -> AbstractContextManager:
         if self.precision == "fp32":
@@ -184,7 +196,7 @@ class Classifier(nn.Module):
         if found is None:
             raise UserError(
                 f"no convolutional block found in {self.id} (a transformer?); name a layer with layer=..., "
-                "or use an explainer that only looks at outputs, say rise"
+                "or use gradcam_vit or gae for a transformer, or an explainer that only looks at outputs, say rise"
             )
         return found
 

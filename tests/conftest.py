@@ -4,6 +4,8 @@ import datasets
 import hypothesis
 import pytest
 import torch
+import transformers as hf
+from torchvision.models import VisionTransformer
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 from saliency_bench import build, rooms
@@ -49,3 +51,52 @@ def resnet(tmp_path_factory):
     ResNetForImageClassification(config).save_pretrained(path)
     ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(path)
     return path
+
+
+SMALL = {
+    "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "image_size": 32, "patch_size": 8, "num_labels": 5,
+}  # fmt: skip
+
+
+def _timm(architecture="vit_small_patch16_224", **options):
+    small = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+    config = hf.TimmWrapperConfig(architecture=architecture, num_labels=5, model_args=small | options)
+    return hf.TimmWrapperForImageClassification(config)
+
+
+TRANSFORMERS = {
+    "vit": lambda: hf.ViTForImageClassification(hf.ViTConfig(**SMALL)),
+    "vit eager": lambda: hf.ViTForImageClassification(hf.ViTConfig(**SMALL, attn_implementation="eager")),
+    "deit": lambda: hf.DeiTForImageClassification(hf.DeiTConfig(**SMALL)),
+    "distilled deit": lambda: hf.DeiTForImageClassificationWithTeacher(hf.DeiTConfig(**SMALL)),
+    "dinov2 with registers": lambda: hf.Dinov2WithRegistersForImageClassification(
+        hf.Dinov2WithRegistersConfig(**SMALL)
+    ),
+    "beit": lambda: hf.BeitForImageClassification(hf.BeitConfig(**SMALL, use_relative_position_bias=True)),
+    "timm": _timm,
+    "timm, distilled": lambda: _timm("deit_small_distilled_patch16_224"),
+    "timm, registers": lambda: _timm(reg_tokens=4, dynamic_img_size=True),
+    "timm, averaged": lambda: _timm(global_pool="avg"),
+    "timm, registers and no class token": lambda: _timm(
+        reg_tokens=4, class_token=False, no_embed_class=True, global_pool="avg", dynamic_img_size=True
+    ),
+    "torchvision": lambda: VisionTransformer(32, 8, 2, 2, 16, 24, num_classes=5),
+}
+
+
+@pytest.fixture(scope="session")
+def vision_transformer():
+    """vision_transformer(name) -> a small network of two blocks with random weights, for 32 x 32 pixels, 5 classes."""
+
+    def make(name):
+        torch.manual_seed(0)
+        model = TRANSFORMERS[name]().eval()
+        for parameter in model.parameters():
+            # Larger than at the start of a training, where attention is all but uniform.
+            if parameter.ndim > 1:
+                torch.nn.init.normal_(parameter, std=0.25)
+        return model
+
+    make.names = list(TRANSFORMERS)
+    return make

@@ -1,0 +1,36 @@
+"""What the explainers that follow attention through the blocks have in common. Matrices are (B, T, T) over the tokens.
+
+Products are kept as R - I: a class token's row reads the same, and small relevance does not drown beside the ones.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from saliency_bench.errors import UserError
+
+
+def check_start(name: str, start: int) -> None:
+    if start < 0:
+        raise UserError(f"start of {name} is the number of a block, from 0; got {start}")
+
+
+def product(steps: Iterable[Tensor]) -> Tensor:
+    """(I + S_n) ... (I + S_1) (I + S_0) - I."""
+    joint: Tensor | None = None
+    for step in steps:
+        joint = step if joint is None else joint + step + step @ joint
+    assert joint is not None
+    return joint
+
+
+def by_row(matrix: Tensor) -> Tensor:
+    """N - I, where N is M + I with each row divided by its sum."""
+    total = matrix.sum(dim=-1, keepdim=True)
+    return (matrix - torch.diag_embed(total[..., 0])) / (1 + total)
+
+
+def positive(gradient: Tensor, matrix: Tensor) -> Tensor:
+    """Mean over heads of relu(gradient x matrix), both (B, heads, T, T)."""
+    return (gradient.float() * matrix.detach().float()).relu().mean(dim=1)

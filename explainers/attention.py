@@ -1,0 +1,27 @@
+"""Attention (P0 5.2.5): where the class token looks in the last block of a vision transformer.
+
+    map = mean over heads of A[class token, patches]
+
+A = softmax(q k^T / sqrt(d)) is the last block's matrix, (B, heads, T, T). A head that reads the distillation token as
+well, or the mean of the patch tokens in place of a class token: the mean of the rows it reads (the patch tokens count
+as one). Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image
+by bilinear interpolation (`align_corners=False`). It has no target: maps of all classes are the same.
+"""
+
+import torch
+
+from saliency_bench.attention import attending
+from saliency_bench.classifier import Classifier
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Maps (B, H, W), in [0, 1]. One forward pass; memory: the matrices of all blocks.
+
+    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    """
+    with torch.no_grad(), attending(classifier, images) as seen:
+        classifier(images)
+    return seen.maps(seen.matrices[-1].float().mean(dim=1), images)

@@ -1,0 +1,38 @@
+"""GAE, generic attention explainability (Chefer et al., 2021, ICCV): relevance that each block adds to the tokens.
+
+    R = I;   for each block:  R = R + mean over heads of relu(d score / d A_l x A_l) R
+
+A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. Rows are not normalised. A
+head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
+the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches), so
+that a target of no weight gives exactly zero. Columns of class, distillation and register tokens are left out. The grid
+of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
+"""
+
+import torch
+
+from saliency_bench.attention import attending
+from saliency_bench.classifier import Classifier
+from saliency_bench.explainers._flow import check_start, positive, product
+from saliency_bench.targets import score
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
+    """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0 (the authors' default as well).
+
+    One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
+    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    """
+    check(start=start)
+    with attending(classifier, images, start) as seen:
+        total = score(classifier(images), target, on).sum()
+    matrices = seen.matrices[start:]
+    gradients = torch.autograd.grad(total, matrices)
+    return seen.maps(product(positive(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)), images)
+
+
+def check(*, start: int, **others: object) -> None:
+    check_start("gae", start)

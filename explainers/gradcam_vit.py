@@ -1,0 +1,35 @@
+"""Grad-CAM on a vision transformer (Chefer et al., 2021, CVPR; P3's "GCV"): the heads' attention as feature maps.
+
+    weight_h = mean over patches of d score / d A_h[class token, patch]      map = mean over heads of weight_h A_h
+
+A is the last block's softmax(q k^T / sqrt(d)), (B, heads, T, T), of which the class token's row over the patches is
+taken. A head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the
+same of each row it reads, then the mean of these rows (the patch tokens count as one). Negative values are cut off if
+and only if no weight of the sample's target is negative, as in gradcam. The grid of patches is enlarged to the image by
+bilinear interpolation (`align_corners=False`); it is not normalised.
+"""
+
+import torch
+
+from saliency_bench.attention import attending, enlarge
+from saliency_bench.classifier import Classifier
+from saliency_bench.targets import score
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:
+    """Maps (B, H, W).
+
+    One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
+    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    """
+    with attending(classifier, images, start=-1) as seen:
+        total = score(classifier(images), target, on).sum()
+    matrix = seen.matrices[-1]
+    (gradient,) = torch.autograd.grad(total, matrix)
+    weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
+    cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
+    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1)
+    return enlarge(torch.where(is_positive, cam.relu(), cam), images)

@@ -1,0 +1,43 @@
+"""Gradient rollout (Barkan et al., 2023; P3's "Rollout"): attention rollout of what raises the score.
+
+    R = N_L ... N_1 N_0        N_l = (mean over heads of relu(d score / d A_l x A_l) + I), each row divided by its sum
+
+A_l is block l's softmax(q k^T / sqrt(d)), (B, heads, T, T); map = R[class token, patches]. The rows of R sum to one. A
+head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
+the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches), so
+that a target of no weight gives exactly zero. Columns of class, distillation and register tokens are left out. The grid
+of patches is enlarged to the image by bilinear interpolation (`align_corners=False`).
+
+Published code leaves out block 0; that is `start=1`. Here all blocks count, as in rollout.
+"""
+
+import torch
+
+from saliency_bench.attention import attending
+from saliency_bench.classifier import Classifier
+from saliency_bench.explainers._flow import by_row, check_start, positive, product
+from saliency_bench.targets import score
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def gradient_rollout(
+    classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit"
+) -> Maps:
+    """Maps (B, H, W), non-negative for a class token. `start`: the first block that counts, from 0.
+
+    One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
+    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    """
+    check(start=start)
+    with attending(classifier, images, start) as seen:
+        total = score(classifier(images), target, on).sum()
+    matrices = seen.matrices[start:]
+    gradients = torch.autograd.grad(total, matrices)
+    weighted = (positive(gradient, matrix) for gradient, matrix in zip(gradients, matrices, strict=True))
+    return seen.maps(product(by_row(matrix) for matrix in weighted), images)
+
+
+def check(*, start: int, **others: object) -> None:
+    check_start("gradient_rollout", start)

@@ -1,0 +1,218 @@
+"""Transformer Attribution (Chefer et al., 2021, CVPR): relevance propagated to every attention, weighted by gradients.
+
+    R = M_L ... M_1 M_0        M_l = mean over heads of relu(d score / d A_l x R(A_l)) + I
+
+A_l is block l's softmax(q k^T / sqrt(d)), (heads, T, T), and R(A_l) the relevance that reaches it from the target's
+weights by layer-wise relevance propagation (alpha = 1, beta = 0); rows are not normalised; map = R[class token,
+patches]. With a / b meaning a / (b + 1e-9), 0 where b = 0, relevance r of an output z is passed on by these rules:
+
+    linear         x_j sum_i [x_j w_ij > 0] w_ij r_i / sum_j' [x_j' w_ij' > 0] x_j' w_ij'     (biases take no part)
+    matrix product half of x * grad(z; x) with r / z coming in, to each of the two factors
+    sum x + y      a = x r / z and b = y r / z, then scaled so that they sum to |sum a| and |sum b| over
+                   |sum a| + |sum b|, times sum r (sums over all tokens and features of one sample)
+    mean           x * grad(z; x) with r / z coming in
+    softmax, normalisation, GELU and other activations, scaling, an added constant: unchanged
+    choosing, joining, reshaping: to where it came from; what is used twice receives the sum
+
+Where the target has weights of both signs, relevance is that of its positive weights less that of its negative ones,
+each propagated by itself (the rule for sums cannot start from weights that cancel). The gradient is that of the score.
+
+A head that reads the distillation token as well, or the mean of the patch tokens in place of a class token: the mean of
+the rows of R - I that it reads (the patch tokens count as one; for a class token's row, I is zero at the patches).
+Columns of class, distillation and register tokens are left out. The grid of patches is enlarged to the image by
+bilinear interpolation (`align_corners=False`).
+
+The authors' rule for sums runs over the whole batch, so that there a map depends on its neighbours; here each image is
+computed alone, forward pass included: the divisions magnify the last bits in which batches of different size differ.
+Their evaluation leaves out block 0; that is `start=1`. Here all blocks count, as in rollout.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from saliency_bench.attention import Attending, attending
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainers._flow import check_start, positive, product
+from saliency_bench.targets import score
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+Inputs = tuple[Tensor, ...]
+Rule = Callable[[Tensor, Inputs, Tensor], Inputs]  # (relevance of the output, inputs, output) -> relevance of inputs
+
+UNCHANGED = {
+    *("softmax", "layer_norm", "rms_norm", "batch_norm", "gelu", "relu", "silu", "tanh", "dropout"),
+    *("add", "radd", "sub", "mul", "rmul", "div", "truediv"),
+}
+ROUTED = {
+    *("getitem", "select", "narrow", "index_select", "chunk", "split", "unbind", "cat", "stack", "get", "contiguous"),
+    *("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "movedim"),
+    *("swapaxes", "to", "float", "double", "bfloat16", "type", "type_as", "clone"),
+}
+ASSIGNED = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.div}  # x += y as x = x + y
+
+
+def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
+    """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0. Relevance always starts at logits.
+
+    One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image;
+    memory: about twice that of a training step for one image.
+    Errors: UserError for a network without attention, whose attention is not from all patches to all patches, or with
+    an operation that no rule is stated for (gated units).
+    """
+    check(start=start)
+    maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]
+    return torch.cat(maps)
+
+
+def check(*, start: int, **others: object) -> None:
+    check_start("tattr", start)
+
+
+def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
+    with attending(classifier, image, start, Propagating, embedded=True) as seen:
+        logits = classifier(image)
+    assert isinstance(seen, Propagating)
+    total = score(logits, weights, on).sum()
+    matrices = seen.matrices[start:]
+    gradients = torch.autograd.grad(total, matrices, retain_graph=True)
+    seen.switch.propagating = True
+    relevance = torch.autograd.grad(logits, matrices, weights.clamp(min=0), retain_graph=True)
+    if (weights < 0).any():
+        against = torch.autograd.grad(logits, matrices, (-weights).clamp(min=0))
+        relevance = tuple(a - b for a, b in zip(relevance, against, strict=True))
+    return seen.maps(product(positive(g, r) for g, r in zip(gradients, relevance, strict=True)), image)
+
+
+@dataclass
+class Switch:
+    propagating: bool = False
+
+
+class Propagating(Attending):
+    """Attending, and the backward pass of what follows the patches gives relevance while `switch.propagating`."""
+
+    def __init__(self, start: int | None = None, embedded: bool = False):
+        super().__init__(start, embedded)
+        self.switch = Switch()
+
+    def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
+        name = function.__name__ if _is_in_place(function.__name__) else function.__name__.strip("_")
+        if not depends or name in ROUTED:
+            return function(*args, **kwargs)
+        if name == "conv2d":  # a later part of the stem that makes the patches, below all that is asked for
+            return function(args[0].detach(), *args[1:], **kwargs)
+        function = ASSIGNED.get(name, function)
+        name = function.__name__.strip("_")
+        rule = self._rule(name, depends, args, kwargs)
+        if rule is not None:
+            inputs = [value for value in args if any(value is one for one in depends)]
+            return Ruled.apply(self.switch, rule, _of(function, args, kwargs), *inputs)
+        output = function(*args, **kwargs)
+        if any(value.requires_grad for value in _tensors(output)):
+            raise UserError(f"tattr has no rule for '{name}', which this model computes with; use gae, or rise")
+        return output  # a shape, a type
+
+    def _rule(self, name: str, depends: list[Tensor], args: tuple, kwargs: dict[str, Any]) -> Rule | None:
+        """The rule of an operation with one or two inputs that depend on the patches; None where none is stated."""
+        leads = len(args) > 0 and args[0] is depends[0]
+        if len(depends) == 2 and leads and args[1] is depends[1]:
+            if name in ("matmul", "bmm"):
+                return _product
+            return _sum if name == "add" and args[0].shape == args[1].shape else None
+        if len(depends) > 1 or not (leads or name in ("add", "mul")):
+            return None
+        if name == "linear":
+            return partial(_linear, args[1] if len(args) > 1 else kwargs["weight"])
+        return _mean if name == "mean" else _unchanged if name in UNCHANGED else None
+
+
+class Ruled(torch.autograd.Function):
+    """function(*inputs), whose backward pass is its gradient's or, while the switch says so, the rule's."""
+
+    @staticmethod
+    def forward(ctx: Any, switch: Switch, rule: Rule, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.switch, ctx.rule = switch, rule
+        with torch.enable_grad():
+            ctx.inputs = tuple(value.detach().requires_grad_() for value in inputs)
+            ctx.output = function(*ctx.inputs)
+        return ctx.output.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        if ctx.switch.propagating:
+            passed = ctx.rule(arriving[0], ctx.inputs, ctx.output)
+        else:
+            passed = torch.autograd.grad(ctx.output, ctx.inputs, arriving[0], retain_graph=True)
+        return None, None, None, *passed
+
+
+def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    return (relevance.to(inputs[0].dtype),)
+
+
+def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    above, below = inputs[0].detach().clamp(min=0), inputs[0].detach().clamp(max=0)
+    raising, lowering = weight.detach().clamp(min=0), weight.detach().clamp(max=0)
+    ratio = _divided(relevance, F.linear(above, raising) + F.linear(below, lowering))
+    return (above * (ratio @ raising) + below * (ratio @ lowering),)
+
+
+def _mean(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    gradients = torch.autograd.grad(output, inputs, _divided(relevance, output.detach()), retain_graph=True)
+    return tuple(value.detach() * gradient for value, gradient in zip(inputs, gradients, strict=True))
+
+
+def _product(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    return tuple(part / 2 for part in _mean(relevance, inputs, output))
+
+
+def _sum(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    ratio = _divided(relevance, output.detach())
+    parts = [value.detach() * ratio for value in inputs]
+    sums = [part.sum() for part in parts]
+    shares = [_divided(one.abs(), sums[0].abs() + sums[1].abs()) * relevance.sum() for one in sums]
+    return tuple(part * _divided(share, one) for part, share, one in zip(parts, shares, sums, strict=True))
+
+
+def _divided(a: Tensor, b: Tensor) -> Tensor:
+    below = b + 1e-9
+    below = torch.where(below == 0, 1e-9, below)
+    return torch.where(b == 0, 0, a / below)
+
+
+def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Callable[..., Tensor]:
+    """The function of those of its arguments that depend on the patches alone; out of place."""
+    kept = kwargs | ({"inplace": False} if "inplace" in kwargs else {})
+    places = [index for index, value in enumerate(args) if isinstance(value, Tensor) and value.requires_grad]
+
+    def of(*inputs: Tensor) -> Tensor:
+        filled = list(args)
+        for index, value in zip(places, inputs, strict=True):
+            filled[index] = value
+        return function(*filled, **kept)
+
+    return of
+
+
+def _is_in_place(name: str) -> bool:
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, dict):
+        yield from _tensors(list(values.values()))
+    elif isinstance(values, list | tuple):
+        for value in values:
+            yield from _tensors(value)
