@@ -15,12 +15,12 @@ from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.fast_forward import fast_forward, pictures_per_pass
 from saliency_bench.seeds import random_bits, seed_of, uniform
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
-PIXELS_PER_PASS = 2**20  # about 20 images of 224 x 224: enough to fill the device, little enough to stay in memory
+VERSION = 2
 
 
 def rise(
@@ -33,26 +33,33 @@ def rise(
     p: float = 0.5,
     on: str = "probability",
     seed: int | None = None,
+    batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; None: the run's, else 0."""
-    check(masks=masks, cells=cells, p=p)
+    """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; None: the run's, else 0.
+
+    batch_size: masks in memory and in one pass; None: about 20 of 224 x 224.
+    """
+    check(masks=masks, cells=cells, p=p, batch_size=batch_size)
     height, width = images.shape[2:]
     grids, rows, columns = bank(masks, cells, p, seed or 0, height, width)
     background = classifier.mean
     total = images.new_zeros(len(images), height * width)
-    step = max(1, PIXELS_PER_PASS // (height * width))
+    step = pictures_per_pass(images, batch_size)
     with torch.no_grad():
+        forward = fast_forward(classifier, images)
         for start in range(0, masks, step):
             part = slice(start, start + step)
             mask = enlarge(grids[part], rows[part], columns[part], height, width).to(images.device)  # (n, 1, H, W)
             for index, image in enumerate(images):
                 seen = background + mask * (image - background)  # (n, 3, H, W)
-                scores = score(classifier(seen), target[index : index + 1], on)  # (n,)
+                scores = score(forward(seen), target[index : index + 1], on)  # (n,)
                 total[index] += scores @ mask.flatten(1)
     return (total / (masks * p)).view(-1, height, width)
 
 
-def check(*, masks: int, cells: int, p: float, **others: object) -> None:
+def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size of rise must be at least 1; got {batch_size}")
     if masks < 1 or cells < 1 or not 0 < p <= 1:
         raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 

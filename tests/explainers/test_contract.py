@@ -10,7 +10,13 @@ from torch import nn
 from saliency_bench import load_classifier, load_explainer, rooms, targets
 
 NAMES = rooms.names("explainers")
-CHEAP = {"rise": {"masks": 60}, "integrated_gradients": {"steps": 8}}
+CHEAP = {
+    "integrated_gradients": {"steps": 8},
+    "lime": {"samples": 60},
+    "occlusion": {"window": 8},
+    "rise": {"masks": 60},
+}
+MEAN_OF_NOTHING = {"scorecam"}  # the softmax of equal scores is uniform, not zero
 NO_TARGET = {"random", "centre"}
 CLASSES = 5
 
@@ -88,7 +94,8 @@ def test_one_row_stands_for_all_a_group_of_one_is_a_class_and_a_contrast_with_it
     single = explainer(classifier, images, targets.one_hot([2], CLASSES))
     assert torch.equal(single, explainer(classifier, images, targets.one_hot([2] * 4, CLASSES)))
     assert torch.equal(single, explainer(classifier, images, targets.group([2], CLASSES)))
-    assert explainer(classifier, images, targets.contrast(3, 3, CLASSES)).abs().max() == 0
+    if name not in MEAN_OF_NOTHING:
+        assert explainer(classifier, images, targets.contrast(3, 3, CLASSES)).abs().max() == 0
 
 
 class Failing(nn.Module):

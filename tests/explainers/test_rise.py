@@ -92,6 +92,21 @@ def test_converges_to_the_enumerated_expectation_on_a_linear_score():
     assert error(4000) < 0.03 * expected.abs().max()
 
 
+@pytest.mark.parametrize("batch_size", [1, 7, 100])
+def test_the_size_of_a_pass_changes_nothing_that_matters(batch_size):
+    classifier = load_classifier(network(), device="cpu")
+    images, target = torch.rand(2, 3, 12, 9), targets.one_hot([0, 2], 3)
+    explainer = load_explainer("rise", masks=23)
+    whole = explainer(classifier, images, target)
+    parts = load_explainer("rise", masks=23, batch_size=batch_size)(classifier, images, target)
+    assert (whole - parts).abs().max() <= 1e-5 * whole.abs().max()
+
+
+def test_a_pass_without_masks_is_refused():
+    with pytest.raises(UserError, match="at least 1"):
+        load_explainer("rise", batch_size=0)
+
+
 @pytest.mark.parametrize("options", [{"masks": 0}, {"cells": 0}, {"p": 0.0}, {"p": 1.5}])
 def test_bad_options(options):
     classifier = load_classifier(network(), device="cpu")

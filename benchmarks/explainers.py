@@ -1,0 +1,289 @@
+"""Each explainer beside the passes that its definition needs, and beside other libraries' version of the same work.
+
+examples:
+  python benchmarks/explainers.py
+  python benchmarks/explainers.py --explainers rise:masks=200 occlusion:window=56,stride=28 gradcam --rounds 5
+  python benchmarks/explainers.py --model transformers:vit --batch 2
+
+The floor is the plain work: as many images as the explainer sends through the network (counted by the classifier),
+through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
+images or to the layer, whichever autograd was seen to be asked for. Ours, the floor and the others take turns in one
+process, so that what else the machine does disturbs all alike; a ratio is the median over the rounds. The last column
+is by how much the process grew at most while explaining.
+"""
+
+import argparse
+import statistics
+import warnings
+from collections.abc import Callable
+from contextlib import contextmanager
+from functools import partial
+from math import ceil
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from saliency_bench import list_explainers, load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import untouched
+from saliency_bench.fast_forward import pictures_per_pass
+from saliency_bench.hooks import detached_at
+
+# So that a round takes seconds; ratios do not depend on it.
+SHORT = {
+    "gradient_shap": {"samples": 10},
+    "integrated_gradients": {"steps": 10},
+    "lime": {"samples": 100},
+    "occlusion": {"window": 56, "stride": 28},
+    "rise": {"masks": 100},
+    "smoothgrad": {"samples": 10},
+}
+ASKED = {"outputs": 0.80, "layer": 1.10, "images": 1.10}  # times the floor
+
+parser = argparse.ArgumentParser(
+    description=__doc__.partition("\n\n")[0],
+    epilog=__doc__.partition("\n\n")[2],
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+)
+parser.add_argument("--model", default="resnet18", help="with random weights: a name of torchvision (default: "
+                    "resnet18), or transformers:TYPE; else what load_classifier takes")  # fmt: skip
+parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: all, with few samples, steps or masks")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images; default: 224")
+parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+parser.add_argument("--precision", default="fp32", help="fp32 (default) or bf16; the floor is always fp32")
+parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
+
+
+def main() -> None:
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(args.threads)
+    classifier = classifier_of(args.model, args.size)
+    images = torch.rand(args.batch, 3, args.size, args.size, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        classes = classifier.eval()(images[:1]).shape[1]
+    labels = torch.arange(args.batch) % classes
+    print(f"{args.model}, {args.batch} images of {args.size}, {args.precision}, {args.rounds} rounds\n")
+    print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>7} {'asked':>6}  / others, MB")
+    for text in args.explainers or list_explainers():
+        try:
+            print(measured(text, classifier, images, labels, classes, args), flush=True)
+        except UserError as error:
+            print(f"{text:<40} {error}")
+
+
+def classifier_of(name: str, size: int):
+    import torchvision
+
+    torch.manual_seed(0)
+    if name in torchvision.models.list_models():
+        return load_classifier(torchvision.models.get_model(name, weights=None), mean=(0.5,) * 3, std=(0.25,) * 3)
+    if name.startswith("transformers:"):
+        from transformers import AutoConfig, AutoModelForImageClassification
+
+        config = AutoConfig.for_model(name.partition(":")[2], image_size=size, num_labels=1000)
+        model = AutoModelForImageClassification.from_config(config, attn_implementation="eager")
+        return load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3)
+    return load_classifier(name)
+
+
+def measured(text: str, classifier, images, labels, classes: int, args) -> str:
+    """One row of the table."""
+    explainer = with_few(text)
+    target = targets.one_hot(labels, classes)
+    found: set[str] = set()
+    before = classifier.passes
+    classifier.computing(args.precision, None)
+    with watched(found, images):
+        explainer(classifier, images, target)
+    grown = growth(lambda: explainer(classifier, images, target))
+    passes = (classifier.passes - before) // 2
+    kind = "images" if "images" in found else "layer" if found else "outputs"
+    works = {"ours": lambda: explainer(classifier, images, target)}
+    if passes:
+        works["floor"] = lambda: floor(classifier, images, target, passes, kind)
+    works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes)
+    seconds = taken(works, classifier, args)
+    ratios = {name: statistics.median(map(ratio, seconds["ours"], seconds[name])) for name in works if name != "ours"}
+    against = f"{ratios.pop('floor'):>7.2f} {ASKED[kind]:>6.2f}" if passes else f"{'-':>7} {'-':>6}"
+    rest = ", ".join(f"{value:.2f} {name}" for name, value in ratios.items())
+    middle = statistics.median(seconds["ours"])
+    return (
+        f"{explainer!s:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest or '-'}, {grown}"
+    )
+
+
+def ratio(one: float, other: float) -> float:
+    return one / other
+
+
+def with_few(text: str):
+    """The explainer of a name; with few samples where no options were written."""
+    name = text.partition(":")[0]
+    known = dict(load_explainer(text).options)
+    few = {} if ":" in text else {key: value for key, value in SHORT.get(name, {}).items() if key in known}
+    return load_explainer(text, **few)
+
+
+def taken(works: dict[str, Callable], classifier, args) -> dict[str, list[float]]:
+    """Seconds of each round, in turns; what is short is repeated until it takes half a second."""
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    repeats = dict.fromkeys(works, 1)
+    for turn in range(-1, args.rounds):  # the first only warms up
+        for name, work in works.items():
+            classifier.computing(args.precision if name == "ours" else "fp32", None)
+            begun = perf_counter()
+            for _ in range(repeats[name]):
+                work()
+            each = (perf_counter() - begun) / repeats[name]
+            repeats[name] = ceil(0.5 / each) if turn < 0 else repeats[name]
+            seconds[name] += [each] if turn >= 0 else []
+    return seconds
+
+
+def floor(classifier, images, target, passes: int, kind: str) -> None:
+    """`passes` images, plainly; without gradients in passes of the size that explainers fill by default."""
+    step = pictures_per_pass(images, None) if kind == "outputs" else len(images)
+    layer = classifier.cam_layer(images[:1]) if kind == "layer" and is_convolutional(classifier, images) else None
+    for start in range(0, passes, step):
+        places = torch.arange(start, min(start + step, passes)) % len(images)
+        plain(classifier, images[places], target[places], kind, layer)
+
+
+def plain(classifier, images, target, kind: str, layer: str | None) -> None:
+    with untouched(classifier):
+        if kind == "outputs":
+            with torch.no_grad():
+                classifier(images)
+        elif layer is not None:
+            with detached_at(classifier.module_named(layer)) as outputs:
+                total = targets.score(classifier(images), target).sum()
+            torch.autograd.grad(total, outputs[-1])
+        else:
+            images = images.clone().requires_grad_()
+            torch.autograd.grad(targets.score(classifier(images), target).sum(), images)
+
+
+def is_convolutional(classifier, images) -> bool:
+    try:
+        return bool(classifier.cam_layer(images[:1]))
+    except UserError:
+        return False
+
+
+@contextmanager
+def watched(found: set[str], images):
+    """Notes whether autograd is asked for gradients of pictures (n, 3, H, W) or of something further on."""
+    grad, backward = torch.autograd.grad, torch.Tensor.backward
+
+    def watching(outputs, inputs, *rest, **options):
+        wanted = [inputs] if isinstance(inputs, torch.Tensor) else inputs
+        found.update("images" if one.shape[1:] == images.shape[1:] else "layer" for one in wanted)
+        return grad(outputs, inputs, *rest, **options)
+
+    def watching_backward(tensor, *rest, **options):
+        found.add("images")
+        return backward(tensor, *rest, **options)
+
+    torch.autograd.grad, torch.Tensor.backward = watching, watching_backward
+    try:
+        yield
+    finally:
+        torch.autograd.grad, torch.Tensor.backward = grad, backward
+
+
+def growth(work: Callable) -> str:
+    """Megabytes by which the process grew at most, where the system tells."""
+    status = Path("/proc/self/status")
+
+    def kilobytes(field: str) -> int:
+        return int(status.read_text().partition(f"{field}:")[2].split()[0])
+
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
+        start = kilobytes("VmRSS")
+        work()
+        return f"{(kilobytes('VmHWM') - start) / 1024:.0f}"
+    except (OSError, IndexError):
+        return "-"
+
+
+def others(name: str, classifier, images, labels, options: dict, passes: int) -> dict[str, Callable]:
+    """{library: the same work}: as many passes, the same layer, on the normalised images and the bare model."""
+    import captum.attr as captum
+    import pytorch_grad_cam
+    from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+
+    model = Bare(classifier)
+    inputs = ((images - classifier.mean) / classifier.std).detach()
+    draws = max(1, passes // len(images))
+    layer = classifier.module_named(classifier.cam_layer(images)) if is_convolutional(classifier, images) else None
+
+    def attribute(method, **settings) -> Callable:
+        return lambda: method.attribute(inputs.clone().requires_grad_(), target=labels, **settings)
+
+    def cam(kind) -> Callable:
+        def work() -> None:
+            with kind(model, [layer]) as method:
+                method.batch_size = 16
+                method(inputs, [ClassifierOutputTarget(int(label)) for label in labels])
+
+        return work
+
+    def superpixels() -> None:
+        found = rooms.load("explainers", "lime").superpixels(images, 4.0, 200.0, 0.2)
+        method = captum.Lime(model, interpretable_model=_ridge())
+        for image, label, mask in zip(inputs, labels, found, strict=True):
+            method.attribute(image[None], target=int(label), feature_mask=mask[None, None], n_samples=draws,
+                             perturbations_per_eval=16)  # fmt: skip
+
+    window, stride = options.get("window"), options.get("stride")
+    windows = {"sliding_window_shapes": (3, window, window), "strides": (3, stride, stride)}
+    smooth = {"nt_samples": draws, "nt_samples_batch_size": 1, "stdevs": 0.15}
+    random = {"n_samples": draws, "stdevs": 0.0, "baselines": torch.zeros_like(inputs)}
+    noise = partial(captum.NoiseTunnel, captum.Saliency(model))
+    known: dict[str, Callable[[], dict[str, Callable]]] = {
+        "gradient": lambda: {"captum": attribute(captum.Saliency(model), abs=False)},
+        "input_x_gradient": lambda: {"captum": attribute(captum.InputXGradient(model))},
+        "guided_backprop": lambda: {"captum": attribute(captum.GuidedBackprop(model))},
+        "integrated_gradients": lambda: {
+            "captum": attribute(captum.IntegratedGradients(model), n_steps=draws, internal_batch_size=len(images))
+        },
+        "smoothgrad": lambda: {"captum": attribute(noise(), nt_type="smoothgrad", **smooth)},
+        "gradient_shap": lambda: {"captum": attribute(captum.GradientShap(model), **random)},
+        "occlusion": lambda: {"captum": attribute(captum.Occlusion(model), baselines=0, **windows)} if window else {},
+        "lime": lambda: {"captum": superpixels},
+    }
+    if layer is not None:
+        known |= {
+            "gradcam": lambda: {
+                "captum": attribute(captum.LayerGradCam(model, layer)),
+                "grad-cam": cam(pytorch_grad_cam.GradCAM),
+            },
+            "gradcam_plus_plus": lambda: {"grad-cam": cam(pytorch_grad_cam.GradCAMPlusPlus)},
+            "scorecam": lambda: {"grad-cam": cam(pytorch_grad_cam.ScoreCAM)},
+        }
+    return known[name]() if name in known else {}
+
+
+def _ridge():
+    from captum._utils.models.linear_model import SkLearnRidge
+
+    return SkLearnRidge(alpha=1.0)
+
+
+class Bare(torch.nn.Module):
+    """The caller's model, normalised images -> logits."""
+
+    def __init__(self, classifier):
+        super().__init__()
+        self.model = classifier.model
+
+    def forward(self, inputs):
+        output = self.model(inputs)
+        return getattr(output, "logits", output)
+
+
+main()

@@ -1,0 +1,119 @@
+"""LIME (Ribeiro et al., 2016; P4): a linear model of the score in terms of which superpixels are shown.
+
+    beta = argmin over (b, beta) of sum_i w_i (score(x_i) - b - z_i . beta)^2 + ridge |beta|^2
+    w_i = exp(-d_i^2 / (2 width^2)),   d_i = 1 - sqrt(|z_i| / S)                map(pixel) = beta of its superpixel
+
+An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S says which of them picture x_i shows,
+each with probability one half, all of them in the first; the others have their mean colour. d_i is the cosine distance
+of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults and the same kernel
+(a square root of exp(-d^2 / width^2)); it rounds nothing off, but draws other z. All samples are solved together, in
+float64. On probabilities by default. Passes per sample: `samples`.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.fast_forward import scores_of
+from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def lime(
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    *,
+    seeds: list[int],
+    samples: int = 1000,
+    kernel_size: float = 4.0,
+    max_dist: float = 200.0,
+    ratio: float = 0.2,
+    width: float = 0.25,
+    ridge: float = 1.0,
+    on: str = "probability",
+    batch_size: int | None = None,
+) -> Maps:
+    """Maps (B, H, W), signed, constant on each superpixel.
+
+    samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab.
+    batch_size: pictures in memory and in one pass; None: about 20 of 224 x 224.
+    Errors: UserError if scikit-image is not installed.
+    """
+    segments = superpixels(images, kernel_size, max_dist, ratio)  # (B, H, W)
+    counts = segments.flatten(1).amax(dim=1) + 1  # (B,)
+    shown = torch.zeros(len(images), samples, int(counts.max()), dtype=torch.bool)
+    for index, (seed, count) in enumerate(zip(seeds, counts.tolist(), strict=True)):
+        shown[index, :, :count] = draws(seed, samples, count)
+    segments, shown, counts = (tensor.to(images.device) for tensor in (segments, shown, counts))
+    filled = mean_coloured(images, segments)
+
+    def switched(which: Tensor, pictures: Tensor) -> Images:
+        kept = shown[which, pictures].gather(1, segments[which].flatten(1)).view(-1, 1, *images.shape[2:])
+        return torch.where(kept, images[which], filled[which])
+
+    scores = scores_of(classifier, images, target, samples, switched, on, batch_size)
+    distance = 1 - (shown.sum(dim=2) / counts[:, None]).double().sqrt()  # (B, samples)
+    weights = torch.exp(-(distance**2) / (2 * width**2))
+    coefficients = fitted(shown.double(), scores.double(), weights, ridge)  # (B, S)
+    return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
+
+
+def check(*, samples: int, width: float, ridge: float, kernel_size: float, batch_size: int | None = None,
+          **others: object) -> None:  # fmt: skip
+    if samples < 1 or not width > 0 or not ridge > 0 or kernel_size < 1:
+        raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size of lime must be at least 1; got {batch_size}")
+    _quickshift()
+
+
+def superpixels(images: Images, kernel_size: float, max_dist: float, ratio: float) -> Tensor:
+    """Int64 (B, H, W): the superpixels of each image, numbered from 0."""
+    quickshift = _quickshift()
+    pictures = images.clamp(0, 1).permute(0, 2, 3, 1).double().cpu().numpy()
+    found = [quickshift(one, kernel_size=kernel_size, max_dist=max_dist, ratio=ratio, rng=42) for one in pictures]
+    return torch.from_numpy(np.stack(found)).long()
+
+
+def _quickshift():
+    try:
+        from skimage.segmentation import quickshift
+    except ModuleNotFoundError as error:
+        raise UserError('lime needs scikit-image for its superpixels: pip install "saliency-bench[lime]"') from error
+    return quickshift
+
+
+def draws(seed: int, samples: int, count: int) -> Tensor:
+    """Bool (samples, count): fair coins, but for the first row, which shows everything."""
+    coins = random_bits(seed_of(seed, "lime"), samples * count) >> np.uint64(63)
+    shown = torch.from_numpy(coins.astype(bool)).view(samples, count)
+    shown[0] = True
+    return shown
+
+
+def mean_coloured(images: Images, segments: Tensor) -> Images:
+    """The images with every superpixel in its mean colour."""
+    index = segments[:, None].flatten(2).expand(-1, 3, -1)  # (B, 3, H*W)
+    sums = images.new_zeros(len(images), 3, int(segments.max()) + 1, dtype=torch.float64)
+    pixels = torch.zeros_like(sums).scatter_add_(2, index, torch.ones_like(index, dtype=torch.float64))
+    sums.scatter_add_(2, index, images.flatten(2).double())
+    return (sums / pixels.clamp_min(1)).gather(2, index).view(images.shape).to(images.dtype)
+
+
+def fitted(shown: Tensor, scores: Tensor, weights: Tensor, ridge: float) -> Tensor:
+    """(B, S): weighted ridge regression with an unpunished intercept, of (B, N, S) on (B, N), weights (B, N).
+
+    The intercept goes away by taking the weighted means off. A column of zeros gets the coefficient 0.
+    """
+    total = weights.sum(dim=1)
+    centred = shown - torch.einsum("bn,bns->bs", weights, shown)[:, None] / total[:, None, None]
+    residual = scores - (weights * scores).sum(dim=1, keepdim=True) / total[:, None]
+    weighted = centred * weights[:, :, None]
+    gram = weighted.transpose(1, 2) @ centred + ridge * torch.eye(shown.shape[2]).to(shown)
+    moments = torch.einsum("bns,bn->bs", weighted, residual)
+    return torch.linalg.solve(gram, moments)

@@ -1,0 +1,70 @@
+"""Occlusion (Zeiler and Fergus, 2014; P1 2.2.1): how far the score drops when a window of the image is covered.
+
+    map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
+
+Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
+1 of them, and the last is cut off at the border (as in Captum, whose mean it also is). What is covered becomes zero
+after normalisation. Passes per sample: one for each window, and one for the image itself.
+"""
+
+import torch
+from torch import Tensor
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.fast_forward import scores_of
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def occlusion(
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    *,
+    window: int | None = None,
+    stride: int | None = None,
+    on: str = "logit",
+    batch_size: int | None = None,
+) -> Maps:
+    """Maps (B, H, W), signed: positive where covering lowers the score.
+
+    window: side in pixels; None: an eighth of the image's shorter side. stride: None: half the window.
+    batch_size: pictures in memory and in one pass; None: about 20 of 224 x 224.
+    Errors: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
+    """
+    height, width = images.shape[2:]
+    window = window or max(1, min(height, width) // 8)
+    stride = stride or max(1, window // 2)
+    if window > min(height, width):
+        raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; take a smaller")
+    check(window=window, stride=stride)
+    rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
+    across = len(columns)
+    covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last covers nothing: the image itself
+
+    def covered(samples: Tensor, pictures: Tensor) -> Images:
+        hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
+        return torch.where(hidden[:, None], classifier.mean, images[samples])
+
+    scores = scores_of(classifier, images, target, len(rows) * across + 1, covered, on, batch_size)
+    drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)
+    down, right = rows.float(), columns.float()
+    return torch.einsum("bij,ih,jw->bhw", drops, down, right) / (down.sum(0)[:, None] * right.sum(0))
+
+
+def check(
+    *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
+) -> None:
+    if any(number is not None and number < 1 for number in (window, stride, batch_size)):
+        raise UserError("window, stride and batch_size of occlusion must be at least 1")
+    if window is not None and stride is not None and stride > window:
+        raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
+
+
+def _spans(length: int, window: int, stride: int) -> Tensor:
+    """Bool (N, length): which positions each of the N windows along one side covers."""
+    starts = stride * torch.arange(-(-(length - window) // stride) + 1)[:, None]
+    positions = torch.arange(length)
+    return (starts <= positions) & (positions < starts + window)

@@ -1,0 +1,70 @@
+"""Score-CAM (Wang et al., 2020; P3): feature maps weighted by the scores of the image seen through each of them.
+
+    M_c = A_c enlarged to the image, min-max to [0, 1]        weight = softmax over c of score(x * M_c)
+    map = sum_c weight_c A_c
+
+A is the output of the last convolutional block, (B, C, h, w). Where a mask is 0 the image becomes zero after
+normalisation; a channel without contrast shows nothing of the image. The paper subtracts the score of a baseline image
+first, which no softmax notices. Negative values of the map are cut off if and only if no weight of the sample's target
+is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself) weights
+all channels alike and gives their mean, not zero.
+
+pytorch-grad-cam enlarges the masks with `align_corners=True` (an option here), adds 1e-8 to the range, enlarges the map
+by OpenCV and applies min-max to it twice. Passes per sample: one for each of the C channels, and one.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.fast_forward import scores_of
+from saliency_bench.hooks import detached_at
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def scorecam(
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    *,
+    layer: str | None = None,
+    align_corners: bool = False,
+    on: str = "logit",
+    batch_size: int | None = None,
+) -> Maps:
+    """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
+
+    align_corners: how masks are enlarged. batch_size: pictures in memory and in one pass; None: about 20 of 224 x 224.
+    Errors: UserError where there is no such layer or it gives another shape.
+    """
+    size = images.shape[2:]
+    layer = layer or classifier.cam_layer(images)
+    with torch.no_grad(), detached_at(classifier.module_named(layer)) as outputs:
+        classifier(images)
+    if not outputs:
+        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
+    activation = outputs[-1].detach()  # (B, C, h, w)
+    if activation.ndim != 4:
+        raise UserError(f"layer {layer} gives {tuple(activation.shape)}; scorecam needs a feature map (B, C, h, w)")
+
+    def masked(samples: Tensor, pictures: Tensor) -> Images:
+        chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)
+        mask = F.interpolate(chosen, size=size, mode="bilinear", align_corners=align_corners)
+        low, high = mask.amin(dim=(2, 3), keepdim=True), mask.amax(dim=(2, 3), keepdim=True)
+        mask = (mask - low) / (high - low).clamp_min(torch.finfo(mask.dtype).tiny)
+        return classifier.mean + mask * (images[samples] - classifier.mean)
+
+    scores = scores_of(classifier, images, target, activation.shape[1], masked, on, batch_size)
+    cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)[:, None]  # (B, 1, h, w)
+    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1, 1)
+    cam = torch.where(is_positive, cam.relu(), cam)
+    return F.interpolate(cam, size=size, mode="bilinear", align_corners=False)[:, 0]
+
+
+def check(*, batch_size: int | None = None, **others: object) -> None:
+    if batch_size is not None and batch_size < 1:
+        raise UserError(f"batch_size of scorecam must be at least 1; got {batch_size}")

@@ -1,0 +1,155 @@
+import builtins
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import Ridge
+from sklearn.metrics import pairwise_distances
+from torch import nn
+
+from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
+
+lime = rooms.load("explainers", "lime")
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 6, 3), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(24, 3),
+    )  # fmt: skip
+
+
+def blocks(*colours, height=12, width=12):
+    """A picture of vertical stripes, each of one colour."""
+    picture = torch.zeros(3, height, width)
+    side = width // len(colours)
+    for index, colour in enumerate(colours):
+        picture[:, :, index * side :] = torch.tensor(colour).view(3, 1, 1)
+    return picture
+
+
+STRIPES = blocks((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+
+
+@pytest.mark.parametrize("on", ["logit", "probability"])
+def test_agrees_with_a_slow_second_writing_of_its_equation(on):
+    """Pictures made one by one, weights by the authors' formula, coefficients by scikit-learn."""
+    classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    images, target, seeds = torch.rand(2, 3, 12, 16), targets.contrast([0, 2], [1, 1], 3), [5, 9]
+    options = {"samples": 80, "kernel_size": 1.0, "max_dist": 3.0, "ratio": 0.1, "width": 0.4, "ridge": 0.7}
+    ours = load_explainer("lime", **options, on=on, batch_size=17)(classifier, images, target, seeds=seeds)
+    segments = lime.superpixels(images, 1.0, 3.0, 0.1).numpy()
+    counts = segments.max(axis=(1, 2)) + 1
+    assert counts.min() > 5
+    assert counts[0] != counts[1]
+    for index, image in enumerate(images):
+        shown = lime.draws(seeds[index], 80, int(counts[index])).numpy()
+        scores = []
+        for row in shown:
+            picture = image.clone()
+            for segment in np.flatnonzero(~row):
+                inside = torch.from_numpy(segments[index] == segment)
+                picture[:, inside] = image[:, inside].mean(dim=1, keepdim=True)
+            with torch.no_grad():
+                logits = classifier(picture[None])[0].double()
+            scores.append(float(((logits if on == "logit" else logits.softmax(0)) * target[index]).sum()))
+        distances = pairwise_distances(shown.astype(float), np.ones((1, counts[index])), metric="cosine").ravel()
+        weights = np.sqrt(np.exp(-(distances**2) / 0.4**2))
+        expected = Ridge(alpha=0.7, fit_intercept=True).fit(shown, scores, sample_weight=weights).coef_
+        actual = [
+            float(ours[index][torch.from_numpy(segments[index] == segment)][0]) for segment in range(len(expected))
+        ]
+        np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5 * np.abs(expected).max())
+
+
+def test_a_linear_reader_of_superpixels_is_found_again():
+    """A score that is linear in what is shown has the drops as its coefficients, up to the small ridge."""
+    reader = torch.zeros(2, 3, 12, 12)
+    reader[0, 0], reader[0, 1] = 1.0, 2.0  # red counts once, green twice
+    head = nn.Linear(432, 2, bias=False)
+    head.weight.data = reader.flatten(1)
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu")
+    image = STRIPES.clone()
+    image[:, ::2] *= 0.5  # so that the mean colour is not the colour itself
+    segments = lime.superpixels(image[None], 1.0, 4.0, 1.0)
+    filled = lime.mean_coloured(image[None], segments)
+    (values,) = load_explainer("lime", kernel_size=1.0, max_dist=4.0, ratio=1.0, ridge=1e-9, on="logit")(
+        classifier, image[None], targets.one_hot([0], 2)
+    )
+    change = ((image - filled[0]) * reader[0]).sum(0)
+    for segment in segments.unique():
+        inside = segments[0] == segment
+        torch.testing.assert_close(values[inside], change[inside].sum().expand(int(inside.sum())), rtol=1e-4, atol=1e-4)
+
+
+def test_two_superpixels_worked_out_by_hand():
+    """z = 11, 10, 01 and 00 with scores 3, 2, 1 and 0 and weights 1: beta = (2, 1) / (1 + ridge), for Gram = I."""
+    shown = torch.tensor([[[1, 1], [1, 0], [0, 1], [0, 0]]]).double()
+    scores, weights = torch.tensor([[3.0, 2.0, 1.0, 0.0]]).double(), torch.ones(1, 4).double()
+    for ridge in (1e-12, 1.0, 3.0):
+        expected = torch.tensor([[2.0, 1.0]]).double() / (1 + ridge)
+        torch.testing.assert_close(lime.fitted(shown, scores, weights, ridge), expected)
+
+
+@settings(max_examples=40)
+@given(st.integers(2, 30), st.integers(1, 12), st.integers(0, 5), st.floats(1e-2, 10), st.integers(0, 2**32 - 1))
+def test_the_batched_solution_is_that_of_scikit_learn(count, pieces, padding, ridge, seed):
+    rng = np.random.default_rng(seed)
+    shown = rng.random((2, count, pieces)) > 0.5
+    scores, weights = rng.normal(size=(2, count)), rng.random((2, count)) + 0.01
+    padded = np.pad(shown, ((0, 0), (0, 0), (0, padding))).astype(float)
+    ours = lime.fitted(*(torch.from_numpy(array) for array in (padded, scores, weights)), ridge).numpy()
+    for index in range(2):
+        model = Ridge(alpha=ridge, solver="cholesky").fit(shown[index], scores[index], sample_weight=weights[index])
+        np.testing.assert_allclose(ours[index, :pieces], model.coef_, rtol=1e-6, atol=1e-9)
+    assert np.abs(ours[:, pieces:]).max(initial=0) == 0
+
+
+def test_the_mean_colour_is_that_of_each_superpixel():
+    segments = torch.arange(6).repeat_interleave(2).view(1, 3, 4)
+    images = torch.rand(1, 3, 3, 4)
+    filled = lime.mean_coloured(images, segments)
+    pairs = images.view(3, 6, 2).mean(dim=2).repeat_interleave(2, dim=1).view(1, 3, 3, 4)
+    torch.testing.assert_close(filled, pairs)
+
+
+def test_draws_are_fair_show_everything_first_and_differ_by_seed():
+    shown = lime.draws(3, 2000, 10)
+    assert shown[0].all()
+    assert shown.float().mean() == pytest.approx(0.5, abs=0.01)
+    assert torch.equal(shown, lime.draws(3, 2000, 10))
+    assert not torch.equal(shown, lime.draws(4, 2000, 10))
+
+
+def test_passes_are_the_samples():
+    classifier = load_classifier(network(), device="cpu")
+    load_explainer("lime", samples=30)(classifier, STRIPES[None].expand(2, -1, -1, -1), targets.one_hot([0], 3))
+    assert classifier.passes == 60
+
+
+def test_a_missing_library_is_one_line(monkeypatch):
+    original = builtins.__import__
+
+    def without(name, *rest):
+        if name.startswith("skimage"):
+            raise ModuleNotFoundError(name)
+        return original(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r'lime needs scikit-image .* pip install "saliency-bench\[lime\]"'):
+        load_explainer("lime")
+
+
+@pytest.mark.parametrize("options", [{"samples": 0}, {"width": 0.0}, {"ridge": 0.0}, {"kernel_size": 0.5}])
+def test_bad_options(options):
+    with pytest.raises(UserError, match="lime needs"):
+        load_explainer("lime", **options)
+
+
+def test_a_pass_without_pictures_is_refused():
+    with pytest.raises(UserError, match="at least 1"):
+        load_explainer("lime", batch_size=0)

@@ -1,0 +1,171 @@
+import cv2
+import numpy as np
+import pytest
+import torch
+import torchvision
+from pytorch_grad_cam import ScoreCAM
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from torch import nn
+from torch.nn import functional as F
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.errors import UserError
+
+MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
+
+
+def small():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 12, 3, stride=2, padding=1),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(48, 4),
+    ).eval()  # fmt: skip
+
+
+class Branched(nn.Module):
+    """A skip connection and functional ReLUs."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.stem, self.body = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.head = nn.Linear(8 * 4, 4)
+
+    def forward(self, x):
+        x = F.relu(self.stem(x))
+        x = F.relu(x + self.body(x))
+        return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
+
+
+def resnet18():
+    torch.manual_seed(2)
+    return torchvision.models.resnet18(weights=None, num_classes=4).eval()
+
+
+NETWORKS = {"small": (small, "4", 20), "branched": (Branched, "body", 20), "resnet18": (resnet18, "layer2", 40)}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_agrees_with_pytorch_grad_cam(name):
+    """It applies min-max twice and enlarges by OpenCV; the same is done to our map before it is enlarged."""
+    make, layer, height = NETWORKS[name]
+    model = make()
+    images, labels = torch.rand(2, 3, height, height + 4), [0, 3]
+    classifier = load_classifier(model, mean=MEAN, std=STD, layer=layer, device="cpu")
+    with ScoreCAM(model, [dict(model.named_modules())[layer]]) as cam:
+        theirs = cam((images - classifier.mean) / classifier.std, [ClassifierOutputTarget(label) for label in labels])
+    shown = []
+    original = F.interpolate
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(F, "interpolate", lambda x, **options: shown.append(x) or original(x, **options))
+        load_explainer("scorecam", align_corners=True)(classifier, images, targets.one_hot(labels, 4))
+    for ours, expected in zip(shown[-1][:, 0].numpy(), theirs, strict=True):
+        ours = (ours - ours.min()) / (ours.max() - ours.min())
+        ours = cv2.resize(ours, (height + 4, height))
+        ours = (ours - ours.min()) / (ours.max() - ours.min())
+        assert np.abs(ours - expected).max() <= 1e-4
+
+
+@pytest.mark.parametrize("on", ["logit", "probability"])
+@pytest.mark.parametrize("align_corners", [False, True])
+def test_agrees_with_a_slow_second_writing_of_its_equation(on, align_corners):
+    model = small()
+    images, target = torch.rand(2, 3, 10, 14), targets.contrast([0, 2], [1, 3], 4)
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
+    ours = load_explainer("scorecam", layer="3", on=on, align_corners=align_corners, batch_size=5)(
+        classifier, images, target
+    )
+    grey = torch.tensor(MEAN).view(3, 1, 1)
+    for index, image in enumerate(images):
+        with torch.no_grad():
+            maps = model[:4]((image[None] - classifier.mean) / classifier.std)[0]  # before the ReLU: signed
+            scores = []
+            for channel in maps:
+                mask = enlarged(channel.numpy(), 10, 14, align_corners)
+                mask = torch.from_numpy((mask - mask.min()) / (mask.max() - mask.min())).float()
+                logits = classifier((grey + mask * (image - grey))[None])[0].double()
+                outputs = logits if on == "logit" else logits.softmax(0)
+                scores.append(float((outputs * target[index]).sum()))
+        weights = np.exp(scores) / np.exp(scores).sum()
+        total = sum(weight * channel.numpy() for weight, channel in zip(weights, maps, strict=True))
+        np.testing.assert_allclose(ours[index].numpy(), enlarged(total, 10, 14, False), rtol=1e-4, atol=1e-6)
+
+
+def enlarged(values, height, width, align_corners):
+    """Bilinear, position by position."""
+    rows, columns = values.shape
+
+    def places(length, cells):
+        for index in range(length):
+            if align_corners:
+                place = index * (cells - 1) / (length - 1)
+            else:
+                place = min(max((index + 0.5) * cells / length - 0.5, 0), cells - 1)
+            yield int(place), min(int(place) + 1, cells - 1), place - int(place)
+
+    out = np.zeros((height, width))
+    for y, (top, below, v) in enumerate(places(height, rows)):
+        for x, (left, right, u) in enumerate(places(width, columns)):
+            upper = (1 - u) * values[top, left] + u * values[top, right]
+            lower = (1 - u) * values[below, left] + u * values[below, right]
+            out[y, x] = (1 - v) * upper + v * lower
+    return out
+
+
+class Halves(nn.Module):
+    """Two channels that are one on the left half and on the right; logit 0 sums the left half's red values."""
+
+    def __init__(self):
+        super().__init__()
+        left = torch.zeros(1, 1, 2, 4)
+        left[..., :2] = 1
+        self.register_buffer("halves", torch.cat([left, 1 - left], dim=1))
+        self.features = nn.Identity()
+
+    def forward(self, x):
+        self.features(self.halves.expand(len(x), -1, -1, -1))
+        reds = x[:, 0]
+        return torch.stack([reds[..., :2].sum((1, 2)), 0 * reds.sum((1, 2))], dim=1)
+
+
+def test_two_channels_worked_out_by_hand():
+    """Seen through the left mask the score is 4, through the right 0: weights e^4 / (e^4 + 1) and 1 / (e^4 + 1)."""
+    classifier = load_classifier(Halves(), layer="features", device="cpu")
+    (values,) = load_explainer("scorecam")(classifier, torch.ones(1, 3, 2, 4), targets.one_hot([0], 2))
+    share = np.exp(4) / (np.exp(4) + 1)
+    expected = [[share, share, 1 - share, 1 - share]] * 2
+    np.testing.assert_allclose(values.numpy(), expected, rtol=1e-5)
+
+
+def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_the_channels():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
+    model[0].weight.data[0] = 0
+    classifier = load_classifier(model, layer="0", device="cpu")
+    images = torch.rand(2, 3, 6, 6)
+    maps = load_explainer("scorecam")(classifier, images, targets.contrast([1], [1], 2))
+    with torch.no_grad():
+        torch.testing.assert_close(maps, model[0](images).mean(dim=1).relu())
+
+
+def test_negative_values_stay_if_the_target_has_a_negative_weight():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
+    classifier = load_classifier(model, layer="0", device="cpu")
+    images, explainer = torch.rand(2, 3, 6, 6) - 0.5, load_explainer("scorecam")
+    assert (explainer(classifier, images, targets.contrast([0], [1], 2)) < 0).any()
+    assert (explainer(classifier, images, targets.one_hot([0], 2)) >= 0).all()
+
+
+def test_passes_are_one_for_each_channel_and_one():
+    classifier = load_classifier(small(), device="cpu")
+    load_explainer("scorecam")(classifier, torch.rand(3, 3, 12, 12), targets.one_hot([0], 4))
+    assert classifier.passes == 3 * (12 + 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"layer": "6"}, "needs a feature map"), ({"layer": "nope"}, "unknown layer"), ({"batch_size": 0}, "at least 1")],
+)
+def test_bad_options(options, words):
+    classifier = load_classifier(small(), device="cpu")
+    with pytest.raises(UserError, match=words):
+        load_explainer("scorecam", **options)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 4))

@@ -1,0 +1,288 @@
+import copy
+import statistics
+from time import perf_counter
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torch.nn import functional as F
+from transformers import ResNetConfig, ResNetForImageClassification
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.fast_forward import PIXELS_PER_PASS, fast_forward, pictures_per_pass, scores_of
+
+
+class Network(nn.Module):
+    """Convolution, batch norm, ReLU, convolution, batch norm; what is done between them is the test's."""
+
+    def __init__(self, **parts: nn.Module):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.norm = nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.second, self.last = nn.Conv2d(6, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+        for name, part in parts.items():
+            self.add_module(name, part)
+        for module in self.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                for name, value in module.state_dict().items():
+                    if name != "num_batches_tracked":
+                        value.uniform_(0.5, 1.5)
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)), inplace=True)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Skipping(Network):
+    def forward(self, x):
+        y = self.first(x)
+        x = F.relu(self.norm(y) + y)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Overwriting(Network):
+    """The ReLU between writes over the convolution's output, and is the same tensor."""
+
+    def forward(self, x):
+        x = self.norm(F.relu(self.first(x), inplace=True))
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Twice(Network):
+    """One convolution with two batch norms in turn, and one batch norm behind both."""
+
+    def forward(self, x):
+        x = self.norm(self.first(x)) + self.last(self.first(x.flip(3)))
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Reading(Network):
+    """The convolution's weights are read by something else as well."""
+
+    def forward(self, x):
+        x = F.relu(self.norm(self.first(x)) * self.first.weight.mean())
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Deciding(Network):
+    """Another way for other pictures: on noise the batch norms are there."""
+
+    def forward(self, x):
+        x = self.first(x)
+        x = F.relu(self.norm(x) if x.std() > 0 else x)
+        return self.head(self.last(self.second(x)).mean(dim=(2, 3)))
+
+
+class Activated(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x).relu()
+
+
+class Layout(nn.Module):
+    """Another result in another memory layout."""
+
+    def forward(self, x):
+        return x * (2 if x.is_contiguous(memory_format=torch.channels_last) else 1)
+
+
+class Uncopied(nn.Module):
+    def forward(self, x):
+        return x
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("no copies of this")
+
+
+def hooked():
+    model = Network()
+    model.first.register_forward_hook(lambda module, inputs, output: output * 2)
+    return model
+
+
+def replaced():
+    model = Network()
+    plain = model.norm.forward
+    model.norm.forward = lambda x: plain(x) + 1
+    return model
+
+
+def classifier_of(model, **options):
+    return load_classifier(model, mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu", **options)
+
+
+def folded(forward) -> list[str]:
+    """Names of the batch norms that are gone from the copy behind `forward`."""
+    twin = forward.__closure__[[*forward.__code__.co_freevars].index("twin")].cell_contents
+    return [name.removeprefix("model.") for name, module in twin.named_modules() if isinstance(module, nn.Identity)]
+
+
+CASES = {
+    "all pairs": (Network, ["norm", "last"]),
+    "an output read twice": (Skipping, ["last"]),
+    "an output written over": (Overwriting, ["last"]),
+    "modules used twice": (Twice, []),
+    "weights read elsewhere": (Reading, ["last"]),
+    "a decision by values": (Deciding, []),
+    "a hook": (hooked, ["last"]),
+    "a replaced method": (replaced, ["last"]),
+    "a subclass": (lambda: Network(norm=Activated(6)), ["last"]),
+    "statistics of the batch": (lambda: Network(norm=nn.BatchNorm2d(6, track_running_stats=False)), ["last"]),
+    "no weights": (lambda: Network(norm=nn.BatchNorm2d(6, affine=False)), ["norm", "last"]),
+    "groups and strides": (lambda: Network(first=nn.Conv2d(3, 6, 3, 2, groups=3)), ["norm", "last"]),
+    "padding by reflection": (
+        lambda: Network(first=nn.Conv2d(3, 6, 3, padding=1, padding_mode="reflect")), ["norm", "last"],
+    ),
+    "a parametrisation": (
+        lambda: Network(first=nn.utils.parametrizations.weight_norm(nn.Conv2d(3, 6, 3))), ["last"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@torch.no_grad()
+def test_what_is_folded_and_that_logits_stay(case):
+    make, expected = CASES[case]
+    classifier = classifier_of(make())
+    images = torch.rand(3, 3, 12, 10)
+    forward = fast_forward(classifier, images)
+    assert folded(forward) == expected
+    torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+def hf_resnet():
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[2, 1], layer_type="basic", num_labels=5)
+    return ResNetForImageClassification(config)
+
+
+@pytest.mark.parametrize(
+    ("make", "count"),
+    [
+        (hf_resnet, 8),
+        (lambda: torchvision.models.resnet18(weights=None), 20),
+        (torchvision.models.mobilenet_v3_small, 34),
+    ],
+    ids=["transformers", "torchvision", "mobilenet"],
+)
+@torch.no_grad()
+def test_every_batch_norm_of_known_networks_is_folded(make, count):
+    classifier = classifier_of(make())
+    images = torch.rand(2, 3, 64, 48)
+    forward = fast_forward(classifier, images)
+    assert len(folded(forward)) == count + sum(isinstance(module, nn.Identity) for module in classifier.modules())
+    torch.testing.assert_close(forward(images), classifier(images), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_callers_classifier_is_left_as_it_was():
+    classifier = classifier_of(Network())
+    before = {
+        name: (value.clone(), value.stride(), value.data_ptr()) for name, value in classifier.state_dict().items()
+    }
+    modules, digest = list(classifier.modules()), classifier.digest
+    forward = fast_forward(classifier, torch.rand(2, 3, 12, 10))
+    assert classifier.passes == 0
+    forward(torch.rand(5, 3, 12, 10))
+    assert classifier.passes == 5
+    after = {name: (value, value.stride(), value.data_ptr()) for name, value in classifier.state_dict().items()}
+    assert all(torch.equal(before[name][0], after[name][0]) for name in before)
+    assert all(before[name][1:] == after[name][1:] for name in before)
+    assert all(one is other for one, other in zip(modules, classifier.modules(), strict=True))
+    del classifier.digest
+    assert classifier.digest == digest
+    assert not classifier.channels_last
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Network(norm=Layout()),
+        lambda: Network(norm=Uncopied()),
+        lambda: nn.Sequential(nn.Conv2d(3, 4, 4), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(252, 3)),
+    ],
+    ids=["other logits", "cannot be copied", "one convolution"],
+)
+@torch.no_grad()
+def test_where_there_is_nothing_to_gain_or_to_trust_the_classifier_itself_runs(make):
+    classifier = classifier_of(make())
+    assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
+
+
+@torch.no_grad()
+def test_logits_of_another_precision_are_the_classifiers():
+    classifier = classifier_of(Network(), precision="bf16")
+    assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
+
+
+@torch.no_grad()
+def test_changed_weights_are_seen():
+    classifier = classifier_of(Network())
+    images = torch.rand(2, 3, 12, 10)
+    fast_forward(classifier, images)
+    classifier.model.norm.running_mean += 1
+    classifier.model.first.weight *= 2
+    torch.testing.assert_close(fast_forward(classifier, images)(images), classifier(images), rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_bits_do_not_depend_on_which_images_came_first():
+    classifier = classifier_of(Network())
+    images = torch.rand(4, 3, 12, 10)
+    first = fast_forward(classifier, images)
+    again = fast_forward(copy.deepcopy(classifier), torch.zeros(1, 3, 12, 10))
+    assert torch.equal(first(images), again(images))
+
+
+def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
+    class Failing(Network):
+        def forward(self, x):
+            raise RuntimeError("on purpose")
+
+    classifier = classifier_of(Failing())
+    with torch.no_grad(), pytest.raises(RuntimeError, match="on purpose"):
+        fast_forward(classifier, torch.rand(1, 3, 12, 10))(torch.rand(1, 3, 12, 10))
+    assert classifier.passes == 0
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 7, 100, None])
+def test_scores_of_many_pictures_in_their_order(batch_size):
+    classifier = classifier_of(Network())
+    images, target = torch.rand(3, 3, 12, 10), targets.contrast([0, 1, 2], [1, 2, 3], 4)
+    largest = 0
+
+    def darker(samples, pictures):
+        nonlocal largest
+        largest = max(largest, len(samples))
+        return images[samples] * (pictures / 5).view(-1, 1, 1, 1)
+
+    scores = scores_of(classifier, images, target, 5, darker, "logit", batch_size)
+    with torch.no_grad():
+        expected = torch.stack([targets.score(classifier(images * (i / 5)), target) for i in range(5)], dim=1)
+    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
+    assert largest == min(batch_size or 15, 15)
+    assert classifier.passes == 15 + 15
+
+
+def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
+    assert pictures_per_pass(torch.zeros(2, 3, 224, 224), None) == PIXELS_PER_PASS // 224**2
+    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), None) == 1
+    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), 3) == 3
+
+
+@pytest.mark.slow
+def test_resnet18_takes_at_most_four_fifths_of_the_plain_time():
+    classifier = classifier_of(torchvision.models.resnet18(weights=None))
+    images, target = torch.rand(1, 3, 224, 224), targets.one_hot([0], 1000)
+    explainer = load_explainer("occlusion", window=56, stride=28)
+    passes = torch.rand(20, 3, 224, 224)
+    ratios = []
+    for _ in range(5):
+        begun = perf_counter()
+        explainer(classifier, images, target)
+        middle = perf_counter()
+        with torch.no_grad():
+            for _ in range(5):
+                classifier(passes[:10])
+        ratios.append((middle - begun) / (perf_counter() - middle))
+    assert statistics.median(ratios) <= 0.80
