@@ -64,7 +64,7 @@ def _is_relu(function: Callable, args: tuple, kwargs: dict) -> bool:
     name = getattr(function, "__name__", "").rstrip("_")
     if name in ("relu", "relu6"):
         return True
-    if name in ("clamp", "clip", "clamp_min", "hardtanh", "threshold"):
-        low = next((kwargs[key] for key in ("min", "min_val", "threshold") if key in kwargs), (*args, None, None)[1])
+    if name in ("clamp", "clip", "clamp_min", "hardtanh"):
+        low = next((kwargs[key] for key in ("min", "min_val") if key in kwargs), (*args, None, None)[1])
         return not isinstance(low, Tensor) and low == 0
     return False

@@ -72,10 +72,6 @@ def images():
     return torch.rand(4, 3, 20, 28, generator=torch.Generator().manual_seed(1))
 
 
-def error_of(ours, theirs):
-    return (ours - theirs).abs().max() / theirs.abs().max()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
     maps = explainer_of(name)(classifier, images, targets.one_hot([0, 1, 2, 3], CLASSES))
@@ -87,7 +83,9 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters(name, classifier, explainer_of):
+def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters(
+    name, classifier, explainer_of, error_of
+):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))
@@ -101,7 +99,7 @@ def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_passes_of_another_size_change_nothing_that_matters(name, classifier, images, explainer_of):
+def test_passes_of_another_size_change_nothing_that_matters(name, classifier, images, explainer_of, error_of):
     explainer = explainer_of(name)
     chosen = dict(explainer.options)
     if "batch_size" not in chosen:
@@ -219,7 +217,9 @@ def test_half_precision_gives_float32_maps_near_those_of_full(name, images, expl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_memory_layout_of_images_and_network_changes_nothing_that_matters(name, classifier, images, explainer_of):
+def test_memory_layout_of_images_and_network_changes_nothing_that_matters(
+    name, classifier, images, explainer_of, error_of
+):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     plain = explainer_of(name)(classifier, images, target)
     last = images.contiguous(memory_format=torch.channels_last)
