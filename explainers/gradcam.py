@@ -7,13 +7,8 @@ the sample's target is negative (a map for "A, not B" keeps what speaks for B). 
 bilinear interpolation (`align_corners=False`); it is not normalised. The backward pass stops at the layer.
 """
 
-import torch
-from torch.nn import functional as F
-
 from saliency_bench.classifier import Classifier
-from saliency_bench.errors import UserError
-from saliency_bench.hooks import detached_at
-from saliency_bench.targets import score
+from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive, enlarged
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -27,16 +22,7 @@ def gradcam(
     Errors: UserError where there is no such layer or it gives another shape.
     """
     layer = layer or classifier.cam_layer(images)
-    with detached_at(classifier.module_named(layer)) as outputs:
-        total = score(classifier(images), target, on).sum()
-    if not outputs:
-        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
-    activation = outputs[-1]  # (B, C, h, w)
-    if activation.ndim != 4:
-        raise UserError(f"layer {layer} gives {tuple(activation.shape)}; gradcam needs a feature map (B, C, h, w)")
-    (gradient,) = torch.autograd.grad(total, activation)
+    activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
-    cam = (weight * activation.detach()).sum(dim=1, keepdim=True)  # (B, 1, h, w)
-    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1, 1)
-    cam = torch.where(is_positive, cam.relu(), cam)
-    return F.interpolate(cam, size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    cam = (weight * activation).sum(dim=1, keepdim=True)  # (B, 1, h, w)
+    return enlarged(cut_if_positive(cam, target), images)

@@ -9,10 +9,11 @@ the path is a polynomial of degree below 2 * steps, else up to the quadrature's 
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.targets import score
+from saliency_bench.explainers._gradients import check_count, summed_gradients
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -26,22 +27,28 @@ def integrated_gradients(
     steps: int = 50,
     baseline: str = "zero",
     on: str = "logit",
+    batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1])."""
-    check(steps=steps, baseline=baseline)
+    """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1]).
+
+    `batch_size`: path points per pass; None: 2^19 pixels, 10 images of 224 x 224.
+    """
+    check(steps=steps, baseline=baseline, batch_size=batch_size)
     start = _baseline(classifier, images, baseline)
+    way = images - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)  # on [-1, 1]
-    mean_gradient = torch.zeros_like(images)
-    for node, weight in zip((nodes + 1) / 2, weights / 2, strict=True):
-        point = (start + float(node) * (images - start)).requires_grad_()
-        (gradient,) = torch.autograd.grad(score(classifier(point), target, on).sum(), point)
-        mean_gradient += float(weight) * gradient
-    return ((images - start) * mean_gradient).sum(dim=1)
+    places = torch.from_numpy((nodes + 1) / 2).to(images).view(-1, 1, 1, 1)
+    factors = torch.from_numpy(weights / 2).to(images).view(-1, 1, 1, 1)
+
+    def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        return start[image] + places[step] * way[image], factors[step]
+
+    mean_gradient = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
+    return (way * mean_gradient).sum(dim=1)
 
 
-def check(*, steps: int, baseline: str, **others: object) -> None:
-    if steps < 1:
-        raise UserError(f"steps of integrated_gradients must be at least 1; got {steps}")
+def check(*, steps: int, baseline: str, batch_size: int | None, **others: object) -> None:
+    check_count("integrated_gradients", "steps", steps, batch_size)
     if baseline not in ("zero", "black", "white"):
         raise UserError(f"baseline '{baseline}' of integrated_gradients is none of: zero, black, white")
 

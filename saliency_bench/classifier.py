@@ -78,7 +78,7 @@ class Classifier(nn.Module):
         normalised = (images - self.mean) / self.std
         if self.channels_last:
             normalised = normalised.contiguous(memory_format=torch.channels_last)
-        output = self._output(normalised)
+        output = self._output(normalised.to(self.dtype))
         logits = getattr(output, "logits", output)
         if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
             shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
@@ -121,6 +121,11 @@ class Classifier(nn.Module):
         self.precision, self.channels_last = precision, channels_last
         self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights: a checkpoint saved in half precision computes in it."""
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
     def device(self) -> torch.device:
@@ -213,16 +218,34 @@ def _structure(model: nn.Module) -> str:
 def last_feature_map(classifier: Classifier, image: Images) -> str | None:
     """Name of the last, outermost module that gives a feature map, if no tokens (B, T, C) come after it."""
     found: str | None = None
+    for name, output in _outputs(classifier, image):
+        if output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
+            found = name if _is_upright(output, image) else None
+        elif output.ndim == 3:
+            found = None
+    return found
+
+
+def feature_maps(classifier: Classifier, images: Images) -> list[tuple[str, torch.Size]]:
+    """Names of the modules that give (B, C, h, w) with h * w > 1, and what shape, in the order in which they end."""
+    outputs = ((name, output) for name, output in _outputs(classifier, images[:1]) if output.ndim == 4)
+    return [
+        (name, output.shape) for name, output in outputs
+        if output.shape[2] * output.shape[3] > 1 and _is_upright(output, images)
+    ]  # fmt: skip
+
+
+def _outputs(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
+    """What modules give in a forward pass of one image, in the order in which they end: tensors without memory.
+
+    Modules that only pool or drop do not count.
+    """
+    found: list[tuple[str, Tensor]] = []
 
     def watch(name: str):
         def hook(module: nn.Module, inputs, output) -> None:
-            nonlocal found
-            if not isinstance(output, Tensor) or type(module).__name__.startswith(_PASSIVE):
-                return
-            if output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
-                found = name if _is_upright(output, image) else None
-            elif output.ndim == 3:
-                found = None
+            if isinstance(output, Tensor) and not type(module).__name__.startswith(_PASSIVE):
+                found.append((name, output.to("meta")))
 
         return hook
 

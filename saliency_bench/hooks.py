@@ -27,3 +27,17 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
         yield outputs
     finally:
         handle.remove()
+
+
+@contextmanager
+def replaced_at(module: nn.Module, value: Tensor) -> Iterator[None]:
+    """Put `value` in the place of a module's output: what follows computes on it, with its batch size."""
+
+    def replace(module: nn.Module, inputs, output: Tensor) -> Tensor:
+        return value.to(output.dtype, copy=True)
+
+    handle = module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,27 +1,36 @@
 """What every explainer must do and must leave alone, for all that are discovered."""
 
+import ast
+import inspect
 import random
+import textwrap
+from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import ViTConfig, ViTForImageClassification
 
 from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
 
 NAMES = rooms.names("explainers")
-CHEAP = {
-    "integrated_gradients": {"steps": 8},
-    "lime": {"samples": 60},
-    "occlusion": {"window": 8},
-    "rise": {"masks": 60},
-}
-MEAN_OF_NOTHING = {"scorecam"}  # the softmax of equal scores is uniform, not zero
-NO_TARGET = {"random", "centre"}
+BASELINES = {name for name in NAMES if getattr(rooms.load("explainers", name), "BASELINE", False)}
 CLASSES = 5
 
 
-def network(seed: int = 0) -> nn.Sequential:
+def reads_target(name):
+    """Whether the function looks at its target at all: attention and its like, by definition, do not."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(rooms.load("explainers", name), name))))
+    return any(isinstance(n, ast.Name) and n.id == "target" and isinstance(n.ctx, ast.Load) for n in ast.walk(tree))
+
+
+WITH_TARGET = [name for name in NAMES if reads_target(name) and name not in BASELINES]
+ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
+
+
+def convolutional(seed: int = 0) -> nn.Sequential:
     torch.manual_seed(seed)
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1),
@@ -36,9 +45,26 @@ def network(seed: int = 0) -> nn.Sequential:
     )
 
 
+def transformer(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    size = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return ViTForImageClassification(ViTConfig(**size, image_size=(20, 28), patch_size=4, num_labels=CLASSES))
+
+
+@cache
+def maker_of(name):
+    """The network an explainer is defined for: convolutional, else a transformer."""
+    try:
+        classifier = load_classifier(convolutional(), device="cpu")
+        load_explainer(name)(classifier, torch.rand(1, 3, 20, 28), targets.one_hot([0], CLASSES))
+    except UserError:
+        return transformer
+    return convolutional
+
+
 @pytest.fixture
-def classifier():
-    return load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+def classifier(name):
+    return load_classifier(maker_of(name)(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
 
 
 @pytest.fixture
@@ -46,21 +72,21 @@ def images():
     return torch.rand(4, 3, 20, 28, generator=torch.Generator().manual_seed(1))
 
 
-def explainer_of(name):
-    return load_explainer(name, **CHEAP.get(name, {}))
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images):
-    maps = explainer_of(name)(classifier, images, targets.one_hot([0, 1, 2, 3], CLASSES))
+def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, images, explainer_of):
+    # A contrast, so that none is cut at zero, which may leave nothing of a random network's map.
+    maps = explainer_of(name)(classifier, images, targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES))
     assert maps.shape == (4, 20, 28)
     assert maps.dtype == torch.float32
     assert torch.isfinite(maps).all()
     assert not maps.requires_grad
+    assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters(name, classifier):
+def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters(
+    name, classifier, explainer_of, error_of
+):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))
@@ -70,11 +96,22 @@ def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters
     alone = torch.cat(
         [explainer(classifier, images[i : i + 1], target[i : i + 1], seeds=[seeds[i]]) for i in range(16)]
     )
-    assert (together - alone).abs().max() <= 1e-5 * together.abs().max()
+    assert error_of(together, alone) <= 1e-5
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_form_of_target(name, classifier, images):
+def test_passes_of_another_size_change_nothing_that_matters(name, classifier, images, explainer_of, error_of):
+    explainer = explainer_of(name)
+    chosen = dict(explainer.options)
+    if "batch_size" not in chosen:
+        return
+    target = targets.one_hot([0, 1, 2, 3], CLASSES)
+    small = load_explainer(name, **(chosen | {"batch_size": 3}))(classifier, images, target)
+    assert error_of(small, explainer(classifier, images, target)) <= 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form_of_target(name, classifier, images, explainer_of):
     forms = {
         "class": targets.one_hot([0, 1, 2, 3], CLASSES),
         "contrast": targets.contrast([0, 1, 2, 3], [1, 2, 3, 4], CLASSES),
@@ -84,32 +121,38 @@ def test_every_form_of_target(name, classifier, images):
     }
     maps = {form: explainer_of(name)(classifier, images, target) for form, target in forms.items()}
     assert all(values.shape == (4, 20, 28) for values in maps.values())
-    if name not in NO_TARGET:
+    if name in WITH_TARGET:
         assert len({values.numpy().tobytes() for values in maps.values()}) == len(forms)
+    elif name not in BASELINES:
+        assert len({values.numpy().tobytes() for values in maps.values()}) == 1
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - NO_TARGET))
-def test_one_row_stands_for_all_a_group_of_one_is_a_class_and_a_contrast_with_itself_is_zero(name, classifier, images):
+@pytest.mark.parametrize("name", WITH_TARGET)
+def test_one_row_stands_for_all_and_a_group_of_one_is_a_class(name, classifier, images, explainer_of):
     explainer = explainer_of(name)
     single = explainer(classifier, images, targets.one_hot([2], CLASSES))
     assert torch.equal(single, explainer(classifier, images, targets.one_hot([2] * 4, CLASSES)))
     assert torch.equal(single, explainer(classifier, images, targets.group([2], CLASSES)))
-    if name not in MEAN_OF_NOTHING:
-        assert explainer(classifier, images, targets.contrast(3, 3, CLASSES)).abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ZERO_FOR_NOTHING)
+def test_a_contrast_of_a_class_with_itself_is_zero(name, classifier, images, explainer_of):
+    assert explainer_of(name)(classifier, images, targets.contrast(3, 3, CLASSES)).abs().max() == 0
 
 
 class Failing(nn.Module):
-    """Raises in the middle of the explanation, when hooks are in place."""
+    """Counts its calls; raises at the end of call number `broken`, when hooks are in place."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
-        self.inner, self.broken = inner, False
+        self.inner, self.calls, self.broken = inner, 0, 0
 
     def forward(self, x):
         out = self.inner(x)
-        if self.broken:
+        self.calls += 1
+        if self.calls == self.broken:
             raise RuntimeError("broken on purpose")
-        return out
+        return getattr(out, "logits", out)
 
 
 def state_of(classifier):
@@ -125,31 +168,36 @@ def state_of(classifier):
         np.random.get_state()[1].tolist(),
         random.getstate(),
         torch.is_grad_enabled(),
+        torch.overrides._get_current_function_mode_stack(),
     )
 
 
-@pytest.mark.parametrize("broken", [False, True], ids=["whole", "after an exception"])
 @pytest.mark.parametrize("name", NAMES)
-def test_the_callers_model_and_random_states_are_left_as_they_were(name, broken, images):
-    model = Failing(network())
-    classifier = load_classifier(model, device="cpu", layer="inner.4")
+def test_the_callers_model_and_random_states_are_left_as_they_were(name, images, explainer_of):
+    model = Failing(maker_of(name)())
+    classifier = load_classifier(model, device="cpu")
     classifier.train()
-    model.inner[1].eval()
-    model.inner[0].weight.requires_grad_(False)
+    list(model.modules())[-1].eval()
+    next(model.parameters()).requires_grad_(False)
     look = state_of(classifier)
     before = look()
-    model.broken = broken
-    if broken and name not in NO_TARGET:
-        with pytest.raises(RuntimeError, match="on purpose"):
-            explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))
-    else:
+
+    def explain():
+        model.calls = 0
         explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))
+
+    explain()
     assert look() == before
+    for broken in sorted({1, model.calls} - {0}) if model.calls else ():
+        model.broken = broken
+        with pytest.raises(RuntimeError, match="on purpose"):
+            explain()
+        assert look() == before
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode], ids=["no_grad", "inference_mode"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier, images):
+def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier, images, explainer_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     outside = explainer_of(name)(classifier, images, target)
     with context():
@@ -158,21 +206,59 @@ def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_half_precision_gives_float32_maps_near_those_of_full(name, images):
+def test_half_precision_gives_float32_maps_near_those_of_full(name, images, explainer_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    full = explainer_of(name)(load_classifier(network(), device="cpu"), images, target)
-    half = explainer_of(name)(load_classifier(network(), device="cpu", precision="bf16"), images, target)
-    assert half.dtype == torch.float32
-    correlation = torch.corrcoef(torch.stack([full.flatten(), half.flatten()]))[0, 1]
-    assert correlation > 0.95
+    make = maker_of(name)
+    full = explainer_of(name)(load_classifier(make(), device="cpu"), images, target)
+    for network, precision in ((make(), "bf16"), (make().bfloat16(), "fp32")):
+        maps = explainer_of(name)(load_classifier(network, device="cpu", precision=precision), images, target)
+        assert maps.dtype == torch.float32
+        correlation = torch.corrcoef(torch.stack([full.flatten(), maps.flatten()]))[0, 1]
+        assert correlation > 0.95
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_images_are_not_changed(name, classifier, images):
+def test_memory_layout_of_images_and_network_changes_nothing_that_matters(
+    name, classifier, images, explainer_of, error_of
+):
+    target = targets.one_hot([0, 1, 2, 3], CLASSES)
+    plain = explainer_of(name)(classifier, images, target)
+    last = images.contiguous(memory_format=torch.channels_last)
+    assert error_of(explainer_of(name)(classifier, last, target), plain) <= 1e-5
+    classifier = load_classifier(classifier, device="cpu", channels_last=True)
+    assert error_of(explainer_of(name)(classifier, last, target), plain) <= 1e-5
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_images_are_not_changed(name, classifier, images, explainer_of):
     before = images.clone()
     explainer_of(name)(classifier, images, targets.one_hot([0], CLASSES))
     assert torch.equal(images, before)
     assert images.grad is None
+
+
+class GradientsOff(nn.Module):
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner = inner
+
+    @torch.no_grad()
+    def forward(self, x):
+        out = self.inner(x)
+        return getattr(out, "logits", out)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_that_switches_gradients_off_gives_the_same_map_or_is_refused(
+    name, images, explainer_of, map_or_refusal, others_named
+):
+    target = targets.one_hot([0], CLASSES)
+    network, explainer = maker_of(name)(), explainer_of(name)
+    maps, refusal = map_or_refusal(explainer, load_classifier(GradientsOff(network), device="cpu"), images, target)
+    if refusal:
+        assert others_named(refusal, name)
+    else:
+        assert torch.equal(maps, explainer(load_classifier(network, device="cpu"), images, target))
 
 
 @pytest.mark.parametrize("name", NAMES)

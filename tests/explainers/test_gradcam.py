@@ -1,11 +1,15 @@
 import captum.attr
+import numpy as np
 import pytest
 import torch
+from pytorch_grad_cam import GradCAM
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
+from saliency_bench.maps import normalise
 
 MEAN, STD = (0.5,) * 3, (0.1,) * 3
 
@@ -18,39 +22,21 @@ def small(seed=0):
     )  # fmt: skip
 
 
-class Branched(nn.Module):
-    """A skip connection and a functional ReLU."""
-
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(1)
-        self.stem = nn.Conv2d(3, 8, 3, padding=1)
-        self.body = nn.Conv2d(8, 8, 3, padding=1)
-        self.head = nn.Linear(8, 4)
-
-    def forward(self, x):
-        x = F.relu(self.stem(x))
-        x = F.relu(x + self.body(x))
-        return self.head(x.mean(dim=(2, 3)))
-
-
-NETWORKS = {"small": (small, "3"), "branched": (Branched, "body")}
-
-
-@pytest.mark.parametrize("name", NETWORKS)
-def test_agrees_with_captum(name):
-    make, layer = NETWORKS[name]
-    model = make().eval()
-    images = torch.rand(3, 3, 24, 20)
-    labels = torch.tensor([0, 3, 1])
-    classifier = load_classifier(model, mean=MEAN, std=STD, layer=layer, device="cpu")
-    ours = load_explainer("gradcam")(classifier, images, targets.one_hot(labels, 4))
-    theirs = captum.attr.LayerGradCam(model, dict(model.named_modules())[layer]).attribute(
-        (images - 0.5) / 0.1, target=labels, relu_attributions=True
+def test_agrees_with_captum(peer, error_of):
+    layer = dict(peer.model.named_modules())[peer.layer]
+    ours = load_explainer("gradcam")(peer.classifier, peer.images, peer.target)
+    theirs = captum.attr.LayerGradCam(peer.model, layer).attribute(
+        peer.inputs, target=peer.labels, relu_attributions=True
     )
-    theirs = F.interpolate(theirs, size=(24, 20), mode="bilinear", align_corners=False)[:, 0]
-    assert theirs.abs().max() > 0
-    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+    theirs = F.interpolate(theirs, size=peer.images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    assert error_of(ours, theirs) <= 1e-4
+
+
+def test_agrees_with_pytorch_grad_cam_which_scales_to_1(peer):
+    ours = load_explainer("gradcam")(peer.classifier, peer.images, peer.target).numpy()
+    with GradCAM(peer.model, [dict(peer.model.named_modules())[peer.layer]]) as cam:
+        theirs = cam(peer.inputs, [ClassifierOutputTarget(label) for label in peer.labels.tolist()])
+    np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
 
 
 def test_agrees_with_captum_on_a_contrast_which_keeps_negative_values():

@@ -1,0 +1,174 @@
+"""The rules of excitation backpropagation, put in the place of gradients.
+
+Relevance p of a layer's outputs goes to its inputs a >= 0 through positive weights only:
+
+    convolution, linear, average pooling    a * W+^T (p / (W+ a)), 0 where W+ a = 0; biases are ignored
+    batch norm                              passes relevance on
+    a + b, two branches                     shares a+ / (a+ + b+) and b+ / (a+ + b+)
+    ReLU, max pooling, shapes, cat          as a gradient goes
+    the last linear layer                   the virtual unit of the target, see `Excitation`
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from saliency_bench.errors import UserError
+
+WEIGHTED = {"conv2d", "linear"}
+AVERAGES = {"avg_pool2d", "adaptive_avg_pool2d", "mean"}
+SUMS = {"add", "add_", "__add__", "__radd__", "__iadd__"}
+GATES = {"relu", "relu_", "relu6", "hardtanh", "dropout", "dropout_", "max_pool2d", "adaptive_max_pool2d"}
+SHAPES = {"flatten", "view", "view_as", "reshape", "squeeze", "unsqueeze", "permute", "transpose", "contiguous"}
+PARTS = {"cat", "concat", "pad", "chunk", "split", "__getitem__"}
+COPIES = {"to", "float", "type_as", "clone", "requires_grad_"}
+PASSING = GATES | SHAPES | PARTS | COPIES
+
+
+class Excitation(TorchFunctionMode):
+    """Inside `with`, what is computed from a tensor that takes gradients is computed as ever but goes back by rule.
+
+    The last linear layer, with weights W and inputs h, holds one virtual unit of weights v = sum_k w_k W_k, w what
+    comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, minus the same of the
+    dual unit with weights -v. A zero sum gives 0. Rules being linear in p, subtracting here is subtracting anywhere.
+
+    Errors: UserError in the middle of the forward pass, where it meets what the rules are not defined for.
+    """
+
+    def __init__(self, network: str, contrastive: bool):
+        super().__init__()
+        self.network = network
+        self.contrastive = contrastive
+        self.last: _Layer | None = None
+
+    def __torch_function__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(function, "__name__", str(function))
+        if any(_takes_gradients(value) for value in (*args, *kwargs.values())):
+            if name in WEIGHTED:
+                return self._weighted(name, function, *args, **kwargs)
+            if name in AVERAGES:
+                return self._average(name, function, *args, **kwargs)
+            if name in SUMS and len(args) == 2 and not kwargs:
+                return self._sum(name, *args)
+            if name == "batch_norm":
+                return _Pass.apply(args[0] if args else kwargs["input"], partial(function, *args, **kwargs))
+        output = function(*args, **kwargs)
+        parts = output if isinstance(output, tuple | list) else (output,)
+        if name not in PASSING and any(_takes_gradients(part) for part in parts):
+            raise self._refused(name)
+        return output
+
+    def _weighted(self, name: str, function: Any, input: Tensor, weight: Tensor, bias: Any = None, *args, **kwargs):
+        def through(weights: Tensor) -> Callable[[Tensor], Tensor]:
+            return lambda inputs: function(inputs, weights.float(), None, *args, **kwargs)
+
+        compute = partial(function, input, weight, bias, *args, **kwargs)
+        self.last = _Layer(input, compute, through(weight), lambda inputs: through(weight.clamp(min=0))(inputs))
+        return self._excite(name, self.last)
+
+    def _average(self, name: str, function: Any, input: Tensor, *args, **kwargs) -> Tensor:
+        def average(inputs: Tensor) -> Tensor:
+            return function(inputs, *args, **kwargs)
+
+        return self._excite(name, _Layer(input, partial(average, input), average, average))
+
+    def _excite(self, name: str, layer: "_Layer") -> Tensor:
+        if (layer.inputs < 0).any():
+            raise self._refused(f"{name} of negative values")
+        return _Excite.apply(layer.inputs, layer, self)
+
+    def _sum(self, name: str, a: Any, b: Any) -> Tensor:
+        in_place = name in ("add_", "__iadd__")
+        if isinstance(a, Tensor) and isinstance(b, Tensor) and a.shape == b.shape:
+            return _Share.apply(a, b, in_place)
+        if _takes_gradients(a) and _takes_gradients(b):
+            raise self._refused("a sum of two branches of different shapes")
+        branch, constant = (a, b) if _takes_gradients(a) else (b, a)
+        return _Pass.apply(branch, partial(torch.Tensor.add_ if in_place else torch.add, branch, constant))
+
+    def _refused(self, what: str) -> UserError:
+        return UserError(
+            f"cebp is not defined for {self.network}: it goes back through convolutions, ReLUs, batch norm, pooling "
+            f"and sums, and met {what}; use gradcam, gradient or rise"
+        )
+
+
+def _takes_gradients(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return any(_takes_gradients(part) for part in value)
+    return isinstance(value, Tensor) and value.requires_grad
+
+
+@dataclass
+class _Layer:
+    """`compute` gives the outputs, `linear` takes inputs through its weights, `positive` through the positive ones."""
+
+    inputs: Tensor
+    compute: Callable[[], Tensor]
+    linear: Callable[[Tensor], Tensor]
+    positive: Callable[[Tensor], Tensor]
+
+
+class _Excite(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, layer: _Layer, rules: Excitation) -> Tensor:
+        ctx.save_for_backward(inputs)
+        ctx.layer, ctx.rules = layer, rules
+        return layer.compute()
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        (inputs,) = ctx.saved_tensors
+        a, p = inputs.detach().float().requires_grad_(), relevances[0].float()
+        is_last = ctx.layer is ctx.rules.last
+        with torch.enable_grad():
+            outputs = (ctx.layer.linear if is_last else ctx.layer.positive)(a)
+        if not is_last:
+            (share,) = torch.autograd.grad(outputs, a, torch.where(outputs > 0, p / outputs, 0))
+            return (a * share).to(inputs.dtype), None, None
+        (weights,) = torch.autograd.grad(outputs, a, p)
+        relevance = _normalised(a * weights.relu())
+        if ctx.rules.contrastive:
+            relevance = relevance - _normalised(a * (-weights).relu())
+        return relevance.to(inputs.dtype), None, None
+
+
+class _Share(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, a: Tensor, b: Tensor, in_place: bool) -> Tensor:
+        ctx.save_for_backward(a.relu(), b.relu())
+        if not in_place:
+            return a + b
+        ctx.mark_dirty(a)
+        return a.add_(b)
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        a, b = ctx.saved_tensors
+        unit = torch.where(a + b > 0, relevances[0] / (a + b), 0)
+        return a * unit, b * unit, None
+
+
+class _Pass(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: Tensor, compute: Callable[[], Tensor]) -> Tensor:
+        output = compute()
+        if output is inputs:
+            ctx.mark_dirty(inputs)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *relevances: Tensor) -> tuple:
+        return relevances[0], None
+
+
+def _normalised(excitation: Tensor) -> Tensor:
+    """Each sample divided by its sum; zeros stay zeros."""
+    total = excitation.flatten(1).sum(dim=1).view(-1, *(1,) * (excitation.ndim - 1))
+    return torch.where(total > 0, excitation / total, 0)

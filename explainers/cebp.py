@@ -1,0 +1,63 @@
+"""Contrastive excitation backpropagation (Zhang et al., 2016; P1 2.1.5): winners that speak for the target alone.
+
+    P(a_j | a_i) = a_j w_ij+ / sum_j a_j w_ij+        map = relu(sum over channels of P(target) - P(dual of target))
+
+Relevance 1 of one virtual output unit with the weights sum_k w_k W_k of the target goes down by P, layer by layer, as
+does that of its dual unit with negated weights; a zero normaliser gives 0. `_excitation.py` has the rule of each layer:
+biases are ignored, batch norm passes relevance on, skip connections split it in proportion to activation.
+
+The two are subtracted at the inputs of the last linear layer (the average pool of a ResNet, the penultimate linear
+layer of a VGG); P is linear, so that any layer would do. The map is read at the last feature map that is larger than
+the last convolution's: ResNet's third stage (layer3), in VGG the last ReLU before the fourth pooling, Mixed_6e of
+Inception v3; where there is none, at Grad-CAM's layer. Enlarged bilinearly.
+
+TorchRay splits skip connections by signed activations, whose shares leave [0, 1] where one is negative; here negative
+activations, as in the paper's own rule, excite nothing. `contrastive=False` gives plain excitation backpropagation.
+"""
+
+from torch import nn
+
+from saliency_bench.classifier import Classifier, feature_maps
+from saliency_bench.explainers._excitation import Excitation
+from saliency_bench.explainers._features import enlarged, feature_map
+from saliency_bench.explainers._gradients import derivative
+from saliency_bench.hooks import detached_at
+from saliency_bench.targets import score
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def cebp(
+    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, contrastive: bool = True
+) -> Maps:
+    """Maps (B, H, W), non-negative. `layer`: dotted name of the module at whose output, (B, C, h, w), the map is read.
+
+    Errors: UserError for a network of anything but convolutions, ReLUs, pooling, batch norm, sums and linear layers
+    above the layer.
+    """
+    layer = layer or excitation_layer(classifier, images)
+    excitation = Excitation(classifier.id, contrastive)
+    with detached_at(classifier.module_named(layer)) as outputs, excitation:
+        logits = classifier(images)
+    activation = feature_map("cebp", classifier, layer, outputs)
+    relevance = derivative(classifier, score(logits, target).sum(), activation)
+    return enlarged(relevance.sum(dim=1, keepdim=True).relu(), images)
+
+
+def excitation_layer(classifier: Classifier, images: Images) -> str:
+    """The last module with a larger map than the last convolution's, in no module that makes it smaller again."""
+    maps = feature_maps(classifier, images)
+    areas = {name: shape[2] * shape[3] for name, shape in maps}
+    convolutions = [name for name, _ in maps if isinstance(classifier.module_named(name), nn.Conv2d)]
+    if not convolutions:
+        return classifier.cam_layer(images)
+    first, last = convolutions[0], convolutions[-1]
+
+    def shrinks(name: str) -> bool:
+        # What holds the first convolution too is the network's trunk, no block.
+        around = [other for other in areas if name.startswith(f"{other}.") and not first.startswith(f"{other}.")]
+        return any(areas[other] <= areas[last] for other in around)
+
+    larger = [name for name, _ in maps if areas[name] > areas[last] and not shrinks(name)]
+    return larger[-1] if larger else classifier.cam_layer(images)

@@ -1,0 +1,23 @@
+"""Edges: Sobel magnitude of the grey image, a baseline that looks at the image and not at the network.
+
+    map = sqrt(gx^2 + gy^2)        gx = [1 2 1]^T [-1 0 1] / 8 applied to the mean of the channels, gy its transpose
+
+The border is continued by its last row or column. Divided by 8, a ramp of slope s has magnitude s.
+"""
+
+import torch
+from torch.nn import functional as F
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+BASELINE = True
+
+
+def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
+    """Maps (B, H, W), at least 0 and at most sqrt(2) / 2."""
+    grey = F.pad(images.mean(dim=1, keepdim=True), (1, 1, 1, 1), mode="replicate")[:, 0]  # (B, H + 2, W + 2)
+    down = grey[:, :-2] + 2 * grey[:, 1:-1] + grey[:, 2:]
+    across = grey[:, :, :-2] + 2 * grey[:, :, 1:-1] + grey[:, :, 2:]
+    return torch.hypot(down[:, :, 2:] - down[:, :, :-2], across[:, 2:] - across[:, :-2]) / 8

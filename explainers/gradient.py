@@ -1,0 +1,25 @@
+"""Gradient (Simonyan et al., 2014; P1 2.1.1, P2): how fast the score changes with each pixel.
+
+    map = max over channels of |d score / d x|        reduction="sum": sum over channels of d score / d x
+
+x is the image in [0, 1]. Published code differentiates by the normalised image, which multiplies channel c by std_c.
+Captum's Saliency is the absolute value with channels kept; P1 sums signed values.
+"""
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def gradient(
+    classifier: Classifier, images: Images, target: Target, *, reduction: str = "max", on: str = "logit"
+) -> Maps:
+    """Maps (B, H, W): non-negative for reduction "max", signed for "sum"."""
+    check(reduction=reduction)
+    return over_channels(gradient_at(classifier, images, target, on), reduction)
+
+
+def check(*, reduction: str, **others: object) -> None:
+    check_reduction("gradient", reduction)

@@ -1,0 +1,66 @@
+"""Gradient SHAP, or expected gradients (Lundberg and Lee, 2017; Erion et al., 2021; P3): integrated gradients whose
+baseline and path point are drawn at random.
+
+    map = sum over channels of 1 / N * sum_i (x - b_i) * d score / d x at b_i + a_i (x - b_i)
+
+a_i is uniform in [0, 1], b_i one of a fixed bank of baselines: standard normal noise after normalisation, the same bank
+for every sample of a run. a_i and the choice of b_i are seeded per sample. In expectation over a and b the map sums to
+score(x) minus the mean score of the bank. Captum's GradientShap, which P3 uses, leaves the baselines to the caller and
+can add noise to x (here none, its default); it takes 5 draws.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainers._gradients import check_count, summed_gradients
+from saliency_bench.seeds import normal, random_bits, seed_of, uniform
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def gradient_shap(
+    classifier: Classifier,
+    images: Images,
+    target: Target,
+    *,
+    seeds: list[int],
+    samples: int = 50,
+    baselines: int = 20,
+    seed: int | None = None,
+    on: str = "logit",
+    batch_size: int | None = None,
+) -> Maps:
+    """Maps (B, H, W), signed. `baselines`: size of the bank; `seed`: of the bank, None: the run's, else 0.
+
+    `batch_size`: path points per pass.
+    """
+    check(samples=samples, baselines=baselines, batch_size=batch_size)
+    starts = bank(classifier, baselines, seed or 0, images)
+    places = torch.from_numpy(np.stack([uniform(seed_of(s, "gradient_shap", "point"), samples) for s in seeds]))
+    picks = np.stack([random_bits(seed_of(s, "gradient_shap", "baseline"), samples) for s in seeds])
+    picked = torch.from_numpy((picks % np.uint64(baselines)).astype(np.int64)).to(images.device)
+    places = places.to(images.device)
+
+    def on_path(image: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        start = starts[picked[image, step]]
+        way = images[image] - start
+        return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
+
+    return summed_gradients(classifier, images, target, on, samples, batch_size, on_path).sum(dim=1)
+
+
+def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:
+    check_count("gradient_shap", "samples", samples, batch_size)
+    if baselines < 1:
+        raise UserError(f"baselines of gradient_shap must be at least 1; got {baselines}")
+
+
+def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:
+    """(baselines, 3, H, W) in the prepared frame; values may leave [0, 1]."""
+    drawn = [normal(seed_of(seed, "gradient_shap", number), images[0].numel()) for number in range(baselines)]
+    noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
+    return classifier.mean + classifier.std * noise

@@ -1,0 +1,70 @@
+"""Guided backpropagation (Springenberg et al., 2015; P1 2.1.2): the gradient, its negative part cut at every ReLU.
+
+    backward through y = relu(x):  g_x = (x > 0) * relu(g_y)        map = max over channels of |g_image|
+
+reduction="sum" sums the signed values over channels. ReLUs are met where they are computed, as module or function, in
+place or not, used once or often; so are relu6 and clamp from 0. Captum's GuidedBackprop hooks ReLU modules, and misses
+functional ones; it differentiates by the normalised image. A network without ReLU (GELU, SiLU) is refused: there this
+would be the plain gradient under another name.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def guided_backprop(
+    classifier: Classifier, images: Images, target: Target, *, reduction: str = "max", on: str = "logit"
+) -> Maps:
+    """Maps (B, H, W): non-negative for reduction "max", signed for "sum".
+
+    Errors: UserError for a network that computes no ReLU.
+    """
+    check(reduction=reduction)
+    with GuidedReLUs() as relus:
+        guided = gradient_at(classifier, images, target, on)
+    if not relus.count:
+        raise UserError(
+            f"guided_backprop is not defined for {classifier.id}, which computes no ReLU; "
+            "use gradient, smoothgrad or integrated_gradients"
+        )
+    return over_channels(guided, reduction)
+
+
+def check(*, reduction: str, **others: object) -> None:
+    check_reduction("guided_backprop", reduction)
+
+
+class GuidedReLUs(TorchFunctionMode):
+    """Inside `with`, the gradient that comes to the output of a ReLU loses its negative part; `count` of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        output = function(*args, **(kwargs or {}))
+        if _is_relu(function, args, kwargs or {}) and isinstance(output, Tensor) and output.requires_grad:
+            self.count += 1
+            output.register_hook(torch.relu)
+        return output
+
+
+def _is_relu(function: Callable, args: tuple, kwargs: dict) -> bool:
+    name = getattr(function, "__name__", "").rstrip("_")
+    if name in ("relu", "relu6"):
+        return True
+    if name in ("clamp", "clip", "clamp_min", "hardtanh"):
+        low = next((kwargs[key] for key in ("min", "min_val") if key in kwargs), (*args, None, None)[1])
+        return not isinstance(low, Tensor) and low == 0
+    return False

@@ -1,0 +1,18 @@
+"""Input times gradient (Shrikumar et al., 2016; P0): each pixel's part in the score, if the score were linear.
+
+    map = sum over channels of z * d score / d z        z = (x - mean) / std, the normalised image
+
+For a network that is linear in z, and for one of ReLUs without biases, the map sums to the score.
+"""
+
+from saliency_bench.classifier import Classifier
+from saliency_bench.explainers._gradients import gradient_at
+from saliency_bench.types import Images, Maps, Target
+
+VERSION = 1
+
+
+def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:
+    """Maps (B, H, W), signed."""
+    # z * d score / d z = (x - mean) / std * std * d score / d x
+    return ((images - classifier.mean) * gradient_at(classifier, images, target, on)).sum(dim=1)

@@ -1,0 +1,214 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
+
+cebp = rooms.load("explainers", "cebp")
+
+
+class Network(nn.Module):
+    """Everything the rules know: convolutions batch norm, a skip connection, pooling, two linear layers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.body, self.norm = (
+            nn.Conv2d(3, 4, 3, padding=1),
+            nn.Conv2d(4, 4, 3, padding=1),
+            nn.BatchNorm2d(4),
+        )
+        self.down, self.hidden, self.head = nn.Conv2d(4, 6, 3, stride=2), nn.Linear(6, 12), nn.Linear(12, 3)
+        self.relu = nn.ReLU(inplace=True)
+        self.norm.running_mean.uniform_(-0.2, 0.2)
+        nn.init.uniform_(self.norm.weight, 0.5, 1.5)
+
+    def forward(self, x):
+        x = self.relu(self.stem(x))
+        out = self.norm(self.body(x))
+        out += x
+        out = F.max_pool2d(self.relu(out), 2)
+        out = self.relu(self.down(out))
+        out = F.adaptive_avg_pool2d(out, 1).flatten(1)
+        return self.head(self.relu(self.hidden(out)))
+
+
+def excite(p, a, connections):
+    """Unit by unit: p_j = sum_i p_i a_j w_ij+ / sum_j a_j w_ij+; connections[i] lists the (j, w_ij) of output i."""
+    result = np.zeros(len(a))
+    for i, pairs in enumerate(connections):
+        total = sum(a[j] * max(w, 0) for j, w in pairs)
+        for j, w in pairs:
+            if total > 0:
+                result[j] += p[i] * a[j] * max(w, 0) / total
+    return result
+
+
+def of_linear(weight):
+    return [list(enumerate(row)) for row in weight.tolist()]
+
+
+def of_convolution(weight, shape, stride, padding):
+    """For each output unit (channel, row, column) its inputs, as positions in the flattened (C, h, w)."""
+    channels, height, width = shape
+    outs, _, size, _ = weight.shape
+    tall, wide = (height + 2 * padding - size) // stride + 1, (width + 2 * padding - size) // stride + 1
+    connections = []
+    for o in range(outs):
+        for y in range(tall):
+            for x in range(wide):
+                pairs = []
+                for c in range(channels):
+                    for i in range(size):
+                        for j in range(size):
+                            v, u = y * stride + i - padding, x * stride + j - padding
+                            if 0 <= v < height and 0 <= u < width:
+                                pairs.append(((c * height + v) * width + u, weight[o, c, i, j].item()))
+                connections.append(pairs)
+    return connections
+
+
+def literal(model, image, row, contrastive):
+    """Relevance at the stem's output of one image, in numpy, by loops."""
+    with torch.no_grad():
+        x = F.relu(model.stem(image[None]))
+        branch = model.norm(model.body(x))
+        summed = F.relu(branch + x)
+        pooled, winners = F.max_pool2d(summed, 2, return_indices=True)
+        low = F.relu(model.down(pooled))
+        mean = low.mean(dim=(2, 3))
+        hidden = F.relu(model.hidden(mean))
+    flat = {key: value.double().flatten().numpy() for key, value in locals().items() if torch.is_tensor(value)}
+    unit = (row @ model.head.weight.detach())[None]  # the virtual output unit
+    p = excite([1.0], flat["hidden"], of_linear(unit))
+    if contrastive:
+        p = p - excite([1.0], flat["hidden"], of_linear(-unit))
+    p = excite(p, flat["mean"], of_linear(model.hidden.weight))
+    area = low[0, 0].numel()
+    p = excite(p, flat["low"], [[(c * area + i, 1 / area) for i in range(area)] for c in range(6)])
+    p = excite(p, flat["pooled"], of_convolution(model.down.weight, pooled.shape[1:], 2, 0))
+    spread = np.zeros(summed.numel())
+    size = summed[0, 0].numel()
+    for position, (winner, value) in enumerate(zip(winners.flatten().tolist(), p, strict=True)):
+        spread[position // pooled[0, 0].numel() * size + winner] += value
+    to_branch, to_skip = np.zeros_like(spread), np.zeros_like(spread)
+    for i, value in enumerate(spread):
+        a, b = max(flat["branch"][i], 0), max(flat["x"][i], 0)
+        if a + b > 0:
+            to_branch[i], to_skip[i] = value * a / (a + b), value * b / (a + b)
+    p = to_skip + excite(to_branch, flat["x"], of_convolution(model.body.weight, x.shape[1:], 1, 1))
+    return p.reshape(x.shape[1:])
+
+
+@pytest.mark.parametrize("contrastive", [False, True])
+@pytest.mark.parametrize(
+    "target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3), targets.group([0, 2], 3)]
+)
+def test_agrees_with_a_slow_second_writing_of_its_equations(contrastive, target):
+    model, images = Network().eval(), torch.rand(2, 3, 13, 12)
+    classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.3,) * 3, device="cpu")
+    ours = load_explainer("cebp", layer="stem", contrastive=contrastive)(classifier, images, target)
+    for index, image in enumerate((images - 0.4) / 0.3):
+        relevance = literal(model, image, target[index % len(target)], contrastive)
+        assert contrastive or relevance.sum() == pytest.approx(1)
+        expected = torch.from_numpy(relevance.sum(axis=0).clip(min=0))
+        assert expected.max() > 0
+        torch.testing.assert_close(ours[index].double(), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_case_worked_out_by_hand():
+    """Three inputs 1, 2, 3 and weights 1, -1, 2 for class 0: P = (1, 0, 6) / 7; the dual has (0, 1, 0)."""
+    head = nn.Linear(3, 2, bias=False)
+    head.weight.data = torch.tensor([[1.0, -1.0, 2.0], [0.0, 0.0, 0.0]])
+    model = nn.Sequential(nn.Conv2d(3, 1, 1, bias=False), nn.ReLU(), nn.Flatten(), head)
+    model[0].weight.data.fill_(1.0)
+    classifier = load_classifier(model, device="cpu")
+    images = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3).expand(1, 3, 1, 3) / 3
+    target = targets.one_hot([0], 2)
+    plain = load_explainer("cebp", layer="1", contrastive=False)(classifier, images, target)
+    torch.testing.assert_close(plain, torch.tensor([[[1 / 7, 0, 6 / 7]]]))
+    contrast = load_explainer("cebp", layer="1")(classifier, images, target)
+    torch.testing.assert_close(contrast, torch.tensor([[[1 / 7, 0, 6 / 7]]]))  # 0 - 1 in the middle is cut off
+    swapped = load_explainer("cebp", layer="1")(classifier, images, -target)
+    torch.testing.assert_close(swapped, torch.tensor([[[0.0, 1.0, 0.0]]]))
+    assert load_explainer("cebp", layer="1")(classifier, images, targets.one_hot([1], 2)).abs().max() == 0
+
+
+def test_plain_excitation_sums_to_one_at_each_layer_without_biases():
+    torch.manual_seed(1)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.ReLU(), nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.ReLU(),
+        nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.ReLU(inplace=True), nn.AvgPool2d(2),
+        nn.Flatten(), nn.Linear(72, 64, bias=False), nn.ReLU(), nn.Linear(64, 4, bias=False),
+    )  # fmt: skip
+    classifier = load_classifier(model, device="cpu")
+    images, target = torch.rand(3, 3, 12, 12), targets.one_hot([0, 1, 3], 4)
+    factor = {"1": 1, "3": 1, "4": 4, "6": 4, "7": 16}  # enlarging by n repeats every value about n times
+    for layer, times in factor.items():
+        maps = load_explainer("cebp", layer=layer, contrastive=False)(classifier, images, target)
+        torch.testing.assert_close(maps.sum(dim=(1, 2)) / times, torch.ones(3), rtol=1e-5, atol=1e-5)
+
+
+def test_the_contrast_may_be_taken_at_any_layer():
+    """TorchRay subtracts the dual's relevance at a layer of choice; by linearity that is the difference of two maps."""
+    model, images, target = Network().eval(), torch.rand(2, 3, 13, 12), targets.contrast([0, 2], [1, 0], 3)
+    classifier = load_classifier(model, device="cpu")
+    plain = load_explainer("cebp", layer="stem", contrastive=False)
+    difference = plain(classifier, images, target) - plain(classifier, images, -target)
+    contrast = load_explainer("cebp", layer="stem")(classifier, images, target)
+    torch.testing.assert_close(contrast, difference.relu(), rtol=1e-4, atol=1e-6)
+    assert (difference < 0).any()
+
+
+def ways(relu, add):
+    class Way(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.stem, self.body, self.head = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 6, 3, padding=1), nn.Linear(6, 4)
+            self.relu = nn.ReLU()
+
+        def forward(self, x):
+            x = relu(self, self.stem(x))
+            return self.head(relu(self, add(self.body(x), x)).mean((2, 3)))
+
+    return load_classifier(Way(), layer="stem", device="cpu")
+
+
+def added_in_place(a, b):
+    a.add_(b)  # what it gives is not used
+    return a
+
+
+@pytest.mark.parametrize("add", [torch.add, lambda a, b: b + a, lambda a, b: a.add(b), added_in_place])
+@pytest.mark.parametrize("relu", [lambda net, x: net.relu(x), lambda net, x: F.relu(x), lambda net, x: x.relu_()])
+def test_how_the_network_is_written_changes_nothing(relu, add, error_of):
+    images, target = torch.rand(2, 3, 9, 8), targets.one_hot([0, 1], 4)
+    expected = load_explainer("cebp")(ways(lambda net, x: net.relu(x), lambda a, b: a + b), images, target)
+    assert expected.abs().max() > 0
+    assert error_of(load_explainer("cebp")(ways(relu, add), images, target), expected) <= 1e-5
+
+
+REFUSED = {
+    "gelu": lambda x: F.gelu(x),
+    "mul": lambda x: x.relu() * x.relu().sigmoid(),
+    "softmax": lambda x: x.softmax(dim=1),
+    "linear of negative values": lambda x: x - 100.0,
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_it_is_not_defined_for_is_refused_with_names_of_others(what):
+    class Other(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.convolution, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4 * 6 * 6, 3)
+
+        def forward(self, x):
+            return self.head(REFUSED[what](self.convolution(x)).flatten(1))
+
+    with pytest.raises(UserError, match=r"cebp is not defined for .* and met .*; use gradcam, gradient or rise"):
+        load_explainer("cebp")(load_classifier(Other(), device="cpu"), torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))

@@ -1,0 +1,82 @@
+import captum.attr
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
+from saliency_bench.seeds import random_bits, seed_of, uniform
+
+gradient_shap = rooms.load("explainers", "gradient_shap")
+
+# A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
+KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)
+
+
+def drawn(seed, samples, baselines):
+    """(path points, numbers of baselines) of one sample."""
+    picks = random_bits(seed_of(seed, "gradient_shap", "baseline"), samples) % np.uint64(baselines)
+    return uniform(seed_of(seed, "gradient_shap", "point"), samples), picks.astype(int)
+
+
+@KINKS
+def test_agrees_with_a_slow_second_writing_of_its_equation(peer, error_of):
+    target, seeds, samples = targets.contrast([0, 3, 1], [1, 2, 2], 4), [5, 6, 7], 4
+    explainer = load_explainer("gradient_shap", samples=samples, baselines=3, seed=9)
+    ours = explainer(peer.classifier, peer.images, target, seeds=seeds)
+    bank = gradient_shap.bank(peer.classifier, 3, 9, peer.images)
+    expected = torch.zeros_like(ours)
+    for index, seed in enumerate(seeds):
+        for place, pick in zip(*drawn(seed, samples, 3), strict=True):
+            start, end = bank[pick], peer.images[index]
+            point = (start + place * (end - start)).requires_grad_()
+            (peer.classifier(point[None])[0] * target[index]).sum().backward()
+            expected[index] += ((end - start) * point.grad).sum(dim=0) / samples
+    assert error_of(ours, expected) <= 1e-4
+
+
+def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkeypatch):
+    """Captum draws its points with numpy: given ours, it computes the same."""
+    explainer = load_explainer("gradient_shap", samples=1, baselines=1)
+    ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
+    points = np.array([drawn(seed, 1, 1)[0][0] for seed in (5, 6, 7)])
+    monkeypatch.setattr(np.random, "uniform", lambda low, high, size: points)
+    bank = gradient_shap.bank(peer.classifier, 1, 0, peer.images)
+    theirs = captum.attr.GradientShap(peer.model).attribute(
+        peer.inputs, (bank - peer.classifier.mean) / peer.classifier.std, n_samples=1, target=peer.labels
+    )
+    assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
+
+
+def test_on_a_linear_network_it_shares_out_the_score_above_the_baselines_drawn():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 6 * 7, 3))
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+    images, target = torch.rand(2, 3, 6, 7), targets.one_hot([2, 0], 3)
+    maps = load_explainer("gradient_shap", samples=7, baselines=4)(classifier, images, target, seeds=[1, 2])
+    bank = gradient_shap.bank(classifier, 4, 0, images)
+    with torch.no_grad():
+        scores, starts = targets.score(classifier(images), target), classifier(bank)
+    for index, (seed, label) in enumerate([(1, 2), (2, 0)]):
+        gain = scores[index] - starts[drawn(seed, 7, 4)[1], label].mean()
+        torch.testing.assert_close(maps[index].sum(), gain, rtol=1e-4, atol=1e-5)
+
+
+def test_the_bank_is_normal_noise_after_normalisation_and_the_runs():
+    classifier = load_classifier(
+        nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu"
+    )
+    images = torch.rand(1, 3, 40, 50)
+    noise = (gradient_shap.bank(classifier, 5, 0, images) - 0.5) / 0.2
+    assert noise.shape == (5, 3, 40, 50)
+    assert abs(noise.mean()) < 0.02
+    assert noise.std() == pytest.approx(1, abs=0.02)
+    assert not torch.equal(noise, (gradient_shap.bank(classifier, 5, 1, images) - 0.5) / 0.2)
+    assert dict(load_explainer("gradient_shap").seeded(3).options)["seed"] == 3
+
+
+@pytest.mark.parametrize(("options", "words"), [({"samples": 0}, "samples"), ({"baselines": 0}, "baselines")])
+def test_bad_options(options, words):
+    with pytest.raises(UserError, match=f"{words} of gradient_shap must be at least 1"):
+        load_explainer("gradient_shap", **options)
