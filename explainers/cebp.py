@@ -15,9 +15,7 @@ TorchRay splits skip connections by signed activations, whose shares leave [0, 1
 activations, as in the paper's own rule, excite nothing. `contrastive=False` gives plain excitation backpropagation.
 """
 
-from torch import nn
-
-from saliency_bench.classifier import Classifier, feature_maps
+from saliency_bench.classifier import Classifier, last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import enlarged, feature_map
 from saliency_bench.explainers._gradients import derivative
@@ -46,18 +44,7 @@ def cebp(
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:
-    """The last module with a larger map than the last convolution's, in no module that makes it smaller again."""
-    maps = feature_maps(classifier, images)
-    areas = {name: shape[2] * shape[3] for name, shape in maps}
-    convolutions = [name for name, _ in maps if isinstance(classifier.module_named(name), nn.Conv2d)]
-    if not convolutions:
-        return classifier.cam_layer(images)
-    first, last = convolutions[0], convolutions[-1]
-
-    def shrinks(name: str) -> bool:
-        # What holds the first convolution too is the network's trunk, no block.
-        around = [other for other in areas if name.startswith(f"{other}.") and not first.startswith(f"{other}.")]
-        return any(areas[other] <= areas[last] for other in around)
-
-    larger = [name for name, _ in maps if areas[name] > areas[last] and not shrinks(name)]
-    return larger[-1] if larger else classifier.cam_layer(images)
+    """Name of the last module whose map is larger than the last convolution's; else Grad-CAM's layer."""
+    pixels = last_convolution(classifier, images)
+    larger = None if pixels is None else last_feature_map(classifier, images, pixels)
+    return larger or classifier.cam_layer(images)

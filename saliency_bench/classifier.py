@@ -197,7 +197,7 @@ class Classifier(nn.Module):
         """
         if self.layer is not None:
             return self.layer
-        found = last_feature_map(self, images[:1])
+        found = last_feature_map(self, images)
         if found is None:
             raise UserError(
                 f"no convolutional block found in {self.id} (a transformer?); name a layer with layer=..., "
@@ -215,24 +215,38 @@ def _structure(model: nn.Module) -> str:
     return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
 
 
-def last_feature_map(classifier: Classifier, image: Images) -> str | None:
-    """Name of the last, outermost module that gives a feature map, if no tokens (B, T, C) come after it."""
+def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
+    """Name of the last, outermost module that gives a map (B, C, h, w) of more than `pixels`, if no tokens come after.
+
+    What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
+    does not count: other branches of the block go past it. A Sequential, or what holds the first convolution as well,
+    is no block but a chain.
+    """
+    outputs = _outputs(classifier, images[:1])
+    modules = dict(classifier.model.named_modules())
+    first = next((name for name, _ in outputs if isinstance(modules[name], nn.Conv2d)), "")
+    small = tuple(
+        f"{name}." for name, output in outputs
+        if output.ndim == 4 and output[0, 0].numel() <= pixels
+        and not isinstance(modules[name], nn.Sequential) and not first.startswith(f"{name}.")
+    )  # fmt: skip
     found: str | None = None
-    for name, output in _outputs(classifier, image):
-        if output.ndim == 4 and output.shape[2] * output.shape[3] > 1:
-            found = name if _is_upright(output, image) else None
+    for name, output in outputs:
+        if output.ndim == 4 and output[0, 0].numel() > pixels and not name.startswith(small):
+            found = name if _is_upright(output, images) else None
         elif output.ndim == 3:
             found = None
     return found
 
 
-def feature_maps(classifier: Classifier, images: Images) -> list[tuple[str, torch.Size]]:
-    """Names of the modules that give (B, C, h, w) with h * w > 1, and what shape, in the order in which they end."""
-    outputs = ((name, output) for name, output in _outputs(classifier, images[:1]) if output.ndim == 4)
-    return [
-        (name, output.shape) for name, output in outputs
-        if output.shape[2] * output.shape[3] > 1 and _is_upright(output, images)
+def last_convolution(classifier: Classifier, images: Images) -> int | None:
+    """Pixels h * w of what the last convolution gives, but for those of one pixel, which are linear layers."""
+    modules = dict(classifier.model.named_modules())
+    sizes = [
+        output[0, 0].numel() for name, output in _outputs(classifier, images[:1])
+        if isinstance(modules[name], nn.Conv2d) and output[0, 0].numel() > 1
     ]  # fmt: skip
+    return sizes[-1] if sizes else None
 
 
 def _outputs(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:

@@ -114,6 +114,15 @@ def test_no_rows():
         load_classifier(small(), device="cpu").prepare([])
 
 
+def test_weights_in_half_precision_compute_in_it_and_give_float32():
+    images, model = torch.rand(2, 3, 8, 8), small()
+    full = load_classifier(model, device="cpu")(images)
+    half = load_classifier(small().bfloat16(), device="cpu")(images)
+    assert half.dtype == torch.float32
+    torch.testing.assert_close(half, full, rtol=0.02, atol=0.02)
+    assert not torch.equal(half, full)
+
+
 def test_precision_and_layout_change_how_it_computes_and_little_of_what():
     model, images = small(), torch.rand(4, 3, 16, 16)
     plain = load_classifier(model, device="cpu")(images)
@@ -147,6 +156,16 @@ def test_the_last_convolutional_block_is_found(name):
     classifier = load_classifier(models.get_model(name, num_classes=3, **options), device="cpu")
     assert classifier.cam_layer(torch.rand(1, 3, size, size)) == layer
     assert classifier.passes == 0
+
+
+SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.5")}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_on_an_image_so_small_that_the_last_block_gives_one_pixel_it_is_the_block_before(name):
+    side, layer = SMALL[name]
+    classifier = load_classifier(models.get_model(name, weights=None), device="cpu")
+    assert classifier.cam_layer(torch.rand(1, 3, side, side)) == layer
 
 
 def test_a_transformer_has_none_and_the_error_says_what_to_do():

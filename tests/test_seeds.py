@@ -1,7 +1,9 @@
+import math
+
 import numpy as np
 import pytest
 
-from saliency_bench.seeds import random_bits, seed_of, uniform
+from saliency_bench.seeds import normal, random_bits, seed_of, uniform
 
 
 def splitmix64(seed, count):
@@ -37,3 +39,23 @@ def test_seeds_tell_their_parts_apart():
     assert seed_of(1, "a") == seed_of(1, "a")
     assert len({seed_of(1, "a"), seed_of(1, "b"), seed_of("1a"), seed_of(1, "a", ""), seed_of(2, "a")}) == 5
     assert 0 <= seed_of("x") < 2**63
+
+
+def test_normal_is_box_and_muller_of_the_bits():
+    bits = splitmix64(5, 4)
+    radii = [(-2 * math.log(((word >> 32) + 0.5) / 2**32)) ** 0.5 for word in bits]
+    angles = [2 * math.pi * (word & 0xFFFFFFFF) / 2**32 for word in bits]
+    expected = [r * math.cos(a) for r, a in zip(radii, angles, strict=True)]
+    expected += [r * math.sin(a) for r, a in zip(radii, angles, strict=True)]
+    np.testing.assert_allclose(normal(5, 8), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(normal(5, 7), normal(5, 8)[:7])
+
+
+def test_normal_has_the_moments_and_tails_of_its_distribution():
+    values = normal(3, 400_001).astype(np.float64)
+    assert values.mean() == pytest.approx(0, abs=0.006)
+    assert values.std() == pytest.approx(1, abs=0.006)
+    assert (values**3).mean() == pytest.approx(0, abs=0.03)
+    assert (values**4).mean() == pytest.approx(3, abs=0.06)
+    assert (np.abs(values) > 3).mean() == pytest.approx(0.0027, abs=0.0004)
+    assert abs(np.corrcoef(values[:200_000], values[-200_000:])[0, 1]) < 0.01

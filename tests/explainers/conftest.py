@@ -17,11 +17,11 @@ FEW = {"steps": 3, "samples": 20, "masks": 60, "window": 8, "stride": 4}
 
 @pytest.fixture
 def explainer_of():
-    """name -> the explainer with little to compute."""
+    """(name, options) -> the explainer with little to compute; options it does not have are left out."""
 
-    def cheap(name):
+    def cheap(name, **chosen):
         known = options.defaults(getattr(rooms.load("explainers", name), name))
-        return load_explainer(name, **{key: value for key, value in FEW.items() if key in known})
+        return load_explainer(name, **{key: value for key, value in (FEW | chosen).items() if key in known})
 
     return cheap
 

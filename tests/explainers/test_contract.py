@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import operator
 import random
 import textwrap
 from functools import cache
@@ -84,9 +85,7 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters(
-    name, classifier, explainer_of, error_of
-):
+def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classifier, explainer_of, error_of):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))
     target = targets.one_hot([i % CLASSES for i in range(16)], CLASSES)
     explainer, seeds = explainer_of(name), list(range(100, 116))
@@ -100,7 +99,7 @@ def test_equal_calls_give_equal_bits_and_batch_size_changes_nothing_that_matters
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_passes_of_another_size_change_nothing_that_matters(name, classifier, images, explainer_of, error_of):
+def test_passes_of_another_size_hardly_matter(name, classifier, images, explainer_of, error_of):
     explainer = explainer_of(name)
     chosen = dict(explainer.options)
     if "batch_size" not in chosen:
@@ -218,9 +217,7 @@ def test_half_precision_gives_float32_maps_near_those_of_full(name, images, expl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_memory_layout_of_images_and_network_changes_nothing_that_matters(
-    name, classifier, images, explainer_of, error_of
-):
+def test_memory_layout_of_images_and_network_hardly_matters(name, classifier, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     plain = explainer_of(name)(classifier, images, target)
     last = images.contiguous(memory_format=torch.channels_last)
@@ -235,6 +232,44 @@ def test_images_are_not_changed(name, classifier, images, explainer_of):
     explainer_of(name)(classifier, images, targets.one_hot([0], CLASSES))
     assert torch.equal(images, before)
     assert images.grad is None
+
+
+class Written(nn.Module):
+    """One network, its ReLUs and its skip connection written in a way of choice."""
+
+    def __init__(self, relu, add):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 6, 3, padding=1)
+        self.head = nn.Linear(6, CLASSES)
+        self.one, self.two, self.in_place = nn.ReLU(), nn.ReLU(), nn.ReLU(inplace=True)
+        self.relu, self.add = relu, add
+
+    def forward(self, x):
+        x = self.relu(self, 0, self.first(x))
+        x = self.relu(self, 1, self.add(self.second(x), x))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+WAYS = {
+    "one module, used twice": (lambda net, index, x: net.one(x), operator.add),
+    "one module, in place": (lambda net, index, x: net.in_place(x), operator.iadd),
+    "functions": (lambda net, index, x: nn.functional.relu(x), torch.add),
+    "functions in place": (lambda net, index, x: nn.functional.relu(x, inplace=True), operator.iadd),
+    "methods": (lambda net, index, x: x.relu_(), lambda a, b: b.add(a)),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", NAMES)
+def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of, error_of):
+    if maker_of(name) is not convolutional:
+        return
+    target = targets.one_hot([0, 1, 2, 3], CLASSES)
+    plain = Written(lambda net, index, x: (net.one, net.two)[index](x), operator.add)
+    expected = explainer_of(name)(load_classifier(plain, layer="second", device="cpu"), images, target)
+    other = load_classifier(Written(*WAYS[way]), layer="second", device="cpu")
+    assert error_of(explainer_of(name)(other, images, target), expected) <= 1e-5
 
 
 class GradientsOff(nn.Module):

@@ -35,7 +35,7 @@ def normalised(images):
 
 
 def test_agrees_with_captum(peer, error_of):
-    """Without normalisation, so that both see the same points: a deep network has a ReLU that turns with the last bit."""
+    """Without normalisation, so that both see the same points: deep networks have ReLUs that turn with the last bit."""
     classifier, images = load_classifier(peer.model, device="cpu"), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)

@@ -1,0 +1,146 @@
+"""Every explainer on the papers' convolutional networks, however they are loaded: a map, or a refusal that helps."""
+
+import pytest
+import torch
+import torchvision
+from torch import nn
+from torchvision.models.convnext import CNBlockConfig
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
+from torchvision.models.vgg import VGG, cfgs, make_layers
+from transformers import (
+    ConvNextConfig,
+    ConvNextForImageClassification,
+    ResNetConfig,
+    ResNetForImageClassification,
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
+)
+
+from saliency_bench import load_classifier, rooms, targets
+from saliency_bench.explainers.cebp import excitation_layer
+
+VERY_FEW = {"steps": 2, "samples": 10, "masks": 10}
+
+
+def resnet(**sizes):
+    return lambda: ResNetForImageClassification(ResNetConfig(num_labels=4, **sizes))
+
+
+def timm(architecture, **sizes):
+    return lambda: TimmWrapperForImageClassification(
+        TimmWrapperConfig(architecture=architecture, model_args=sizes, num_labels=4)
+    )
+
+
+def vgg(name):
+    """Torchvision's with an eighth of the channels and 32 hidden units."""
+    channels = [layer if layer == "M" else layer // 8 for layer in cfgs[name]]
+
+    def make():
+        features = make_layers(channels)
+        with torch.device("meta"):  # its linear layers are too large to make only to be replaced
+            model = VGG(features, num_classes=4, init_weights=False)
+        model.classifier[0], model.classifier[3] = nn.Linear(64 * 49, 32), nn.Linear(32, 32)
+        model.classifier[6] = nn.Linear(32, 4)
+        return model
+
+    return make
+
+
+TINY = {"embedding_size": 8, "hidden_sizes": [8, 8, 12, 12]}
+NARROW = {"stem_width": 8, "channels": (8, 8, 12, 12)}
+ROUGH = {"dims": (8, 12, 16, 24), "depths": (1, 1, 2, 1)}
+BLOCKS = [CNBlockConfig(8, 12, 1), CNBlockConfig(12, 16, 1), CNBlockConfig(16, None, 1)]
+
+# name: (how to make it, side of the images, Grad-CAM's layer, the layer of cebp or None where that is not defined)
+REDUCED = {
+    "transformers resnet-18": (
+        resnet(**TINY, depths=[2, 2, 2, 2], layer_type="basic"),
+        64,
+        "resnet.encoder.stages.3",
+        "resnet.encoder.stages.2",
+    ),
+    "transformers resnet-50": (
+        resnet(**TINY, depths=[2, 2, 2, 2]),
+        64,
+        "resnet.encoder.stages.3",
+        "resnet.encoder.stages.2",
+    ),
+    "transformers convnext": (
+        lambda: ConvNextForImageClassification(
+            ConvNextConfig(num_labels=4, hidden_sizes=[8, 12, 16, 24], depths=[1, 1, 2, 1])
+        ),
+        64,
+        "convnext.encoder.stages.3",
+        None,
+    ),
+    "timm resnet18": (timm("resnet18", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
+    "timm resnet50": (timm("resnet50", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
+    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 32, "timm_model.features.29", "timm_model.features.22"),
+    "timm convnext_base": (timm("convnext_base", **ROUGH), 64, "timm_model.stages", None),
+    "torchvision resnet18": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4), 64, "layer4", "layer3"),
+    "torchvision resnet50": (
+        lambda: ResNet(Bottleneck, [1, 1, 1, 1], num_classes=4, width_per_group=8),
+        64,
+        "layer4",
+        "layer3",
+    ),
+    "torchvision vgg16": (vgg("D"), 64, "features", "features.22"),
+    "torchvision vgg19": (vgg("E"), 64, "features", "features.26"),
+    "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), 64, "features", None),
+    "torchvision inception_v3": (
+        lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
+        80,
+        "Mixed_6e",
+        "Mixed_5d",
+    ),
+}
+FULL = {
+    "transformers resnet-50": (resnet(), 224, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
+    "timm vgg19": (timm("vgg19"), 224, "timm_model.features", "timm_model.features.26"),
+    "timm inception_v3": (timm("inception_v3"), 299, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
+    "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 224, "layer4", "layer3"),
+    "torchvision vgg16": (lambda: torchvision.models.vgg16(num_classes=4), 224, "features", "features.22"),
+    "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 224, "features", None),
+    "torchvision inception_v3": (
+        lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
+        299,
+        "Mixed_7c",
+        "Mixed_6e",
+    ),
+}
+
+
+def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal, others_named):
+    torch.manual_seed(0)
+    classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)
+    assert classifier.cam_layer(images) == cam_layer
+    assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer
+    maps, refusals = {}, {}
+    for name in rooms.names("explainers"):
+        found, refusal = map_or_refusal(explainer_of(name, **VERY_FEW), classifier, images, target)
+        if refusal:
+            refusals[name] = others_named(refusal, name)
+        else:
+            maps[name] = found
+    for name, found in maps.items():
+        assert torch.isfinite(found).all(), name
+        assert found.amax() > found.amin(), name
+    for name, others in refusals.items():
+        assert others, name
+        assert others <= maps.keys(), name
+    assert ("cebp" in refusals) == (cebp_layer is None)
+    return maps
+
+
+@pytest.mark.parametrize("name", REDUCED)
+def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, map_or_refusal, others_named):
+    maps = explain_all(*REDUCED[name], explainer_of, map_or_refusal, others_named)
+    assert {"gradient", "gradcam", "rise"} <= maps.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FULL)
+def test_the_same_at_true_size(name, explainer_of, map_or_refusal, others_named):
+    explain_all(*FULL[name], explainer_of, map_or_refusal, others_named)
