@@ -19,6 +19,7 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from functools import partial
 from math import ceil
+from operator import truediv
 from pathlib import Path
 from time import perf_counter
 
@@ -102,21 +103,18 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     passes = (classifier.passes - before) // 2
     kind = "images" if "images" in found else "layer" if found else "outputs"
     works = {"ours": lambda: explainer(classifier, images, target)}
+    layer = layer_of(classifier, images)
     if passes:
-        works["floor"] = lambda: floor(classifier, images, target, passes, kind)
-    works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes)
+        works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer)
+    works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
     seconds = taken(works, classifier, args)
-    ratios = {name: statistics.median(map(ratio, seconds["ours"], seconds[name])) for name in works if name != "ours"}
+    ratios = {name: statistics.median(map(truediv, seconds["ours"], seconds[name])) for name in works if name != "ours"}
     against = f"{ratios.pop('floor'):>7.2f} {ASKED[kind]:>6.2f}" if passes else f"{'-':>7} {'-':>6}"
     rest = ", ".join(f"{value:.2f} {name}" for name, value in ratios.items())
     middle = statistics.median(seconds["ours"])
     return (
         f"{explainer!s:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest or '-'}, {grown}"
     )
-
-
-def ratio(one: float, other: float) -> float:
-    return one / other
 
 
 def with_few(text: str):
@@ -143,10 +141,9 @@ def taken(works: dict[str, Callable], classifier, args) -> dict[str, list[float]
     return seconds
 
 
-def floor(classifier, images, target, passes: int, kind: str) -> None:
+def floor(classifier, images, target, passes: int, kind: str, layer: str | None) -> None:
     """`passes` images, plainly; without gradients in passes of the size that explainers fill by default."""
     step = pictures_per_pass(images, None) if kind == "outputs" else len(images)
-    layer = classifier.cam_layer(images[:1]) if kind == "layer" and is_convolutional(classifier, images) else None
     for start in range(0, passes, step):
         places = torch.arange(start, min(start + step, passes)) % len(images)
         plain(classifier, images[places], target[places], kind, layer)
@@ -157,7 +154,7 @@ def plain(classifier, images, target, kind: str, layer: str | None) -> None:
         if kind == "outputs":
             with torch.no_grad():
                 classifier(images)
-        elif layer is not None:
+        elif kind == "layer" and layer is not None:
             with detached_at(classifier.module_named(layer)) as outputs:
                 total = targets.score(classifier(images), target).sum()
             torch.autograd.grad(total, outputs[-1])
@@ -166,11 +163,12 @@ def plain(classifier, images, target, kind: str, layer: str | None) -> None:
             torch.autograd.grad(targets.score(classifier(images), target).sum(), images)
 
 
-def is_convolutional(classifier, images) -> bool:
+def layer_of(classifier, images) -> str | None:
+    """The last convolutional block, where there is one."""
     try:
-        return bool(classifier.cam_layer(images[:1]))
+        return classifier.cam_layer(images[:1])
     except UserError:
-        return False
+        return None
 
 
 @contextmanager
@@ -210,7 +208,9 @@ def growth(work: Callable) -> str:
         return "-"
 
 
-def others(name: str, classifier, images, labels, options: dict, passes: int) -> dict[str, Callable]:
+def others(
+    name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
+) -> dict[str, Callable]:
     """{library: the same work}: as many passes, the same layer, on the normalised images and the bare model."""
     import captum.attr as captum
     import pytorch_grad_cam
@@ -219,7 +219,7 @@ def others(name: str, classifier, images, labels, options: dict, passes: int) ->
     model = Bare(classifier)
     inputs = ((images - classifier.mean) / classifier.std).detach()
     draws = max(1, passes // len(images))
-    layer = classifier.module_named(classifier.cam_layer(images)) if is_convolutional(classifier, images) else None
+    layer = classifier.module_named(layer_name) if layer_name else None
 
     def attribute(method, **settings) -> Callable:
         return lambda: method.attribute(inputs.clone().requires_grad_(), target=labels, **settings)
@@ -233,7 +233,7 @@ def others(name: str, classifier, images, labels, options: dict, passes: int) ->
         return work
 
     def superpixels() -> None:
-        found = rooms.load("explainers", "lime").superpixels(images, 4.0, 200.0, 0.2)
+        found = rooms.load("explainers", "lime").superpixels(images, None, 200.0, 0.2)
         method = captum.Lime(model, interpretable_model=_ridge())
         for image, label, mask in zip(inputs, labels, found, strict=True):
             method.attribute(image[None], target=int(label), feature_mask=mask[None, None], n_samples=draws,

@@ -5,9 +5,9 @@
 
 An image has S superpixels (quickshift, Vedaldi and Soatto, 2008). z_i in {0, 1}^S says which of them picture x_i shows,
 each with probability one half, all of them in the first; the others have their mean colour. d_i is the cosine distance
-of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults and the same kernel
-(a square root of exp(-d^2 / width^2)); it rounds nothing off, but draws other z. All samples are solved together, in
-float64. On probabilities by default. Passes per sample: `samples`.
+of z_i to the whole image (1 where nothing is shown). The authors' package has the same defaults, but for smaller
+superpixels in images below 224 pixels here, and the same kernel, written as the square root of exp(-d^2 / width^2). All
+samples are solved together, in float64. On probabilities by default. Passes per sample: `samples`.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ def lime(
     *,
     seeds: list[int],
     samples: int = 1000,
-    kernel_size: float = 4.0,
+    kernel_size: float | None = None,
     max_dist: float = 200.0,
     ratio: float = 0.2,
     width: float = 0.25,
@@ -40,8 +40,9 @@ def lime(
 ) -> Maps:
     """Maps (B, H, W), signed, constant on each superpixel.
 
-    samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab.
-    batch_size: pictures in memory and in one pass; None: about 20 of 224 x 224.
+    samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab;
+    kernel_size None: 4 pixels for images of 224 and above, in proportion below, so that their number stays.
+    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
     Errors: UserError if scikit-image is not installed.
     """
     segments = superpixels(images, kernel_size, max_dist, ratio)  # (B, H, W)
@@ -49,8 +50,8 @@ def lime(
     shown = torch.zeros(len(images), samples, int(counts.max()), dtype=torch.bool)
     for index, (seed, count) in enumerate(zip(seeds, counts.tolist(), strict=True)):
         shown[index, :, :count] = draws(seed, samples, count)
-    segments, shown, counts = (tensor.to(images.device) for tensor in (segments, shown, counts))
-    filled = mean_coloured(images, segments)
+    filled = mean_coloured(images.cpu(), segments)  # sums over pixels have a fixed order on the CPU only
+    segments, shown, counts, filled = (tensor.to(images.device) for tensor in (segments, shown, counts, filled))
 
     def switched(which: Tensor, pictures: Tensor) -> Images:
         kept = shown[which, pictures].gather(1, segments[which].flatten(1)).view(-1, 1, *images.shape[2:])
@@ -63,18 +64,19 @@ def lime(
     return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
 
 
-def check(*, samples: int, width: float, ridge: float, kernel_size: float, batch_size: int | None = None,
+def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,
           **others: object) -> None:  # fmt: skip
-    if samples < 1 or not width > 0 or not ridge > 0 or kernel_size < 1:
+    if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
         raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
     if batch_size is not None and batch_size < 1:
         raise UserError(f"batch_size of lime must be at least 1; got {batch_size}")
     _quickshift()
 
 
-def superpixels(images: Images, kernel_size: float, max_dist: float, ratio: float) -> Tensor:
+def superpixels(images: Images, kernel_size: float | None, max_dist: float, ratio: float) -> Tensor:
     """Int64 (B, H, W): the superpixels of each image, numbered from 0."""
     quickshift = _quickshift()
+    kernel_size = kernel_size or min(4.0, max(1.0, 4 * min(images.shape[2:]) / 224))
     pictures = images.clamp(0, 1).permute(0, 2, 3, 1).double().cpu().numpy()
     found = [quickshift(one, kernel_size=kernel_size, max_dist=max_dist, ratio=ratio, rng=42) for one in pictures]
     return torch.from_numpy(np.stack(found)).long()

@@ -7,7 +7,7 @@ import torch
 import torchvision
 from torch import nn
 from torch.nn import functional as F
-from transformers import ResNetConfig, ResNetForImageClassification
+from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.fast_forward import PIXELS_PER_PASS, fast_forward, pictures_per_pass, scores_of
@@ -174,6 +174,27 @@ def test_every_batch_norm_of_known_networks_is_folded(make, count):
     torch.testing.assert_close(forward(images), classifier(images), rtol=1e-4, atol=1e-5)
 
 
+SMALL = {
+    "convnext": {"hidden_sizes": [8, 12, 16, 24], "depths": [1, 1, 2, 1]},
+    "mobilenet_v2": {"depth_multiplier": 0.35},
+    "resnet": {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [2, 1], "layer_type": "bottleneck"},
+    "vit": {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48},
+}
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("kind", SMALL)
+@torch.no_grad()
+def test_logits_stay_on_the_families_of_transformers(kind, channels_last):
+    config = AutoConfig.for_model(kind, image_size=64, num_labels=6, **SMALL[kind])
+    classifier = classifier_of(AutoModelForImageClassification.from_config(config), channels_last=channels_last)
+    images = torch.rand(3, 3, 64, 64)
+    forward = fast_forward(classifier, images)
+    assert (forward is classifier) == (kind == "vit")
+    expected = classifier(images)
+    assert (forward(images) - expected).abs().max() <= 1e-4 * min(1, float(expected.max() - expected.min()))
+
+
 @torch.no_grad()
 def test_the_callers_classifier_is_left_as_it_was():
     classifier = classifier_of(Network())
@@ -265,7 +286,7 @@ def test_scores_of_many_pictures_in_their_order(batch_size):
 
 
 def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
-    assert pictures_per_pass(torch.zeros(2, 3, 224, 224), None) == PIXELS_PER_PASS // 224**2
+    assert pictures_per_pass(torch.zeros(2, 3, 224, 224), None) == PIXELS_PER_PASS["cpu"] // 224**2 == 10
     assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), None) == 1
     assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), 3) == 3
 

@@ -117,6 +117,12 @@ def test_the_mean_colour_is_that_of_each_superpixel():
     torch.testing.assert_close(filled, pairs)
 
 
+@pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (112, 2.0), (224, 4.0), (280, 4.0)])
+def test_superpixels_shrink_with_images_below_224(side, kernel_size):
+    images = torch.rand(1, 3, side, side + 4)
+    assert torch.equal(lime.superpixels(images, None, 50.0, 0.2), lime.superpixels(images, kernel_size, 50.0, 0.2))
+
+
 def test_draws_are_fair_show_everything_first_and_differ_by_seed():
     shown = lime.draws(3, 2000, 10)
     assert shown[0].all()

@@ -1,0 +1,172 @@
+"""Writes this room's README.md and its pictures: every explainer that is found, and its map of one drawn image.
+
+example:
+  python -m saliency_bench.explainers._page --models models
+
+Draws shapes-xai, trains a small ResNet on it, and a small ViT if an explainer is not defined for the ResNet, which
+takes some minutes; with `--models DIR` they are kept there and used again.
+"""
+
+import argparse
+import ast
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench import options, rooms, targets
+from saliency_bench.building import build
+from saliency_bench.classifier import Classifier, load_classifier
+from saliency_bench.data import load_dataset
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import load_explainer
+from saliency_bench.files import write_text, write_with
+from saliency_bench.training import train
+from saliency_bench.types import Batch, Images, Target
+
+ROOM = Path(__file__).parent
+SIZE, COUNT, EPOCHS = 64, 1536, 20
+COLUMNS = 6
+SCRIPT = "python -m saliency_bench.explainers._page"
+INTRODUCTION = f"""# Explainers
+
+<!-- Written by `{SCRIPT}`: change the docstrings, not this page. -->
+
+An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (weights over the logits), and gives maps
+(B, H, W), signed and not normalised: `sb.load_explainer("rise", masks=1000)(classifier, images, target)`, or
+`rise:masks=1000` on the command line. `on` says whether the target's weights are those of logits or of probabilities.
+
+The pictures show maps of one test image of shapes-xai for its own class, all with default options. The outline is that
+of the object. Maps with negative values are blue below zero and red above, on a scale that is even around zero; maps
+without go from their least value (dark) to their largest (bright). Each map has its own scale."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n\n")[0],
+        epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--models", metavar="DIR", help="keep dataset and networks here (default: throw them away)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as thrown_away:
+        folder = Path(args.models or thrown_away)
+        shown, left_out = [INTRODUCTION], dict.fromkeys(rooms.names("explainers"), "")
+        for network, config in (("ResNet", resnet()), ("ViT", vit())):
+            if left_out:
+                shown, left_out = with_picture(shown, left_out, network, trained(folder, network, config), folder)
+    write_text(ROOM / "README.md", page(shown, left_out))
+
+
+def with_picture(
+    shown: list[str], left_out: dict[str, str], network: str, classifier: Classifier, folder: Path
+) -> tuple[list[str], dict[str, str]]:
+    """(the page so far, whatever this network has no map for with the reason), after adding what it has."""
+    batch = classifier.prepare(load_dataset(str(folder / "shapes-xai"), split="test"))
+    with torch.no_grad():
+        probabilities = classifier(batch.images).softmax(dim=1)
+    right = probabilities.argmax(dim=1) == batch.labels
+    index = telling(batch, right)
+    image, label = batch.images[index : index + 1], int(batch.labels[index])
+    maps, reasons = maps_of(classifier, image, targets.one_hot([label], probabilities.shape[1]), list(left_out))
+    if not maps:
+        return shown, reasons
+    file = f"maps_{network.lower()}.png"
+    write_with(ROOM / file, partial(draw, image=image[0], mask=batch.masks[index], maps=maps))
+    weights = sum(map(torch.numel, classifier.parameters()))
+    seen = (classifier.labels or [])[label], float(probabilities[index, label])
+    text = f"""![maps of every explainer for one image]({file})
+
+{network} of {weights:,} weights, trained for {EPOCHS} epochs on {COUNT:,} drawings of {SIZE} x {SIZE}; test accuracy
+{float(right.double().mean()):.1%}. The image shows a {seen[0]}, seen with probability {seen[1]:.3f}.
+
+In the picture: {", ".join(maps)}."""
+    return [*shown, text], reasons
+
+
+def page(shown: list[str], left_out: dict[str, str]) -> str:
+    reasons = [f"- {name}: {reason}" for name, reason in left_out.items()]
+    parts = [*shown, "In no picture:\n\n" + "\n".join(reasons)] if reasons else shown
+    return "\n\n".join([*parts, *map(section, rooms.names("explainers"))]) + "\n"
+
+
+def section(name: str) -> str:
+    """What the page says of an explainer: the docstrings of its module and function, and its options."""
+    tree = ast.parse(rooms.files("explainers")[name].read_text(encoding="utf-8"))
+    (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
+    known = options.defaults(getattr(rooms.load("explainers", name), name))
+    listed = ", ".join(f"`{key}={value!r}`" for key, value in known.items()) or "none"
+    return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", ast.get_docstring(function) or "",
+                        f"Options: {listed}"])  # fmt: skip
+
+
+def resnet():
+    from transformers import ResNetConfig
+
+    return ResNetConfig(embedding_size=32, hidden_sizes=[32, 64], depths=[2, 2], layer_type="basic")
+
+
+def vit():
+    from transformers import ViTConfig
+
+    return ViTConfig(image_size=SIZE, patch_size=8, hidden_size=96, num_hidden_layers=4, num_attention_heads=4,
+                     intermediate_size=192, hidden_dropout_prob=0.0)  # fmt: skip
+
+
+def trained(folder: Path, network: str, config) -> Classifier:
+    """A network of this kind, trained on shapes-xai; an earlier one, where the folder has it."""
+    dataset, model = folder / "shapes-xai", folder / network
+    if not dataset.exists():
+        build("shapes-xai", dataset, size=SIZE, count=COUNT)
+    if not model.exists():
+        train(dataset=str(dataset), model=config, out=model, epochs=EPOCHS, size=SIZE)
+    return load_classifier(model, device="cpu")
+
+
+def telling(batch: Batch, right: Tensor) -> int:
+    """The sample whose object lies farthest from the middle, of those seen rightly and lying whole in the image."""
+    rows, columns = (torch.linspace(-1, 1, length) for length in batch.masks.shape[1:])
+    places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))  # (2, H, W)
+    middle = (batch.masks[:, None] * places).sum(dim=(2, 3)) / batch.masks.sum(dim=(1, 2))[:, None]
+    cut_off = (batch.masks & (places.abs().amax(dim=0) == 1)).flatten(1).any(dim=1)
+    return int(torch.where(right & ~cut_off, middle.norm(dim=1), 0).argmax())
+
+
+def maps_of(
+    classifier: Classifier, image: Images, target: Target, names: list[str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """({explainer: its map (H, W)}, {explainer: why it refuses this network})."""
+    maps, reasons = {}, {}
+    for name in names:
+        try:
+            maps[name] = load_explainer(name)(classifier, image, target)[0].numpy()
+        except UserError as error:
+            reasons[name] = str(error)
+    return maps, reasons
+
+
+def draw(path: Path, image: Tensor, mask: Tensor, maps: dict[str, np.ndarray]) -> None:
+    """The image, and every map in its own scale: diverging around zero if it is signed."""
+    from matplotlib.figure import Figure
+
+    rows = -(-(len(maps) + 1) // COLUMNS)
+    figure = Figure(figsize=(2 * COLUMNS, 2.25 * rows), dpi=100, layout="constrained")
+    axes = figure.subplots(rows, COLUMNS, squeeze=False).flatten()
+    for one in axes:
+        one.axis("off")
+    axes[0].imshow(image.permute(1, 2, 0).numpy())
+    axes[0].set_title("image", fontsize=10)
+    for one, (name, values) in zip(axes[1:], maps.items(), strict=False):
+        most = np.abs(values).max()
+        scale = {"cmap": "RdBu_r", "vmin": -most, "vmax": most} if values.min() < 0 else {"cmap": "inferno"}
+        one.imshow(values, **scale)
+        one.contour(mask.numpy(), levels=[0.5], colors="black" if values.min() < 0 else "white", linewidths=0.8)
+        one.set_title(name, fontsize=10)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    main()
