@@ -199,7 +199,7 @@ def _command(
     explainers = list(dict.fromkeys(str(cell.explainer) for cell in cells))
     if own := [str(cell.explainer) for cell in cells if isinstance(cell.explainer.version, str)]:
         return f"saliency_bench.run ({own[0]} is a Python function)"
-    words = ["saliency-bench", "run", "--dataset", dataset, "--model", str(model), "--explainers", *explainers,
+    words = ["saliency-bench", "run", "--dataset", str(dataset), "--model", str(model), "--explainers", *explainers,
              "--metrics", *dict.fromkeys(str(cell.metric) for cell in cells), "--split", split,
              "--target", target]  # fmt: skip
     words += ["--label-map", str(label_map)] if label_map else []

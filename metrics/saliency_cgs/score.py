@@ -36,8 +36,8 @@ def saliency_cgs(
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
     by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, G_A the group of the top class, G_B the group
-    disjoint from G_A with the highest mean probability. x_s is the image without the top share s of the pixels of the map for
-    the target group_vs_group(G_A, G_B).
+    disjoint from G_A with the highest mean probability. x_s is the image without the top share s of the pixels of the
+    map for the target group_vs_group(G_A, G_B).
 
     Args:
         images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
@@ -52,7 +52,7 @@ def saliency_cgs(
 
     Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
     p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
-    for {A, B} against {C, D} ranks the upper half first; what A and B lose goes to C and D:
+    for {A, B} against {C, D} ranks the upper half first:
 
         removed        2        3        5        6        8        10       11       13       14 pixels
         value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625

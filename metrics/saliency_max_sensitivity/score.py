@@ -56,16 +56,20 @@ def saliency_max_sensitivity(
     std = getattr(classifier, "std", None)
     if not isinstance(std, Tensor):
         raise UserError("saliency_max_sensitivity needs a classifier that knows its std; load it with load_classifier")
-    before = maps.reshape(len(maps), -1).astype(np.float64)
-    furthest = np.zeros(len(maps))
+    kept = np.flatnonzero(~is_flat(maps)).tolist()
+    scores = np.full(len(maps), np.nan)
+    if len(kept) == 0:
+        return scores
+    before = maps[kept].reshape(len(kept), -1).astype(np.float64)
+    images, target = images[kept], target[kept]
+    furthest = np.zeros(len(kept))
     for draw in range(draws):
-        drawn = np.stack([2 * uniform(seed_of(seed, draw), images[0].numel()) - 1 for seed in seeds])
+        drawn = np.stack([2 * uniform(seed_of(seeds[index], draw), images[0].numel()) - 1 for index in kept])
         change = torch.from_numpy(radius * drawn).view(images.shape).to(images) * std.to(images)
-        after = explain(images + change, target).reshape(len(maps), -1)
+        after = explain(images + change, target, kept).reshape(len(kept), -1)
         furthest = np.maximum(furthest, np.linalg.norm(after - before, axis=1))
-    size = np.linalg.norm(before, axis=1)
-    flat = is_flat(maps)
-    return np.where(flat, np.nan, furthest / np.where(flat, 1, size))
+    scores[kept] = furthest / np.linalg.norm(before, axis=1)
+    return scores
 
 
 def check(*, radius: float, draws: int) -> None:
