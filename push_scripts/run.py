@@ -28,7 +28,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--target",
         default="label",
-        help="label, predicted, contrast:second, or a CSV file with image_id,target[,against]",
+        help="label, predicted, contrast:second (the predicted class and not the runner-up of its group), "
+        "or a CSV file with image_id,target[,against]",
     )
     parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
     parser.add_argument(

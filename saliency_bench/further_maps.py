@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from torch import nn
 
-from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
@@ -33,7 +33,7 @@ class FurtherMaps:
     """
 
     explainer: Explainer
-    classifier: Classifier
+    classifier: nn.Module
     seeds: Sequence[int]
     first: tuple[Images, Target, Maps] | None = None
     faulty: set[int] = field(default_factory=set)
@@ -75,7 +75,7 @@ def reason_of(error: Exception) -> str:
 
 
 def halving(
-    explainer: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]
+    explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
 ) -> tuple[Maps, int]:
     """(maps, how often a batch was halved because it did not fit in memory); maps may hold NaN or infinite values."""
     try:

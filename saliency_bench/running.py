@@ -183,7 +183,9 @@ def _claim(work: Work, cells: list[Cell]) -> None:
     if path.exists():
         before = read_json(path)
         if differing := [key for key in settings if before.get(key) != settings[key]]:
-            what = {"fingerprint": "dataset", "classifier": "model"}.get(differing[0], differing[0])
+            what = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups"}.get(
+                differing[0], differing[0]
+            )
             raise UserError(f"{work.out} holds a run with another {what}; choose another --out")
         known = before["cells"]
     write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})

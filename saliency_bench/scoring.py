@@ -44,19 +44,20 @@ def score_samples(
         raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
     explainer, module = as_explainer(explainer), load_classifier(classifier)
     images = torch.as_tensor(images, dtype=torch.float32)
-    seeds = list(range(len(images))) if seeds is None else list(seeds)
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be 1 or more")
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
+    seeds = list(range(len(images))) if seeds is None else list(seeds)
     given = None if target is None else torch.as_tensor(target)
-    if len(seeds) != len(images) or (given is not None and len(given) not in (len(images), given.ndim - 1)):
+    if given is not None and given.ndim == 2 and len(given) == 1:
+        given = given.expand(len(images), -1)
+    if len(seeds) != len(images) or (given is not None and len(given) != len(images)):
         raise UserError(f"give one seed and one class, or row of the target, for each of the {len(images)} images")
     found = []
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
-        one_for_all = given is None or len(given) != len(images)
-        weights = given if one_for_all else given[part]  # type: ignore[index]
+        weights = None if given is None else given[part]
         found.append(_batch(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part]))
     return np.concatenate(found)
 
@@ -66,7 +67,7 @@ def _batch(metric: Metric, images: Images, classifier, explainer: Explainer, giv
         logits = classifier(images).cpu()
     classes = logits.shape[1]
     given = logits.argmax(dim=1) if given is None else given
-    target = (one_hot(given, classes) if given.ndim == 1 else given).expand(len(images), -1).to(images.device)
+    target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
     known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")

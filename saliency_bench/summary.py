@@ -56,6 +56,7 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         },
         "masks": _masks(predictions),
         "target": work.rule.name,
+        "groups": None if work.groups is None else {"name": work.groups.name, "identity": work.groups.identity},
         "precision": plan["precision"],
         "seed": work.seed,
         "batch_size": work.batch_size,

@@ -4,7 +4,7 @@ example:
   python -m saliency_bench.wordnet_groups FOLDER
 
 FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
-name]}). The table carries WordNet's notice, as its licence asks.
+name]}). The table carries WordNet's licence, as that asks.
 """
 
 import json
@@ -18,10 +18,20 @@ from saliency_bench.files import write_text
 
 ENOUGH = 5  # classes in a group
 TABLE = Path(__file__).parent / "groups_imagenet.json"
-NOTICE = (
-    "Derived from WordNet 3.0, Copyright 2006 by Princeton University. All rights reserved. WordNet is provided as is, "
-    "without representations or warranties; https://wordnet.princeton.edu/license-and-commercial-use"
-)
+NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
+LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
+database, you agree that you have read, understood, and will comply with these terms and conditions: Permission to use,
+copy, modify and distribute this software and database and its documentation for any purpose and without fee or royalty
+is hereby granted, provided that you agree to comply with the following copyright notice and statements, including the
+disclaimer, and that the same appear on ALL copies of the software, database and documentation, including modifications
+that you make for internal use or for distribution. WordNet 3.0 Copyright 2006 by Princeton University. All rights
+reserved. THIS SOFTWARE AND DATABASE IS PROVIDED "AS IS" AND PRINCETON UNIVERSITY MAKES NO REPRESENTATIONS OR
+WARRANTIES, EXPRESS OR IMPLIED. BY WAY OF EXAMPLE, BUT NOT LIMITATION, PRINCETON UNIVERSITY MAKES NO REPRESENTATIONS OR
+WARRANTIES OF MERCHANTABILITY OR FITNESS FOR ANY PARTICULAR PURPOSE OR THAT THE USE OF THE LICENSED SOFTWARE, DATABASE
+OR DOCUMENTATION WILL NOT INFRINGE ANY THIRD PARTY PATENTS, COPYRIGHTS, TRADEMARKS OR OTHER RIGHTS. The name of
+Princeton University or Princeton may not be used in advertising or publicity pertaining to distribution of the
+software and/or database. Title to copyright in this software, database and any associated documentation shall at all
+times remain with Princeton University and LICENSEE agrees to preserve same."""
 
 
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str, list[str]]:
@@ -92,7 +102,7 @@ def table_of(folder: Path) -> dict:
     edges = ((line.split()[0], line.split()[1]) for line in lines if line.strip())
     groups = derive(edges, number)
     return {
-        "about": NOTICE,
+        "about": " ".join(NOTICE.split()),
         "classes": [index[str(key)][1] for key in range(len(index))],
         "groups": {name: sorted(number[leaf] for leaf in held) for name, held in groups.items()},
     }
@@ -103,4 +113,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    main(sys.argv[1])

@@ -1,5 +1,7 @@
 """Maps that metrics ask for: the same explainer and seeds, nothing made twice, and what happens when it goes wrong."""
 
+import json
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -229,6 +231,12 @@ def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
     assert main([*common, str(tmp_path / "own"), "--groups", str(file)]) == 0
     assert main([*common, str(tmp_path / "known")]) == 0
     capsys.readouterr()
+    summary = json.loads((tmp_path / "own" / "summary.json").read_text())
+    assert summary["groups"]["name"] == "groups.csv"
+    assert (
+        f"groups of groups.csv, digest {summary['groups']['identity'][:8]}"
+        in (tmp_path / "own" / "report.html").read_text()
+    )
     own, known = (records_of(tmp_path / name) for name in ("own", "known"))
     ids = [{metric: {row["cell_id"] for row in found if row["metric"] == metric} for metric in
             ("saliency_ccs", "saliency_insertion")} for found in (own, known)]  # fmt: skip
@@ -240,7 +248,7 @@ def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
     assert {row["reason"] for row in without} == {reason}
     assert records.is_expected(reason)
     assert main([*common, str(tmp_path / "own")]) == 2
-    assert "another groups" in capsys.readouterr().err
+    assert "a run with another set of groups" in capsys.readouterr().err
     assert main([*common, str(tmp_path / "bad"), "--groups", str(tmp_path / "none.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
 

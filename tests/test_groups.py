@@ -1,6 +1,7 @@
 """Groups of classes: WordNet's by a literal second reading of the rule, tables by name, files, and what uses them."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,7 @@ def test_imagenet_by_a_literal_second_reading():
     for above, below in edges:
         children.setdefault(above, []).append(below)
 
+    @cache
     def held(synset):
         found, seen = set(), set()
         stack = list(children.get(synset, []))
@@ -52,15 +54,9 @@ def test_imagenet_by_a_literal_second_reading():
     enough = sorted((len(members), synset) for synset in children if len(members := held(synset)) >= 5)
     expected = {}
     for number in range(1000):
-        _, synset = next(pair for pair in enough if number in held_once(held, pair[1]))
-        expected[synset] = sorted(held_once(held, synset))
+        _, synset = next(pair for pair in enough if number in held(pair[1]))
+        expected[synset] = sorted(held(synset))
     assert table("imagenet")["groups"] == dict(sorted(expected.items()))
-
-
-def held_once(held, synset, known={}):  # noqa: B006
-    if synset not in known:
-        known[synset] = held(synset)
-    return known[synset]
 
 
 def test_every_class_of_imagenet_has_a_group_of_five_or_more_and_dogs_are_dogs():

@@ -74,7 +74,7 @@ def test_a_positive_affine_change_alters_nothing_and_a_negative_one_the_sign(one
     one, two = np.round(one), np.round(two)
     before = pearson(one, two)
     np.testing.assert_allclose(pearson(factor * one.astype(np.float64) + shift, two), before, atol=1e-9)
-    np.testing.assert_allclose(pearson(one, two * -factor), -before, atol=1e-9)
+    np.testing.assert_allclose(pearson(one, two.astype(np.float64) * -factor), -before, atol=1e-9)
     np.testing.assert_array_equal(pearson(two, one), before)
 
 
