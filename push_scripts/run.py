@@ -20,17 +20,23 @@ def arguments(parser: ArgumentParser) -> None:
         help="names, with options as rise:masks=1000,p=0.3 (default: all)",
     )  # fmt: skip
     parser.add_argument(
-        "--metrics", nargs="+", default=rooms.names("metrics"), metavar="NAME",
-        help="names, with options as saliency_miou:threshold=0.3 (default: all)",
+        "--metrics", nargs="+", metavar="NAME",
+        help="names, with options as saliency_miou:threshold=0.3 (default: all that the dataset and the model allow)",
     )  # fmt: skip
     _shared.out(parser)
     parser.add_argument("--split", default="test", help="default: test")
     parser.add_argument(
         "--target",
         default="label",
-        help="label, predicted, contrast:second, or a CSV file with image_id,target[,against]",
+        help="label, predicted, contrast:second (the predicted class and not the runner-up of its group), "
+        "or a CSV file with image_id,target[,against]",
     )
     parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
+    parser.add_argument(
+        "--groups", metavar="FILE",
+        help="groups of the model's classes: JSON {group: [class, ...]} or CSV with class,group "
+             "(default: known for ImageNet, pets, VOC and shapes)",
+    )  # fmt: skip
     parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], help="of the network; default: fp32")
     parser.add_argument("--channels-last", action="store_true", help="memory layout that many networks run faster in")
     parser.add_argument(
@@ -60,6 +66,7 @@ def main(args: Namespace) -> int:
         strict=args.strict,
         precision=args.precision,
         channels_last=args.channels_last,
+        groups=args.groups,
     )
     if not result.summary:  # another process of the same run prints
         return 0

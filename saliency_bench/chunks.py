@@ -18,16 +18,16 @@ import pyarrow.parquet as pq
 import torch
 
 from saliency_bench import options, records
-from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.examples import save_thumbnails
-from saliency_bench.explainer import Explainer, NotFiniteError
+from saliency_bench.explainer import Explainer
+from saliency_bench.further_maps import ExplainerRaisedError, FurtherMaps, halving, not_finite, reason_of
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
 from saliency_bench.perturbation import Curves
 from saliency_bench.seeds import seed_of
 from saliency_bench.target_rules import Sides, stack
-from saliency_bench.types import Batch, Chunk, Images, Maps, Target
+from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.work import Cell, Work
 
 NOT_FINITE = "the map holds NaN or infinite values"
@@ -142,10 +142,16 @@ def explain(work: Work, number: int, chunk: Chunk, explainer: Explainer, cells: 
         raised = maps is None
         if maps is not None:
             save_thumbnails(work.out / "thumbnails" / _folder(work, explainer).name / f"{number:06d}.npz", maps, chunk)
-        scored = _scores(work, chunk.batch, target, maps, faults, cells, passes)
+            logits = torch.tensor([row["logits"] for row in readable])
+            supply = Supply(work, chunk.batch, target, maps, explainer, logits)
+            scored = _scores(supply, faults, cells, passes)
+            halved, raised = halved + supply.halved, supply.raised
+        else:
+            reasons: list[str | None] = [faults[index] for index in range(len(chunk.batch))]
+            scored = {cell.id: ([None] * len(chunk.batch), reasons) for cell in cells}
     rows = [row for cell in cells for row in _rows(work, cell, chunk, predicted, sides, *scored[cell.id])]
     part = _folder(work, explainer) / f"{number:06d}-{records.identity([cell.id for cell in cells])}.parquet"
-    faulty = sum(row["value"] is None and row["reason"] not in records.EXPECTED for row in rows)
+    faulty = sum(row["value"] is None and not records.is_expected(row["reason"]) for row in rows)
     records.write(
         part,
         rows,
@@ -163,82 +169,62 @@ Scored = tuple[list[float | None], list[str | None]]  # value or None, and reaso
 
 def _maps(work: Work, batch: Batch, explainer: Explainer, target: Target) -> tuple[Maps | None, dict[int, str], int]:
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
-    seeds = [seed_of(work.seed, image_id, "explain") for image_id in batch.ids]
     try:
-        maps, halved = halving(explainer.seeded(work.seed), work.classifier, batch.images, target, seeds)
-        return maps, {}, halved
-    except NotFiniteError as error:
-        if work.strict:
-            raise UserError(f"{explainer}, image {batch.ids[error.where[0]]}: {NOT_FINITE}") from error
-        return error.maps.nan_to_num(0, 0, 0), dict.fromkeys(error.where, NOT_FINITE), 0
+        maps, halved = halving(explainer.seeded(work.seed), work.classifier, batch.images, target, _seeds(work, batch))
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:
-        reason = f"the explainer raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        reason = reason_of(error)
         if work.strict:
             raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
         return None, dict.fromkeys(range(len(batch)), reason), 0
+    bad = not_finite(maps)
+    if bad and work.strict:
+        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {NOT_FINITE}")
+    return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, NOT_FINITE), halved
 
 
-def halving(
-    explainer: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]
-) -> tuple[Maps, int]:
-    """(maps, how often a batch was halved because it did not fit in memory)."""
-    try:
-        return explainer(classifier, images, target, seeds=seeds), 0
-    except (RuntimeError, MemoryError) as error:
-        if len(images) == 1 or not _is_memory(error):
-            raise
-    middle = len(images) // 2
-    parts = [
-        halving(explainer, classifier, images[part], target[part], seeds[part])
-        for part in (slice(0, middle), slice(middle, None))
-    ]
-    return torch.cat([maps for maps, _ in parts]), 1 + sum(halved for _, halved in parts)
+def _seeds(work: Work, batch: Batch) -> list[int]:
+    return [seed_of(work.seed, image_id, "explain") for image_id in batch.ids]
 
 
-def _is_memory(error: Exception) -> bool:
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words
-
-
-def _scores(
-    work: Work, batch: Batch, target: Target, maps: Maps | None, faults: dict[int, str], cells: list[Cell], passes: dict
-) -> dict[str, Scored]:
-    """{cell: values and reasons of the batch}; flat maps keep their value and are marked."""
-    if maps is None:
-        reasons: list[str | None] = [faults[index] for index in range(len(batch))]
-        passes |= {cell.id: 0 for cell in cells}
-        return {cell.id: ([None] * len(batch), reasons) for cell in cells}
-    flat = is_flat(maps.cpu().numpy())
-    supply = Supply(work.classifier, batch, target, maps)
+def _scores(supply: "Supply", faults: dict[int, str], cells: list[Cell], passes: dict[str, int]) -> dict[str, Scored]:
+    """{cell: values and reasons of the batch}"""
     found: dict[str, Scored] = {}
     for cell in cells:
-        before = work.classifier.passes
-        values, reasons = supply.score(cell.metric, faults)
-        passes[cell.id] = work.classifier.passes - before
-        found[cell.id] = (
-            values,
-            [reason or (records.FLAT if flat[index] else None) for index, reason in enumerate(reasons)],
-        )
+        before = supply.work.classifier.passes
+        found[cell.id] = supply.score(cell.metric, faults)
+        passes[cell.id] = supply.work.classifier.passes - before
     return found
 
 
 @dataclass
 class Supply:
-    """What metrics may ask for, about one batch and its maps; made when first asked for."""
+    """What metrics may ask for, about one batch and its maps; made when first asked for.
 
-    classifier: Classifier
+    `halved` and `raised` say what happened to further maps: batches that did not fit in memory, a failed explainer.
+    """
+
+    work: Work
     batch: Batch
     target: torch.Tensor
     maps: Maps
+    explainer: Explainer
+    logits: torch.Tensor
+    halved: int = 0
+    raised: bool = False
 
     @cached_property
     def curves(self) -> Curves:
-        return Curves(self.classifier, self.batch.images, self.target, self.maps)
+        seeds = [seed_of(self.work.seed, image_id, "noise") for image_id in self.batch.ids]
+        return Curves(self.work.classifier, self.batch.images, self.target, self.maps, seeds)
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        return is_flat(self.maps.cpu().numpy())
 
     def score(self, metric: Metric, faults: dict[int, str]) -> Scored:
-        """A metric's values where they are defined, reasons where not."""
+        """A metric's values where they are defined, reasons where not; flat maps keep their value and are marked."""
         reasons: list[str | None] = list(self.batch.left_out) if "masks" in metric.needs else [None] * len(self.batch)
         for index, reason in faults.items():
             reasons[index] = reason
@@ -247,27 +233,55 @@ class Supply:
         values: list[float | None] = [None] * len(self.batch)
         if not asked:
             return values, reasons
+        explain = self._explain(asked)
         try:
-            scores = metric(**self._inputs(metric, asked))
+            scores = metric(**self._inputs(metric, asked, explain))
+        except ExplainerRaisedError as error:
+            if self.work.strict:
+                ids = self.batch.ids
+                raise UserError(f"{self.explainer} for {metric}, images from {ids[0]} to {ids[-1]}: {error}") from error
+            self.raised = True
+            return values, [reason or str(error) for reason in reasons]
         except UserError:
             raise
         except ValueError as error:  # metrics that need no core say it in their own words
             raise UserError(f"{metric}: {error}") from error
-        for index, score in zip(asked, scores, strict=True):
-            if reasons[index] is None and np.isfinite(score):
-                values[index] = float(score)
-            elif reasons[index] is None:
-                reasons[index] = records.UNDEFINED
+        self.halved += explain.halved
+        for place in explain.faulty:
+            if self.work.strict:
+                raise UserError(f"{self.explainer} for {metric}, image {self.batch.ids[asked[place]]}: {NOT_FINITE}")
+            reasons[asked[place]] = NOT_FINITE
+        own = "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs)
+        for place, (index, score) in enumerate(zip(asked, scores, strict=True)):
+            if reasons[index] is None:
+                flat = place in explain.flat if own else bool(self.flat[index])
+                values[index] = float(score) if np.isfinite(score) else None
+                reasons[index] = records.reason(values[index], flat, metric.undefined)
         return values, reasons
 
-    def _inputs(self, metric: Metric, kept: list[int]) -> dict:
+    def _explain(self, kept: list[int]) -> FurtherMaps:
+        seeds = _seeds(self.work, self.batch)
+        whole = len(kept) == len(self.batch)
+        images, target, maps = self.batch.images, self.target, self.maps
+        first = (images, target, maps) if whole else (images[kept], target[kept], maps[kept])
+        explainer = self.explainer.seeded(self.work.seed)
+        return FurtherMaps(explainer, self.work.classifier, [seeds[index] for index in kept], first)
+
+    def _inputs(self, metric: Metric, kept: list[int], explain: FurtherMaps) -> dict:
+        ids = [self.batch.ids[index] for index in kept]
+        assert explain.first is not None
+        images, target, maps = explain.first
         inputs = {
-            "maps": lambda: self.maps.cpu().numpy()[kept],
+            "maps": lambda: maps.cpu().numpy(),
             "masks": lambda: self.batch.masks.numpy()[kept],
             "curves": lambda: self.curves,
-            "classifier": lambda: self.classifier,
-            "images": lambda: self.batch.images[kept],
-            "target": lambda: self.target[kept],
+            "classifier": lambda: self.work.classifier,
+            "images": lambda: images,
+            "target": lambda: target,
+            "logits": lambda: self.logits[kept],
+            "groups": lambda: self.work.groups,
+            "explain": lambda: explain,
+            "seeds": lambda: [seed_of(self.work.seed, image_id, metric.name) for image_id in ids],
         }
         return {need: inputs[need]() for need in metric.needs}
 

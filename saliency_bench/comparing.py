@@ -398,7 +398,7 @@ def merged(runs: list[RunData]) -> RunData:
     summary = base.summary | {"cells": list(cells.values()), "command": "\n".join(commands)}
     if any("faults" in run.summary for run in runs):
         left_out: Counter = sum((Counter(cell["left_out"]) for cell in cells.values()), Counter())
-        summary["faults"] = {why: times for why, times in sorted(left_out.items()) if why not in records.EXPECTED}
+        summary["faults"] = {why: times for why, times in sorted(left_out.items()) if not records.is_expected(why)}
     if halved := [run.summary["halved_chunks"] for run in runs if "halved_chunks" in run.summary]:
         summary["halved_chunks"] = sum(halved)
     seconds: dict[str, float] = {}

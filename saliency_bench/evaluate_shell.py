@@ -15,6 +15,8 @@ import numpy as np
 
 from saliency_bench.maps import read_pair
 
+PREDICTED = -1  # in place of a class that was not given
+
 
 class MapShell:
     """Turns `scores(maps, masks, **options) -> (B,) or (B, T)` of a subclass into a module of evaluate.
@@ -95,6 +97,64 @@ class MapShell:
         features = self._features((size[0], size[1]))
         info = self.info  # type: ignore[attr-defined]
         if getattr(self, "writer", None) is not None and info.features != features:
-            before = "{} x {}".format(*info.features["predictions"].shape)
-            raise ValueError(f"maps of {size[0]} x {size[1]} follow maps of {before}; one computation takes one size")
+            what, kind = next(iter(info.features.items()))
+            before, what = "{} x {}".format(*kind.shape[-2:]), what.replace("predictions", "maps")
+            raise ValueError(
+                f"{what} of {size[0]} x {size[1]} follow {what} of {before}; one computation takes one size"
+            )
         info.features = features
+
+
+class ExplainerShell(MapShell):
+    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps.
+
+    compute(images=(B, 3, H, W) in [0, 1], classifier=, explainer=) and, where the metric knows them, references (the
+    class of each image; None: the predicted one), target, groups, seeds, batch_size and the metric's own options.
+    """
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        return datasets.Features(
+            {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
+        )
+
+    def add_batch(self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any) -> None:
+        """Add a batch of images (B, 3, H, W), with the class of each if the metric takes one."""
+        name = self.name  # type: ignore[attr-defined]
+        if predictions is not None or images is None:
+            raise ValueError(f"{name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions")
+        pictures = np.asarray(images.detach().cpu() if hasattr(images, "detach") else images, dtype=np.float32)
+        if pictures.ndim != 4 or pictures.shape[1] != 3:
+            raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
+        labels = np.full(len(pictures), PREDICTED) if references is None else np.asarray(references).reshape(-1)
+        if len(labels) != len(pictures) or (labels != np.floor(labels)).any():
+            raise ValueError(f"references must be one class (a whole number) for each of the {len(pictures)} images")
+        self._use_size(pictures.shape[2:])
+        super(MapShell, self).add_batch(images=pictures, references=labels.astype(np.int64), **kwargs)  # type: ignore[misc]
+
+    def compute(
+        self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any
+    ) -> dict[str, Any] | None:
+        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        if predictions is not None:
+            self.add_batch(predictions=predictions)  # says what to give instead
+        return super().compute(images=images, references=references, **kwargs)
+
+    def add(self, *, image: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one image (3, H, W), with its class if the metric takes one."""
+        images, references = (None if one is None else [one] for one in (image, reference))
+        self.add_batch(images=images, references=references, **kwargs)
+
+    def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
+        return super()._averaged(predictions=images, **options)
+
+    def scores(self, images, references, *, classifier=None, explainer=None, target=None, **options):
+        name = self.name  # type: ignore[attr-defined]
+        try:
+            from saliency_bench.scoring import score_samples
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
+        if classifier is None or explainer is None:
+            raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
+        if target is None and (references != PREDICTED).any():
+            target = references
+        return score_samples(name, images, classifier, explainer, target=target, **options)

@@ -7,7 +7,8 @@ A metric is a folder `metrics/NAME/` with `score.py`, where
 takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
 `HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `AGGREGATE` (scores ->
 number, default the mean) is what the bootstrap resamples through; `KIND` is "sample" (default) or "dataset";
-`check(**options)` may refuse values of options before anything is computed.
+`check(**options)` may refuse values of options before anything is computed. A score is NaN where it is not defined;
+`UNDEFINED` says in a few words when that is. A flat map for which it is NaN is reported as flat.
 Beside it, `NAME.py` is the shell for `evaluate` and `README.md` the card.
 """
 
@@ -28,6 +29,10 @@ NEEDS = {
     "classifier": "the classifier",
     "images": "torch (B, 3, H, W)",
     "target": "torch (B, K)",
+    "logits": "torch (B, K), what the classifier says of the images",
+    "groups": "groups.Groups of the classifier's classes",
+    "explain": "further_maps.FurtherMaps: explain(images, target, samples) -> numpy (b, H, W) of the same explainer",
+    "seeds": "a whole number per sample, for what the metric draws at random",
 }
 
 
@@ -43,6 +48,7 @@ class Metric:
     version: int
     aggregate: Callable[[np.ndarray], float] = np.mean
     kind: str = "sample"
+    undefined: str = ""
 
     def __call__(self, *inputs, **named) -> Scores:
         return self.function(*inputs, **named, **dict(self.options))
@@ -89,4 +95,5 @@ def load_metric(name: str, **chosen: object) -> Metric:
         version=module.VERSION,
         aggregate=getattr(module, "AGGREGATE", np.mean),
         kind=getattr(module, "KIND", "sample"),
+        undefined=getattr(module, "UNDEFINED", ""),
     )

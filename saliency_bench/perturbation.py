@@ -4,7 +4,7 @@ Insertion, deletion, accuracy at exposures and the contrastive metrics reduce th
 them once per batch and map; a picture that two metrics, or two points of a path, have in common is classified once.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil
 
@@ -17,6 +17,7 @@ from saliency_bench.classifier import load_classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.maps import descending, read_maps
+from saliency_bench.seeds import seed_of, uniform
 from saliency_bench.targets import expand, one_hot
 from saliency_bench.types import Images, Target
 
@@ -34,6 +35,7 @@ class Curves:
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        seeds: of each image, for the reference "noise"; None means 0 to B-1.
 
     One forward takes the batch at one count and nothing else, so a probability never depends on what was asked before,
     beside it or in which order, down to the last bit. (Packing several counts into one forward gains nothing on a CPU;
@@ -42,7 +44,14 @@ class Curves:
     Errors: UserError for maps of another size than the images, or a target of another number of classes.
     """
 
-    def __init__(self, classifier: nn.Module, images: Images, target: Target, maps: Tensor | np.ndarray):
+    def __init__(
+        self,
+        classifier: nn.Module,
+        images: Images,
+        target: Target,
+        maps: Tensor | np.ndarray,
+        seeds: Sequence[int] | None = None,
+    ):
         values = read_maps(maps)
         if values.shape != (len(images), *images.shape[2:]):
             raise UserError(
@@ -52,6 +61,7 @@ class Curves:
         self.images = images.detach()
         self.target = expand(target, images).double().cpu().numpy()
         self.height, self.width = values.shape[1:]
+        self.seeds = list(range(len(images)) if seeds is None else seeds)
         self.passes = 0
         self._values = values
         self._ranks: Tensor | None = None
@@ -71,6 +81,7 @@ class Curves:
         Args:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
+                "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
             counts: numbers of pixels, 0 to H*W.
         """
         pictures = [self._picture(keep, reference, count) for count in counts]
@@ -104,10 +115,17 @@ class Curves:
     def _drawn(self, keep: str, reference: str, count: int) -> Images:
         if reference == "any":
             return self.images
-        if reference not in self._references:
-            self._references[reference] = REFERENCES[reference](self.classifier, self.images)
         top = (self._rank() < count)[:, None]
-        return torch.where(top if keep == "top" else ~top, self.images, self._references[reference])
+        kept = top if keep == "top" else ~top
+        if reference == "inpaint":
+            return inpainted(self.images, kept)
+        return torch.where(kept, self.images, self._reference(reference))
+
+    def _reference(self, name: str) -> Images:
+        if name not in self._references:
+            drawn = noise(self.images, self.seeds) if name == "noise" else FIXED[name](self.classifier, self.images)
+            self._references[name] = drawn
+        return self._references[name]
 
     def _rank(self) -> Tensor:
         """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last."""
@@ -190,6 +208,34 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
     return both + colour
 
 
+def noise(images: Images, seeds: Sequence[int]) -> Images:
+    """Uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
+    drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
+
+
+def inpainted(images: Images, kept: Tensor) -> Images:
+    """The images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
+
+    Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
+    side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser
+    colour is handed down it is enlarged bilinearly, so that no squares are seen. Nothing kept: black.
+    """
+    weights = kept.to(images)
+    return torch.where(kept, images, _filled(images * weights, weights))
+
+
+def _filled(sums: Tensor, weights: Tensor) -> Images:
+    """Colours of `sums` / `weights`, from coarser levels where the weight is 0."""
+    height, width = sums.shape[2:]
+    known = sums / weights.clamp(min=1e-12)
+    if height == width == 1 or bool((weights > 0).all()):
+        return known
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # sums and weights by one factor
+    coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
+    return torch.where(weights > 0, known, coarse)
+
+
 def folded_gaussian(size: int, sigma: float) -> Tensor:
     """Float64 (size,): a unit impulse in the middle of a window with reflecting edges, filtered to 4 sigma, sum 1."""
     reach = torch.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
@@ -208,4 +254,5 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
     return colour.to(images).view(1, 3, 1, 1)
 
 
-REFERENCES = {"black": black, "blur": blurred, "mean": mean}
+FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
+REFERENCES = (*FIXED, "noise", "inpaint")

@@ -12,9 +12,10 @@ import pyarrow.parquet as pq
 from saliency_bench.files import write_with
 
 FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
-UNDEFINED = "not defined for this sample"
+FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
+UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
-EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT)
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED)
 
 SCHEMA = pa.schema(
     [
@@ -48,6 +49,18 @@ PREDICTIONS = pa.schema(
         ("logits", pa.list_(pa.float32())),
     ]
 )
+
+
+def is_expected(reason: str) -> bool:
+    """Whether a reason lies in the data or the definition of a metric."""
+    return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ")
+
+
+def reason(value: float | None, flat: bool, undefined: str) -> str | None:
+    """Why a metric gave a sample no value, or what must be known beside it."""
+    if value is not None:
+        return FLAT if flat else None
+    return FLAT_UNRANKED if flat else f"{UNDEFINED}: {undefined}" if undefined else UNDEFINED
 
 
 def identity(*parts: object) -> str:

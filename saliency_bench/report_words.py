@@ -197,10 +197,17 @@ def settings(run: RunData) -> dict[str, str]:
         "Dataset": f"{short(dataset['id'])}, split {dataset['split']}",
         "Dataset fingerprint": dataset["fingerprint"][:8],
         "Maps explain": target(summary["target"]),
+        "Groups": groups(summary),
         "Precision": summary["precision"],
         "Seed": str(summary["seed"]),
         "Batch size": str(summary["batch_size"]),
     }
+
+
+def groups(summary: dict) -> str:
+    """Which groups of classes a run had; equal names may hold other groups, so their digest follows."""
+    known = summary.get("groups")
+    return f"groups of {known['name']}, digest {known['identity'][:8]}" if known else "no groups of classes"
 
 
 # What the name of the key already tells, and the words before a setting that would not be understood alone.

@@ -169,6 +169,8 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         "Hardware": f"{made.get('device')}; {made.get('processor')}",
         "Duration of the last start": words.seconds(run.timings.get("seconds")),
     }
+    if summary.get("groups"):
+        facts["Classes in groups"] = words.groups(summary)
     if (waited := run.timings.get("waiting_for_data")) is not None:
         facts["Of it waiting for data"] = words.part_of(waited, run.timings.get("seconds"))
     if (halved := summary.get("halved_chunks")) is not None:

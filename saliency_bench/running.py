@@ -28,7 +28,7 @@ from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.files import write_json
 from saliency_bench.merging import merge
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.metric import Metric, list_metrics, load_metric
 from saliency_bench.processes import accelerator_on, agreed
 from saliency_bench.progress import bar
 from saliency_bench.reporting import report
@@ -60,7 +60,7 @@ def run(
     dataset: str,
     model,
     explainers: Sequence[str | Explainer | Callable[..., Maps]],
-    metrics: Sequence[str | Metric],
+    metrics: Sequence[str | Metric] | None = None,
     out: str | Path,
     split: str = "test",
     target: str = "label",
@@ -73,14 +73,18 @@ def run(
     strict: bool = False,
     precision: str | None = None,
     channels_last: bool | None = None,
+    groups: dict | str | Path | None = None,
 ) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
     dataset: a name or folder (`load_dataset`). model: what `load_classifier` takes. explainers, metrics: names, with
     options as "rise:masks=1000", or objects; an explainer may be any function (classifier, images, target) -> maps.
-    target: "label", "predicted", "contrast:second" or a CSV file. limit: the first N samples. batch_size: samples per
-    chunk, the unit that is computed whole. strict: a sample that cannot be read, a map that is not finite or an
-    explainer that raises ends the run; else it is left out with its reason, and `summary["faults"]` counts it.
+    metrics=None: all, but for those that need groups of classes where none are known.
+    target: "label", "predicted", "contrast:second" or a CSV file. groups: {group: [class, ...]} of the model's classes,
+    or a file of it, for metrics and contrasts that ask for groups; those of ImageNet, pets, VOC and shapes are known.
+    limit: the first N samples. batch_size: samples per chunk, the unit that is computed whole. strict: a sample that
+    cannot be read, a map that is not finite or an explainer that raises ends the run; else it is left out with its
+    reason, and `summary["faults"]` counts it.
 
     precision, channels_last: how the network computes (`load_classifier`); both are part of a cell's identity.
 
@@ -89,14 +93,17 @@ def run(
     """
     started, begun = time.time(), time.perf_counter()
     chosen = dict.fromkeys(as_explainer(explainer) for explainer in _listed(explainers))
-    scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
+    named = list_metrics() if metrics is None else _listed(metrics)
+    scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in named)
     if len({explainer.identity for explainer in chosen}) < len(chosen):
         raise UserError("two explainers have the same name, options and code; give one of the functions another name")
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
     accelerator = accelerator_on(device)
     work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict,
-                     precision, channels_last)  # fmt: skip
+                     precision, channels_last, groups)  # fmt: skip
+    if metrics is None and work.groups is None:
+        scorers = dict.fromkeys(metric for metric in scorers if "groups" not in metric.needs)
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
     samples = min(limit or len(work.rows), len(work.rows))
     chunks = range(-(-samples // batch_size))
@@ -116,7 +123,7 @@ def run(
             return Run(work.out, {})
         merge(work, samples)
         command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
-                           channels_last)  # fmt: skip
+                           channels_last, groups)  # fmt: skip
         summary = summarise(work, samples, command, {cell.id: cell.metric for cell in cells})
         write_json(work.out / "timings.json", {"started": started, "seconds": time.perf_counter() - begun, **clock})
         write_examples(work, summary)
@@ -171,31 +178,36 @@ def _alone(out: Path) -> Iterator[None]:
 def _claim(work: Work, cells: list[Cell]) -> None:
     """Write run.json, or add cells to it. Errors: UserError where the folder holds a run of something else."""
     path = work.out / "run.json"
+    groups = None if work.groups is None else work.groups.identity
     # As JSON gives it back: tuples become lists.
-    settings = json.loads(json.dumps(work.identity | {"batch_size": work.batch_size}))
+    settings = json.loads(json.dumps(work.identity | {"batch_size": work.batch_size, "groups": groups}))
     known: dict = {}
     if path.exists():
         before = read_json(path)
         if differing := [key for key in settings if before.get(key) != settings[key]]:
-            what = {"fingerprint": "dataset", "classifier": "model"}.get(differing[0], differing[0])
+            what = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups"}.get(
+                differing[0], differing[0]
+            )
             raise UserError(f"{work.out} holds a run with another {what}; choose another --out")
         known = before["cells"]
     write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
 
 
 def _command(
-    dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell], precision, channels_last
-) -> str:
+    dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell], precision, channels_last,
+    groups,
+) -> str:  # fmt: skip
     """The command line that makes this run again; a run of own functions or modules has none, and says so."""
-    if not isinstance(model, str | Path) or isinstance(label_map, dict):
-        return "saliency_bench.run (a model or label map given as a Python object)"
+    if not isinstance(model, str | Path) or isinstance(label_map, dict) or isinstance(groups, dict):
+        return "saliency_bench.run (a model, label map or groups given as a Python object)"
     explainers = list(dict.fromkeys(str(cell.explainer) for cell in cells))
     if own := [str(cell.explainer) for cell in cells if isinstance(cell.explainer.version, str)]:
         return f"saliency_bench.run ({own[0]} is a Python function)"
-    words = ["saliency-bench", "run", "--dataset", dataset, "--model", str(model), "--explainers", *explainers,
+    words = ["saliency-bench", "run", "--dataset", str(dataset), "--model", str(model), "--explainers", *explainers,
              "--metrics", *dict.fromkeys(str(cell.metric) for cell in cells), "--split", split,
              "--target", target]  # fmt: skip
     words += ["--label-map", str(label_map)] if label_map else []
+    words += ["--groups", str(groups)] if groups else []
     words += ["--limit", str(limit)] if limit else []
     words += ["--precision", precision] if precision else []
     words += ["--channels-last"] if channels_last else []

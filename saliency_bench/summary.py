@@ -56,6 +56,7 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         },
         "masks": _masks(predictions),
         "target": work.rule.name,
+        "groups": None if work.groups is None else {"name": work.groups.name, "identity": work.groups.identity},
         "precision": plan["precision"],
         "seed": work.seed,
         "batch_size": work.batch_size,
@@ -88,7 +89,7 @@ def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter]]:
 def _faults(reasons: dict[str, Counter]) -> dict[str, int]:
     """{what went wrong: how many records it emptied}"""
     total: Counter = sum(reasons.values(), Counter())
-    return {reason: count for reason, count in sorted(total.items()) if reason not in records.EXPECTED}
+    return {reason: count for reason, count in sorted(total.items()) if not records.is_expected(reason)}
 
 
 def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict[str, int]], int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from saliency_bench import targets
 from saliency_bench.errors import UserError
+from saliency_bench.groups import Groups
 from saliency_bench.labels import Members, index_of
 from saliency_bench.types import Target
 
@@ -37,11 +38,12 @@ class Sides:
 
 @dataclass(frozen=True)
 class TargetRule:
-    """`name` for people, `identity` for cell ids (a file counts by its content)."""
+    """`name` for people, `identity` for cell ids (a file counts by its content, groups by their members)."""
 
     name: str
     identity: str
     by_id: dict[str, Sides] | None = None
+    groups: Groups | None = None
 
     def sides(self, image_id: str, label: int, logits: np.ndarray, members: Members) -> Sides:
         if self.by_id is not None:
@@ -50,8 +52,11 @@ class TargetRule:
             return self.by_id[image_id]
         if self.name == "label":
             return Sides(tuple(members[label]))
-        first, second = np.argsort(-logits, kind="stable")[:2]
-        return Sides((int(first),), (int(second),) if self.name == "contrast:second" else ())
+        first, second = (int(place) for place in np.argsort(-logits, kind="stable")[:2])
+        if self.name == "predicted":
+            return Sides((first,))
+        runner_up = None if self.groups is None else self.groups.runner_up(first, logits)
+        return Sides((first,), (second if runner_up is None else runner_up,))
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
@@ -60,11 +65,15 @@ def check_ids(rule: TargetRule, ids: list[str]) -> None:
         raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
 
 
-def load_rule(text: str, names: list[str] | None, classes: int) -> TargetRule:
+def load_rule(text: str, names: list[str] | None, classes: int, groups: Groups | None = None) -> TargetRule:
     """A rule by name, or a CSV file with columns image_id, target and, for contrasts, against.
 
-    Entries are class names or numbers of the model, several joined by "|": a group.
+    "contrast:second" is the predicted class against the runner-up of its group; against the runner-up of all classes
+    where there are no groups, or the predicted class has none or is alone in it. Entries of a file are class names or
+    numbers of the model, several joined by "|": a group.
     """
+    if text == "contrast:second" and groups is not None:
+        return TargetRule(text, f"{text} {groups.identity}", groups=groups)
     if text in RULES:
         return TargetRule(text, text)
     path = Path(text)

@@ -13,6 +13,7 @@ from saliency_bench.classifier import Classifier, SampleError, load_classifier
 from saliency_bench.data import class_names, fingerprint, load_dataset
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
+from saliency_bench.groups import Groups, load_groups
 from saliency_bench.labels import Members, match
 from saliency_bench.metric import Metric
 from saliency_bench.target_rules import TargetRule, check_ids, load_rule
@@ -59,6 +60,7 @@ class Work:
     batch_size: int
     out: Path
     strict: bool = False
+    groups: Groups | None = None
 
     @cached_property
     def identity(self) -> dict:
@@ -76,7 +78,16 @@ class Work:
         }
 
     def cell(self, explainer: Explainer, metric: Metric) -> Cell:
-        return Cell(records.identity(self.identity, explainer.identity, metric.identity), explainer, metric)
+        """Errors: UserError for a metric that needs groups of classes where none are known."""
+        parts: list[object] = [self.identity, explainer.identity, metric.identity]
+        if "groups" in metric.needs:
+            if self.groups is None:
+                raise UserError(
+                    f"{metric.name} needs groups of classes, and none are known for these; "
+                    "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
+                )
+            parts.append(self.groups.identity)
+        return Cell(records.identity(*parts), explainer, metric)
 
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Errors: UserError for one that cannot be read, if the run is strict."""
@@ -110,8 +121,9 @@ class Work:
 
 
 def load_work(
-    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict, precision, channels_last
-) -> Work:
+    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict, precision, channels_last,
+    groups=None,
+) -> Work:  # fmt: skip
     """Load dataset and classifier and match their classes, before any file is written."""
     dataset = str(dataset)
     rows = load_dataset(dataset, split=split)
@@ -127,7 +139,8 @@ def load_work(
     )
     classes = _classes(work)
     work.members = match(names, classifier.labels, classes, label_map)
-    work.rule = load_rule(target, classifier.labels, classes)
+    work.groups = load_groups(groups, classifier.labels, classes, names, work.members)
+    work.rule = load_rule(target, classifier.labels, classes, work.groups)
     check_ids(work.rule, _ids(rows))
     return work
 

@@ -224,3 +224,73 @@ def test_insertion_names_what_is_wrong(load, wrong, line):
     with pytest.raises(ValueError, match=line) as caught:
         metric.compute(**(given | wrong))
     assert "\n" not in str(caught.value)
+
+
+def brightness(classifier, images, target):
+    return images.mean(dim=1) * target[:, :1, None]
+
+
+def asking(**wrong):
+    return {"images": torch.rand(6, 3, 8, 9), "classifier": Plain(), "explainer": brightness} | wrong
+
+
+def test_metrics_that_make_their_maps_through_evaluate(load):
+    from saliency_bench.scoring import score_samples
+
+    given, metric = asking(), load("saliency_ccs")
+    groups = {"all": [0, 1, 2, 3, 4]}
+    expected = score_samples("saliency_ccs", given["images"], Plain(), brightness, groups=groups, reference="blur")
+    options = {"groups": groups, "reference": "blur", "per_sample": True}
+    assert metric.compute(**given, **options)["scores"] == pytest.approx(expected)
+    assert metric.compute(**given, **options, batch_size=4)["scores"] == pytest.approx(expected, abs=1e-6)
+    metric.add_batch(images=given["images"][:4].numpy())
+    metric.add(image=given["images"][4])
+    rest = {"classifier": Plain(), "explainer": brightness, "images": given["images"][5:]}
+    assert metric.compute(**rest, **options)["scores"] == pytest.approx(expected)
+
+
+def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
+    given, metric = asking(per_sample=True, draws=2), load("saliency_max_sensitivity")
+    labels = [0, 0, 0, 0, 0, 0]
+    ours = metric.compute(**given, references=labels)["scores"]
+    weights = torch.eye(5)[labels]
+    assert metric.compute(**given, target=weights)["scores"] == ours
+    assert metric.compute(**given, target=weights[:1])["scores"] == ours
+    with torch.no_grad():
+        predicted = Plain()(given["images"]).argmax(dim=1)
+    assert (predicted != 0).any()
+    with pytest.warns(UserWarning, match="left out, for a constant map"):  # brightness knows class 0 only
+        scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
+    assert np.isnan(scores).tolist() == [False, True, False, False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"images": None, "predictions": MAPS}, "makes the maps itself: give images"),
+        ({"predictions": MAPS}, "makes the maps itself"),
+        ({"images": torch.rand(3, 8, 9)}, r"images have shape \(B, 3, H, W\)"),
+        ({"classifier": None}, "needs classifier= and explainer="),
+        ({"explainer": "gradcan"}, "did you mean gradcam"),
+        ({"references": [0]}, "one class"),
+        ({"references": [7] * 6}, "from 0 to 4"),
+        ({"target": torch.eye(5)[:3]}, "for each of the 6 images"),
+        ({"radius": -1.0}, "radius > 0"),
+        ({"drows": 3}, "did you mean draws"),
+        ({"batch_size": 0}, "1 or more"),
+        ({"explainer": lambda *given: brightness(*given) / 0}, "NaN or infinite values for image 0"),
+    ],
+)
+def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, line):
+    metric = load("saliency_max_sensitivity")
+    with pytest.raises(ValueError, match=line) as caught:
+        metric.compute(**asking(**wrong))
+    assert "\n" not in str(caught.value)
+    assert metric.compute(**asking(), references=[0] * 6, draws=1)["saliency_max_sensitivity"] > 0
+
+
+def test_images_of_another_size_in_a_later_batch_are_refused(load):
+    metric = load("saliency_class_sensitivity")
+    metric.add_batch(images=torch.rand(2, 3, 8, 9))
+    with pytest.raises(ValueError, match="images of 4 x 4 follow images of 8 x 9"):
+        metric.add_batch(images=torch.rand(2, 3, 4, 4))

@@ -197,3 +197,84 @@ def test_counts():
 def test_area_by_hand():
     # two trapezoids: (0 + 1) / 2 * 0.2 + (1 + 0.5) / 2 * 0.6, over the width 0.8
     assert area(np.array([[0, 1, 0.5], [2, 2, 2]]), np.array([0.1, 0.3, 0.9])) == pytest.approx([0.55 / 0.8, 2])
+
+
+def test_noise_is_uniform_and_each_sample_s_own(made):
+    _, images, _, _ = made
+    drawn = perturbation.noise(images, [4, 5, 4])
+    assert torch.equal(drawn[0], drawn[2])
+    assert not torch.equal(drawn[0], drawn[1])
+    assert ((drawn >= 0) & (drawn < 1)).all()
+    many = perturbation.noise(torch.zeros(1, 3, 64, 64), [0])
+    assert many.mean().item() == pytest.approx(0.5, abs=0.01)
+    assert many.var().item() == pytest.approx(1 / 12, abs=0.003)
+    assert len(torch.unique(many)) > 0.99 * many.numel()
+
+
+def test_the_noise_is_that_of_the_seeds(made):
+    classifier, images, target, maps = made
+    curves = Curves(classifier, images, target, maps, seeds=[7, 8, 9])
+    classifier.eval()
+    expected = classifier(perturbation.noise(images, [7, 8, 9])).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(curves.probabilities("top", "noise", [0])[:, 0], expected, atol=1e-6)
+    default = Curves(classifier, images, target, maps).probabilities("top", "noise", [0])
+    same = Curves(classifier, images, target, maps, seeds=range(B)).probabilities("top", "noise", [0])
+    assert np.array_equal(default, same)
+
+
+def literal_inpainting(image, kept):
+    """(C, H, W) and (H, W): averages over squares of kept pixels, from the finest level to the coarsest and back."""
+    levels = [(np.where(kept, image, 0), kept.astype(float))]
+    while levels[-1][1].size > 1 and not (levels[-1][1] > 0).all():
+        sums, weights = levels[-1]
+        height, width = -(-weights.shape[0] // 2), -(-weights.shape[1] // 2)
+        blocks = [[(slice(2 * y, 2 * y + 2), slice(2 * x, 2 * x + 2)) for x in range(width)] for y in range(height)]
+        levels.append((
+            np.array([[[plane[box].mean() for box in row] for row in blocks] for plane in sums]),
+            np.array([[weights[box].mean() for box in row] for row in blocks]),
+        ))  # fmt: skip
+    colours = None
+    for sums, weights in reversed(levels):
+        known = sums / np.maximum(weights, 1e-12)
+        if colours is not None:
+            size = weights.shape
+            larger = nn.functional.interpolate(torch.tensor(colours)[None], size=size, mode="bilinear")[0].numpy()
+            known = np.where(weights > 0, known, larger)
+        colours = known
+    return np.where(kept, image, colours)
+
+
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
+def test_inpainting_by_loops_over_squares(share):
+    images = torch.rand(3, 3, 11, 14, dtype=torch.float64)
+    kept = torch.rand(3, 1, 11, 14) < share
+    kept[:, 0, 5, 5] = True
+    filled = perturbation.inpainted(images, kept)
+    for image, mask, found in zip(images.numpy(), kept[:, 0].numpy(), filled.numpy(), strict=True):
+        np.testing.assert_allclose(found, literal_inpainting(image, mask), atol=1e-12)
+
+
+def test_inpainting_keeps_what_is_kept_and_one_colour_fills_all():
+    images, kept = torch.rand(2, 3, 9, 7), torch.rand(2, 1, 9, 7) > 0.5
+    filled = perturbation.inpainted(images, kept)
+    assert torch.equal(torch.where(kept, filled, 0), torch.where(kept, images, 0))
+    assert filled.min() >= images.min() - 1e-6
+    assert filled.max() <= images.max() + 1e-6
+    one = torch.zeros(1, 1, 9, 7, dtype=torch.bool)
+    one[0, 0, 4, 6] = True
+    torch.testing.assert_close(perturbation.inpainted(images[:1], one)[0, :, 0, 0], images[0, :, 4, 6])
+    assert (perturbation.inpainted(images, torch.zeros_like(kept)) == 0).all()
+    assert torch.equal(perturbation.inpainted(images, torch.ones_like(kept)), images)
+
+
+@pytest.mark.parametrize("keep", ["top", "rest"])
+def test_curves_inpaint_from_what_each_picture_keeps(made, keep):
+    classifier, images, target, maps = made
+    found = Curves(classifier, images, target, maps).probabilities(keep, "inpaint", [7])[:, 0]
+    top = torch.zeros(B, H * W, dtype=torch.bool)
+    for index, order in enumerate(descending(maps)):
+        top[index, order[:7].tolist()] = True
+    kept = top.view(B, 1, H, W) if keep == "top" else ~top.view(B, 1, H, W)
+    classifier.eval()
+    expected = classifier(perturbation.inpainted(images, kept)).softmax(dim=1).detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -48,7 +48,7 @@ def make_run(
     work = SimpleNamespace(
         out=folder, dataset="shapes-xai", split="test", rows=ids, names=LABELS, seed=0, batch_size=16,
         classifier=SimpleNamespace(id="runs/models/small-resnet", revision=None, device="cpu", geometry="as it is"),
-        rule=SimpleNamespace(name="label"),
+        rule=SimpleNamespace(name="label"), groups=None,
     )  # fmt: skip
     summary = summarise(work, len(ids), f"saliency-bench run --dataset shapes-xai --seed {seed}")
     write_json(folder / "timings.json", {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(methods, 2.25)})

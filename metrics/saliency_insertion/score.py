@@ -21,7 +21,8 @@ def saliency_insertion(curves: Curves, *, reference: str = "black", steps: int |
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": the image under a Gaussian
-            of 11 x 11 pixels, sigma 5 (`perturbation.blurred`); f(0) is subtracted from the whole curve.
+            of 11 x 11 pixels, sigma 5 (`perturbation.blurred`); f(0) is subtracted from the whole curve. "noise",
+            "inpaint": uniform noise, and what has entered spread over the rest (`perturbation.inpainted`).
         steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
 
     Returns:

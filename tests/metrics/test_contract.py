@@ -9,12 +9,16 @@ import yaml
 from torch import nn
 
 from saliency_bench import rooms
+from saliency_bench.explainer import as_explainer
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
 from saliency_bench.metric import load_metric
 from saliency_bench.perturbation import Curves
 from saliency_bench.targets import one_hot
 
 NAMES = rooms.names("metrics")
 B, H, W = 3, 8, 6
+SHARED = ("classifier", "groups")
 
 
 @pytest.fixture
@@ -23,22 +27,32 @@ def inputs():
     classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 4)).eval()
     classifier.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
     classifier.register_buffer("std", torch.ones(1, 3, 1, 1))
+    images = torch.rand(B, 3, H, W)
     rng = np.random.default_rng(0)
     masks = rng.random((B, H, W)) > 0.6
     return {
         "classifier": classifier,
-        "images": torch.rand(B, 3, H, W),
+        "images": images,
         "target": one_hot([0, 1, 2], 4),
         "maps": rng.normal(size=(B, H, W)).astype(np.float32),
         "masks": masks,
+        "logits": classifier(images).detach(),
+        "groups": Groups("halves", ((0, 1), (2, 3))),
+        "seeds": [5, 6, 7],
     }
 
 
+def weighted(classifier, images, target):
+    """Gradient times input, which depends on image, target and network."""
+    images = images.detach().requires_grad_()
+    (gradient,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return (gradient * (images.detach() + 0.1)).sum(dim=1)
+
+
 def scores(metric, inputs, which=slice(None)):
-    given = {name: value if name == "classifier" else value[which] for name, value in inputs.items()}
+    given = {name: value if name in SHARED else value[which] for name, value in inputs.items()}
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
-    if missing := set(metric.needs) - set(given):
-        pytest.skip(f"needs {', '.join(missing)}, tested where it is made")
+    given["explain"] = FurtherMaps(as_explainer(weighted), given["classifier"], given["seeds"])
     return metric(**{name: given[name] for name in metric.needs})
 
 

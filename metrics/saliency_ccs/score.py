@@ -1,0 +1,69 @@
+"""Why A and not B: whether the map of B against A finds what speaks for B."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
+from saliency_bench.metrics import _rfxg
+from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.targets import contrast
+from saliency_bench.types import Images
+
+__all__ = ["PAPER", "check", "saliency_ccs"]
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "no other class in the group of the predicted one"
+
+
+def saliency_ccs(
+    images: Images,
+    classifier: nn.Module,
+    logits: Tensor,
+    groups: Groups,
+    explain: FurtherMaps,
+    seeds: Sequence[int],
+    *,
+    reference: str = "black",
+    published: bool = False,
+) -> np.ndarray:
+    """Contrastive contrastivity score (P3 eq. 2): by how much A leads B once the evidence for B is taken out.
+
+        CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
+
+    f is the softmax, A the top class, B the most probable other member of A's group. x_s is the image without the
+    top share s of the pixels of the map for the target contrast(B, A): what speaks for B and not for A.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
+        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        published: as the authors' code: the map is that for contrast(A, B); the area is not divided by 0.8
+            and the number of pixels is rounded down.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is alone in its group, or in none.
+
+    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
+    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+    for B against A ranks the lower half first, so B falls before A does:
+
+        removed        2        3        5        6        8        10       11       13       14 pixels
+        f_A - f_B      0.275    0.3125   0.3875   0.425    0.5      0.375    0.3125   0.1875   0.125
+
+    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.9 - 0.2) = 0.3375.
+
+    Errors: UserError for an unknown reference.
+    """
+
+    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+        b = groups.runner_up(a, p)
+        if b is None:
+            return None
+        target = contrast(a, b, len(p)) if published else contrast(b, a, len(p))
+        return Question(target, lambda f, g: f[:, a] - f[:, b])
+
+    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)

@@ -1,0 +1,72 @@
+"""Why A and not the others of its group: whether the map finds what sets A apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
+from saliency_bench.metrics import _rfxg
+from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.targets import class_vs_group
+from saliency_bench.types import Images
+
+__all__ = ["PAPER", "check", "saliency_cgc"]
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "no other class in the group of the predicted one"
+
+
+def saliency_cgc(
+    images: Images,
+    classifier: nn.Module,
+    logits: Tensor,
+    groups: Groups,
+    explain: FurtherMaps,
+    seeds: Sequence[int],
+    *,
+    reference: str = "black",
+    published: bool = False,
+) -> np.ndarray:
+    """Class group contrastivity (P3 eq. 3): A falls and the others of its group rise once what sets A apart is out.
+
+        CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
+
+    over [0.1, 0.9] by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, A the top class, G_A its group
+    without A. x_s is the image without the top share s of the pixels of the map for class_vs_group(A, G_A).
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
+        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        published: as the authors' code: the term of A has the opposite sign; the area is not divided by 0.8
+            and the number of pixels is rounded down.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is alone in its group, or in none.
+
+    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
+    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+    for A against B ranks the upper half first, so A falls first, then B:
+
+        removed        2        3        5        6        8        10       11       13       14 pixels
+        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2125   0.19375  0.15625  0.1375
+
+    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (1.45 - 0.1) = 0.16875.
+
+    Errors: UserError for an unknown reference.
+    """
+
+    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+        others = [member for member in groups.of(a) if member != a]
+        if not others:
+            return None
+        sign = -1 if published else 1
+        return Question(
+            class_vs_group(a, others, len(p)),
+            lambda f, g: ((f - g)[:, others].mean(axis=1) + sign * (g[a] - f[:, a])) / 2,
+        )
+
+    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)

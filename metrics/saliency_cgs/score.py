@@ -1,0 +1,75 @@
+"""Why this group and not that one: whether the map of one group against another finds what sets them apart."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
+from saliency_bench.metrics import _rfxg
+from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.targets import group_vs_group
+from saliency_bench.types import Images
+
+__all__ = ["PAPER", "check", "saliency_cgs"]
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "the predicted class is in no group, or none is disjoint from it"
+
+
+def saliency_cgs(
+    images: Images,
+    classifier: nn.Module,
+    logits: Tensor,
+    groups: Groups,
+    explain: FurtherMaps,
+    seeds: Sequence[int],
+    *,
+    reference: str = "black",
+    published: bool = False,
+) -> np.ndarray:
+    """Contrastive group score (P3 eq. 5): G_A falls and G_B rises once what sets them apart is out.
+
+        CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
+                                       + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
+
+    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, G_A the group of the top class, G_B the group
+    disjoint from G_A with the highest mean probability. x_s is the image without the top share s of the pixels of the
+    map for the target group_vs_group(G_A, G_B).
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
+        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        published: as the authors' code: the term of G_A has the opposite sign; the area is not divided by 0.8
+            and the number of pixels is rounded down.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is in no group, or in one that
+        overlaps with all others.
+
+    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
+    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+    for {A, B} against {C, D} ranks the upper half first:
+
+        removed        2        3        5        6        8        10       11       13       14 pixels
+        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
+
+    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
+
+    Errors: UserError for an unknown reference.
+    """
+
+    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+        own, rival = list(groups.of(a)), list(groups.rival(a, p))
+        if not rival:
+            return None
+        sign = -1 if published else 1
+        return Question(
+            group_vs_group(own, rival, len(p)),
+            lambda f, g: (sign * (g - f)[:, own].mean(axis=1) + (f - g)[:, rival].mean(axis=1)) / 2,
+        )
+
+    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)

@@ -1,0 +1,55 @@
+"""Whether a map changes with the class it is to explain."""
+
+import numpy as np
+from torch import Tensor
+
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.targets import one_hot
+from saliency_bench.types import Images
+
+PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
+HIGHER_IS_BETTER = False
+RANGE = (-1.0, 1.0)
+VERSION = 1
+
+
+def saliency_class_sensitivity(images: Images, logits: Tensor, explain: FurtherMaps) -> np.ndarray:
+    """Pearson correlation of the maps for the most and for the least likely class (P1 eq. 15).
+
+        score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels
+
+    Near 0 or below is what a map that tells classes apart has; 1 has a map that does not look at the class. Of equal
+    logits the first class counts.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images.
+        explain: makes both maps.
+
+    Returns:
+        Float64 (B,) in [-1, 1], lower is better; 0 where one of the maps is constant, which is counted as flat.
+
+    Example, 4 x 4 maps for the most likely class (left) and for the least likely (right):
+
+        1 1 1 1     1 1 1 1     means 1/4 and 1/2, covariance 4/16 - 1/8 = 1/8, variances 3/16 and 1/4:
+        0 0 0 0     1 1 1 1     1/8 / sqrt(3/64) = 1 / sqrt(3) = 0.5774
+        0 0 0 0     0 0 0 0
+        0 0 0 0     0 0 0 0
+    """
+    classes = logits.shape[1]
+    first, last = (explain(images, one_hot(which, classes)) for which in (logits.argmax(dim=1), logits.argmin(dim=1)))
+    return pearson(first, last)
+
+
+def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Float64 (B,) of maps (B, H, W); 0 where one is constant."""
+    one, two = (_unit(maps.reshape(len(maps), -1).astype(np.float64)) for maps in (first, second))
+    return np.clip((one * two).sum(axis=1), -1, 1)
+
+
+def _unit(rows: np.ndarray) -> np.ndarray:
+    """Rows without their mean, of length 1; zeros for a constant one."""
+    constant = rows.max(axis=1, keepdims=True) == rows.min(axis=1, keepdims=True)
+    # A row of tiny or huge values would lose its squares; its own scale is taken out first.
+    centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
+    centred /= np.where(constant, 1, np.abs(centred).max(axis=1, keepdims=True))
+    return centred / np.where(constant, 1, np.linalg.norm(centred, axis=1, keepdims=True))

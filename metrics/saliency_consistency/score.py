@@ -1,0 +1,97 @@
+"""Whether the map of a turned, shifted or mirrored image is the map turned, shifted or mirrored."""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.explainer import untouched
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.maps import is_flat, normalise
+from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS
+from saliency_bench.types import Images, Target
+
+PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
+HIGHER_IS_BETTER = False
+RANGE = (0.0, float("inf"))
+VERSION = 1
+UNDEFINED = "no transform keeps the prediction"
+
+
+def saliency_consistency(
+    maps: np.ndarray,
+    images: Images,
+    target: Target,
+    logits: Tensor,
+    classifier: nn.Module,
+    explain: FurtherMaps,
+    *,
+    transform: str = "all",
+) -> np.ndarray:
+    """Distance by time warping of a map and the back-transformed map of the transformed image (P4 3.2.2, A.4).
+
+        score = mean over transforms t of FastDTW(s(E(x)), s(t^-1(E(t(x)))))
+
+    over the transforms under which the predicted class stays. s takes the pixels of the map that the frame still holds
+    after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW (Salvador and
+    Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D series.
+
+    Args:
+        maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
+        logits: (B, K), the classifier's for these images. explain: makes the maps of the transformed images.
+        transform: "all", or one of "right", "left", "down", "up" (by 0.2 of the width or height, rounded to whole
+            pixels), "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10", "rotate+15" (degrees,
+            counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
+
+    Returns:
+        Float64 (B,), 0 or more, lower is better. NaN where the prediction stays under none of the transforms, and for
+        a constant map, which would be the best possible and is not ranked. A transform after which both series are
+        constant does not count either.
+
+    Example: a 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it
+    points at the upper right one. Row by row, with a sum of 1:
+
+        1 0 0 0     0 0 0 1     Ends are aligned with ends, so the 1 at the beginning of the first series costs 1 and
+        0 0 0 0     0 0 0 0     the 1 of the second one costs 1: transform="flip_horizontal" gives 2.
+        0 0 0 0     0 0 0 0
+        0 0 0 0     0 0 0 0
+
+    Errors: UserError for an unknown transform, or where numba, which compiles FastDTW, is missing.
+    """
+    check(transform=transform)
+    chosen = TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
+    distances = np.full((len(chosen), len(maps)), np.nan)
+    for found, way in zip(distances, chosen.values(), strict=True):
+        changed = way.there(images)
+        with untouched(classifier), torch.inference_mode():
+            stays = (classifier(changed).cpu().argmax(dim=1) == logits.argmax(dim=1)).numpy()
+        kept = np.flatnonzero(stays & ~is_flat(maps))
+        if len(kept):
+            there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))
+            back = way.back(there[:, None])[:, 0].numpy()
+            region = way.region(*maps.shape[1:]).numpy()
+            found[kept] = [distance(one[region], two[region]) for one, two in zip(maps[kept], back, strict=True)]
+    counted = ~np.isnan(distances)
+    return np.where(counted, distances, 0).sum(axis=0) / np.where(counted.any(axis=0), counted.sum(axis=0), np.nan)
+
+
+def check(*, transform: str) -> None:
+    if transform != "all" and transform not in TRANSFORMS:
+        raise unknown("transform", transform, ["all", *TRANSFORMS])
+
+
+def distance(one: np.ndarray, two: np.ndarray) -> float:
+    """FastDTW of two series (N,), each min-max and divided by its sum; NaN if both are constant, or empty."""
+    try:
+        from saliency_bench.metrics.saliency_consistency.warping import fastdtw
+    except ModuleNotFoundError as error:
+        raise UserError('saliency_consistency needs numba: pip install "saliency-bench[consistency]"') from error
+    if len(one) == 0 or np.ptp(one) == np.ptp(two) == 0:
+        return float("nan")
+    return fastdtw(shares(one), shares(two))[0]
+
+
+def shares(series: np.ndarray) -> np.ndarray:
+    """Float64 (N,) of sum 1."""
+    normal = normalise(series.astype(np.float64).reshape(1, 1, -1)).ravel()
+    return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))

@@ -1,0 +1,77 @@
+"""How far a map moves at most when the image hardly changes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.maps import is_flat
+from saliency_bench.seeds import seed_of, uniform
+from saliency_bench.types import Images, Target
+
+PAPER = (
+    "Yeh et al., On the (In)fidelity and Sensitivity of Explanations, NeurIPS 2019, https://arxiv.org/abs/1901.09392"
+)
+HIGHER_IS_BETTER = False
+RANGE = (0.0, float("inf"))
+VERSION = 1
+
+
+def saliency_max_sensitivity(
+    maps: np.ndarray,
+    images: Images,
+    target: Target,
+    classifier: nn.Module,
+    explain: FurtherMaps,
+    seeds: Sequence[int],
+    *,
+    radius: float = 0.2,
+    draws: int = 10,
+) -> np.ndarray:
+    """Largest relative change of a map over random small changes of the image (P1 eq. 16, by the size of the map).
+
+        score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
+
+    d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
+    explainer stay as they are. Without the denominator it would rank explainers by the scale of their maps.
+
+    Args:
+        maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
+        classifier: its buffer `std` (1, 3, 1, 1) is the normalisation's. explain: makes a map per draw.
+        seeds: of each image, for its draws.
+        radius: in units of the normalised image, more than 0. draws: at least 1; captum takes 10, Quantus 200.
+
+    Returns:
+        Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
+
+    Example: E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has
+    its 2 on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244.
+
+    Errors: UserError for a radius or a number of draws out of range, a classifier without `std`.
+    """
+    check(radius=radius, draws=draws)
+    std = getattr(classifier, "std", None)
+    if not isinstance(std, Tensor):
+        raise UserError("saliency_max_sensitivity needs a classifier that knows its std; load it with load_classifier")
+    kept = np.flatnonzero(~is_flat(maps)).tolist()
+    scores = np.full(len(maps), np.nan)
+    if len(kept) == 0:
+        return scores
+    before = maps[kept].reshape(len(kept), -1).astype(np.float64)
+    images, target = images[kept], target[kept]
+    furthest = np.zeros(len(kept))
+    for draw in range(draws):
+        drawn = np.stack([2 * uniform(seed_of(seeds[index], draw), images[0].numel()) - 1 for index in kept])
+        change = torch.from_numpy(radius * drawn).view(images.shape).to(images) * std.to(images)
+        after = explain(images + change, target, kept).reshape(len(kept), -1)
+        furthest = np.maximum(furthest, np.linalg.norm(after - before, axis=1))
+    scores[kept] = furthest / np.linalg.norm(before, axis=1)
+    return scores
+
+
+def check(*, radius: float, draws: int) -> None:
+    if not 0 < radius < float("inf") or draws < 1:
+        raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")

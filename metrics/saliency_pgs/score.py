@@ -1,0 +1,68 @@
+"""Why this group: whether the map of a group finds what all its classes live on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
+from saliency_bench.metrics import _rfxg
+from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.targets import group
+from saliency_bench.types import Images
+
+__all__ = ["PAPER", "check", "saliency_pgs"]
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "the predicted class is in no group"
+
+
+def saliency_pgs(
+    images: Images,
+    classifier: nn.Module,
+    logits: Tensor,
+    groups: Groups,
+    explain: FurtherMaps,
+    seeds: Sequence[int],
+    *,
+    reference: str = "black",
+    published: bool = False,
+) -> np.ndarray:
+    """Pointwise group score (P3 eq. 4): by how much a group's classes fall once the evidence for the group is out.
+
+        PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
+
+    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, A the top class, G_A its group, A included. x_s is
+    the image without the top share s of the pixels of the map for the target group(G_A).
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
+        explain: makes the map for the target above. seeds: of each image, for the reference "noise".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        published: as the authors' code: the same values; the area is not divided by 0.8
+            and the number of pixels is rounded down.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is in no group.
+
+    Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
+    p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
+    for the group ranks the upper half first, so A falls first, then B:
+
+        removed        2        3        5        6        8        10       11       13       14 pixels
+        value          0.0625   0.09375  0.15625  0.1875   0.25     0.2875   0.30625  0.34375  0.3625
+
+    and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
+
+    Errors: UserError for an unknown reference.
+    """
+
+    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+        members = list(groups.of(a))
+        if not members:
+            return None
+        return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
+
+    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)

@@ -1,0 +1,93 @@
+"""A metric on samples at hand, outside a run: for metrics that call the classifier and the explainer themselves."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from saliency_bench.classifier import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer, as_explainer, untouched
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups, load_groups
+from saliency_bench.metric import Metric, load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import one_hot
+from saliency_bench.types import Images, Maps, Scores, Target
+
+
+def score_samples(
+    metric: str | Metric,
+    images: Images | np.ndarray,
+    classifier: nn.Module | str | Path,
+    explainer: str | Explainer | Callable[..., Maps],
+    *,
+    target: Target | Sequence[int] | None = None,
+    groups: Groups | Mapping | str | Path | None = None,
+    seeds: Sequence[int] | None = None,
+    batch_size: int = 16,
+    **options: object,
+) -> Scores:
+    """Float64 (B,): a metric that needs no masks, on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
+
+    classifier: what `load_classifier` takes. explainer: a name or a function (classifier, images, target) -> maps.
+    target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted. groups: what
+    `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1.
+
+    Errors: UserError for what the caller can mend, maps that are not finite among it.
+    """
+    metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
+    if "masks" in metric.needs:
+        raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
+    explainer, module = as_explainer(explainer), load_classifier(classifier)
+    images = torch.as_tensor(images, dtype=torch.float32)
+    if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
+        raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
+    seeds = list(range(len(images))) if seeds is None else list(seeds)
+    given = None if target is None else torch.as_tensor(target)
+    if given is not None and given.ndim == 2 and len(given) == 1:
+        given = given.expand(len(images), -1)
+    if len(seeds) != len(images) or (given is not None and len(given) != len(images)):
+        raise UserError(f"give one seed and one class, or row of the target, for each of the {len(images)} images")
+    found = []
+    for start in range(0, len(images), batch_size):
+        part = slice(start, start + batch_size)
+        weights = None if given is None else given[part]
+        found.append(_batch(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part]))
+    return np.concatenate(found)
+
+
+def _batch(metric: Metric, images: Images, classifier, explainer: Explainer, given, groups, seeds: list[int]) -> Scores:
+    with untouched(classifier), torch.inference_mode():
+        logits = classifier(images).cpu()
+    classes = logits.shape[1]
+    given = logits.argmax(dim=1) if given is None else given
+    target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
+    known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
+    if "groups" in metric.needs and known is None:
+        raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
+    explain = FurtherMaps(explainer.seeded(0), classifier, seeds)
+    if {"maps", "curves"} & set(metric.needs):
+        explain.first = images, target, torch.from_numpy(explain(images, target))
+    inputs: dict[str, Callable[[], Any]] = {
+        "maps": lambda: explain(images, target),
+        "curves": lambda: Curves(classifier, images, target, explain(images, target), seeds),
+        "classifier": lambda: classifier,
+        "images": lambda: images,
+        "target": lambda: target,
+        "logits": lambda: logits,
+        "groups": lambda: known,
+        "explain": lambda: explain,
+        "seeds": lambda: seeds,
+    }
+    scores = metric(**{need: inputs[need]() for need in metric.needs})
+    if explain.faulty:
+        raise UserError(
+            f"{explainer} gave a map with NaN or infinite values for image {min(explain.faulty)} of a batch"
+        )
+    return scores

@@ -1,0 +1,278 @@
+"""saliency_ccs, saliency_cgc, saliency_pgs, saliency_cgs: by hand, by loops, their costs and what changes nothing."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from saliency_bench.classifier import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.groups import Groups
+from saliency_bench.maps import descending
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+
+NAMES = ["saliency_ccs", "saliency_cgc", "saliency_pgs", "saliency_cgs"]
+SIZE, K = 6, 6
+GROUPS = Groups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
+
+
+class Halves(nn.Module):
+    """p_A = u / 2, p_B = 3 l / 10 of the white in the upper and the lower half; C and D share the rest, 3 to 1."""
+
+    def forward(self, images):
+        upper, lower = images[:, :, :2].mean(dim=(1, 2, 3)), images[:, :, 2:].mean(dim=(1, 2, 3))
+        rest = 1 - upper / 2 - 0.3 * lower
+        return torch.stack([upper / 2, 0.3 * lower, 0.75 * rest, 0.25 * rest], dim=1).clamp(min=1e-12).log()
+
+
+def halves(classifier, images, target):
+    """What the target wants of A in the upper half, what it wants of B in the lower one; A first."""
+    maps = torch.zeros(len(images), 4, 4)
+    maps[:, :2], maps[:, 2:] = 2 * target[:, 0, None, None], target[:, 1, None, None]
+    return maps
+
+
+class Mixture(nn.Module):
+    """Probabilities that add up over pixels: each class lives on pixels of its own, all share what black leaves."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        weights = np.random.default_rng(seed).dirichlet(np.full(K * SIZE * SIZE, 0.3))
+        self.register_buffer("weights", torch.from_numpy(weights).view(K, SIZE, SIZE))
+
+    def forward(self, images):
+        p = torch.einsum("bhw,khw->bk", images.double().mean(dim=1), self.weights)
+        return (p + (1 - p.sum(dim=1, keepdim=True)) / K).log().float()
+
+    def picture(self, k):
+        """(3, H, W) of class k: bright where it gains most."""
+        return torch.where(self.weights.argmax(dim=0) == k, 1.0, 0.02).expand(3, -1, -1)
+
+
+def truth(classifier, images, target):
+    """What each pixel adds to the target's probability."""
+    weights = classifier.model.weights - classifier.model.weights.mean(dim=0)
+    return torch.einsum("bhw,khw,bk->bhw", images.double().mean(dim=1), weights, target.double()).float()
+
+
+def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **options):
+    classifier = load_classifier(classifier, device="cpu")
+    with torch.no_grad():
+        logits = classifier(images)
+    seeds = list(range(len(images))) if seeds is None else seeds
+    explain = FurtherMaps(as_explainer(explainer), classifier, seeds)
+    return load_metric(name, **options)(images, classifier, logits, groups, explain, seeds)
+
+
+@pytest.mark.parametrize(("name", "value"), zip(NAMES, [0.3375, 0.16875, 0.2296875, 0.2296875], strict=True))
+def test_by_hand(name, value):
+    groups = Groups("two", ((0, 1), (2, 3)))
+    assert scored(name, Halves(), torch.ones(2, 3, 4, 4), halves, groups) == pytest.approx([value] * 2, abs=1e-6)
+
+
+def literal(name, classifier, image, explainer, groups, published):
+    """One sample, the equations word for word; the loss of a top share is drawn pixel by pixel."""
+
+    def f(picture):
+        return classifier(picture[None]).double().softmax(dim=1)[0].tolist()
+
+    whole = f(image)
+    a = whole.index(max(whole))
+    own = min((members for members in groups.members if a in members), key=len, default=None)
+    if own is None:
+        return np.nan
+    others = [k for k in own if k != a]
+    apart = [members for members in groups.members if not set(members) & set(own)]
+    weights = np.zeros(len(whole))
+    if name in ("saliency_ccs", "saliency_cgc") and not others:
+        return np.nan
+    if name == "saliency_ccs":
+        b = max(others, key=lambda k: whole[k])
+        weights[a], weights[b] = (1, -1) if published else (-1, 1)
+    elif name == "saliency_cgc":
+        weights[a], weights[others] = 1, -1
+    elif name == "saliency_pgs":
+        weights[list(own)] = 1
+    elif not apart:
+        return np.nan
+    else:
+        rival = max(apart, key=lambda members: sum(whole[k] for k in members) / len(members))
+        weights[list(own)], weights[list(rival)] = 1, -1
+    ranked = descending(explainer(classifier, image[None], torch.tensor(weights)[None].float()).numpy())[0]
+    values = []
+    for tenth in range(1, 10):
+        picture, pixels = image.clone(), SIZE * SIZE
+        for pixel in ranked[: int(np.linspace(0.1, 0.9, 9)[tenth - 1] * pixels) if published else round(tenth * 3.6)]:
+            picture[:, pixel // SIZE, pixel % SIZE] = 0
+        x = f(picture)
+        if name == "saliency_ccs":
+            values.append(x[a] - x[b])
+        elif name == "saliency_cgc":
+            risen, fallen = np.mean([x[k] - whole[k] for k in others]), whole[a] - x[a]
+            values.append((risen - fallen) / 2 if published else (risen + fallen) / 2)
+        elif name == "saliency_pgs":
+            values.append(np.mean([whole[k] - x[k] for k in own]))
+        else:
+            fallen, risen = np.mean([whole[k] - x[k] for k in own]), np.mean([x[j] - whole[j] for j in rival])
+            values.append((risen - fallen) / 2 if published else (fallen + risen) / 2)
+    total = sum((left + right) / 2 * 0.1 for left, right in pairwise(values))
+    return total if published else total / 0.8
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_score_by_loops(name, published):
+    module = Mixture(seed=2)
+    images = torch.cat([torch.stack([module.picture(k) for k in range(K)]), torch.rand(4, 3, SIZE, SIZE)])
+    classifier = load_classifier(module, device="cpu")
+    expected = [literal(name, classifier, image, truth, GROUPS, published) for image in images]
+    scores = scored(name, module, images, truth, published=published)
+    np.testing.assert_allclose(scores, expected, atol=1e-6)
+    assert classifier(images)[:K].argmax(dim=1).tolist() == list(range(K))
+    assert np.isnan(scores).any() == (name == "saliency_cgs")  # classes whose group overlaps with every other
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
+    asked = []
+
+    def watching(classifier, images, target):
+        asked.append(target.clone())
+        return truth(classifier, images, target)
+
+    module, lonely = Mixture(), Groups("lonely", ((0, 1), (2, 3)))
+    images = torch.stack([module.picture(k) for k in (1, 4, 2)])
+    classifier = load_classifier(module, device="cpu")
+    logits = classifier(images)
+    assert logits.argmax(dim=1).tolist() == [1, 4, 2]  # the second one is in no group
+    explain = FurtherMaps(as_explainer(watching), classifier, [0, 1, 2])
+    before = classifier.passes
+    scores = load_metric(name)(images, classifier, logits, lonely, explain, [0, 1, 2])
+    assert np.isnan(scores).tolist() == [False, True, False]
+    assert classifier.passes - before == 9 * 2
+    row = {
+        "saliency_ccs": [[1, -1, 0, 0, 0, 0], [0, 0, -1, 1, 0, 0]],
+        "saliency_cgc": [[-1, 1, 0, 0, 0, 0], [0, 0, 1, -1, 0, 0]],
+        "saliency_pgs": [[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0]],
+        "saliency_cgs": [[1, 1, -1, -1, 0, 0], [-1, -1, 1, 1, 0, 0]],
+    }[name]
+    assert [one.tolist() for one in asked] == [row]  # one batch
+
+
+@pytest.mark.parametrize(
+    ("groups", "defined"),
+    [
+        (Groups("alone", ((1,), (2, 3))), ["saliency_pgs", "saliency_cgs"]),
+        (Groups("one", ((0, 1),)), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+        (Groups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+        (Groups("none", ((2, 3),)), []),
+    ],
+)
+def test_what_is_not_defined_is_not_a_number(groups, defined):
+    module = Mixture()
+    images = module.picture(1)[None]
+    assert [name for name in NAMES if not np.isnan(scored(name, module, images, truth, groups)).any()] == defined
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_order_of_the_classes_is_nothing(name):
+    module, images = Mixture(), torch.rand(3, 3, SIZE, SIZE)
+    turn = [4, 2, 0, 5, 1, 3]
+    other = Mixture()
+    other.weights.copy_(module.weights[turn])
+    place = {old: new for new, old in enumerate(turn)}
+    groups = Groups("turned", tuple(tuple(sorted(place[k] for k in members)) for members in GROUPS.members))
+    before = scored(name, module, images, truth)
+    np.testing.assert_allclose(scored(name, other, images, truth, groups), before, atol=1e-6)
+
+
+@settings(max_examples=10)
+@given(st.sampled_from(NAMES), st.integers(0, 20), st.floats(0.1, 10), st.floats(-3, 3))
+def test_an_increasing_change_of_the_maps_and_larger_groups_around_alter_nothing(name, seed, factor, shift):
+    module = Mixture(seed)
+    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+    before = scored(name, module, images, coarse)
+
+    def changed(classifier, images, target):
+        return factor * coarse(classifier, images, target) ** 3 + shift
+
+    np.testing.assert_array_equal(scored(name, module, images, changed), before)
+    larger = Groups("larger", (*GROUPS.members, tuple(range(K))))  # disjoint from none, the smallest of none
+    defined = ~np.isnan(before)
+    np.testing.assert_array_equal(scored(name, module, images, coarse, larger)[defined], before[defined])
+
+
+def coarse(classifier, images, target):
+    """With ties, and whole numbers, whose order survives rounding."""
+    return (truth(classifier, images, target) * 4000).round().clamp(-9, 9)
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 50))
+def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
+    """So CGS is the loss of G_A, in sum, times (1 / |G_A| + 1 / |G_B|) / 2."""
+    module, groups = Mixture(seed), Groups("all", ((0, 1), (2, 3, 4, 5)))
+    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
+    classifier = load_classifier(module, device="cpu")
+
+    def same(classifier, images, target):
+        return images.mean(dim=1)
+
+    logits, found = classifier(images), scored("saliency_cgs", module, images, same, groups)
+    lost = scored("saliency_pgs", module, images, same, groups)  # mean over G_A of the loss
+    sizes = np.array([len(groups.of(int(k))) for k in logits.argmax(dim=1)])
+    assert found == pytest.approx(lost * sizes * (1 / sizes + 1 / (K - sizes)) / 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_true_order_is_best_and_its_reverse_worst(name):
+    """Probabilities add up over pixels; for groups of two, sums (of the map) and means (of the score) rank alike."""
+    module, groups = Mixture(5), Groups("pairs", ((0, 1), (2, 3), (4, 5)))
+    images = torch.rand(1, 3, SIZE, SIZE)
+    best = scored(name, module, images, truth, groups)[0]
+    worst = scored(name, module, images, lambda *given: -truth(*given), groups)[0]
+    rng = np.random.default_rng(0)
+    others = []
+    for _ in range(20):
+        order = torch.from_numpy(rng.permutation(SIZE * SIZE).reshape(1, SIZE, SIZE)).float()
+        others.append(scored(name, module, images, lambda *given, order=order: order, groups)[0])
+    assert worst < min(others) < max(others) < best
+
+
+@pytest.mark.parametrize("reference", ["blur", "mean", "noise", "inpaint"])
+def test_other_references(reference):
+    module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
+    scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)
+    classifier = load_classifier(module, device="cpu")
+    p = classifier(images).double().softmax(dim=1)
+    members = [list(GROUPS.of(int(one.argmax()))) for one in p.detach()]
+    target = torch.zeros(2, K)
+    for index, held in enumerate(members):
+        target[index, held] = 1
+    curves = Curves(classifier, images, target, truth(classifier, images, target), [8, 9])
+    along = curves.probabilities("rest", reference, [4, 7, 11, 14, 18, 22, 25, 29, 32]).astype(float)
+    for index, held in enumerate(members):
+        values = (p[index].detach().numpy() - along[index])[:, held].mean(axis=1)
+        assert scores[index] == pytest.approx((values.sum() - (values[0] + values[-1]) / 2) / 8)
+    with pytest.raises(UserError, match="did you mean blur"):
+        scored("saliency_pgs", module, images, truth, reference="blurr")
+
+
+def test_published_ccs_is_of_the_map_of_a_over_b():
+    targets = []
+
+    def watching(classifier, images, target):
+        targets.append(target.tolist())
+        return halves(classifier, images, target)
+
+    groups, images = Groups("two", ((0, 1), (2, 3))), torch.ones(1, 3, 4, 4)
+    scored("saliency_ccs", Halves(), images, watching, groups, published=True)
+    scored("saliency_ccs", Halves(), images, watching, groups)
+    assert targets == [[[1, -1, 0, 0]], [[-1, 1, 0, 0]]]

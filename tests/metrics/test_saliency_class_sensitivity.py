@@ -1,0 +1,103 @@
+"""saliency_class_sensitivity: by hand, against scipy and loops, and what changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import pearsonr
+from torch import nn
+
+from saliency_bench.classifier import load_classifier
+from saliency_bench.explainer import as_explainer
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.metrics.saliency_class_sensitivity.score import pearson, saliency_class_sensitivity
+
+MAPS = arrays(np.float32, (2, 3, 4), elements=st.floats(-100, 100, width=32))
+
+
+class Linear(nn.Module):
+    def __init__(self, pixels, classes=5):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3 * pixels, classes)
+
+    def forward(self, images):
+        return self.linear(images.flatten(1))
+
+
+def gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return (found * images.detach()).sum(dim=1)
+
+
+def test_by_hand():
+    one, two = np.zeros((1, 4, 4)), np.zeros((1, 4, 4))
+    one[0, 0], two[0, :2] = 1, 1
+    assert pearson(one, two) == pytest.approx([1 / np.sqrt(3)])
+    assert pearson(one, -two) == pytest.approx([-1 / np.sqrt(3)])
+
+
+def test_every_score_by_loops_and_by_scipy():
+    classifier = load_classifier(Linear(30), device="cpu")
+    images = torch.rand(4, 3, 5, 6)
+    with torch.no_grad():
+        logits = classifier(images)
+    explain = FurtherMaps(as_explainer(gradient), classifier, range(4))
+    scores = saliency_class_sensitivity(images, logits, explain)
+    for index in range(4):
+        weights = classifier.model.linear.weight.detach().double().numpy().reshape(5, 3, 5, 6)
+        ordered = sorted(range(5), key=lambda k: logits[index, k])
+        maps = [(weights[k] * images[index].double().numpy()).sum(axis=0).ravel() for k in (ordered[-1], ordered[0])]
+        means = [sum(values) / 30 for values in maps]
+        covariance = sum((a - means[0]) * (b - means[1]) for a, b in zip(*maps, strict=True))
+        squares = [sum((a - mean) ** 2 for a in values) for values, mean in zip(maps, means, strict=True)]
+        assert scores[index] == pytest.approx(covariance / np.sqrt(squares[0] * squares[1]), abs=1e-5)
+        assert scores[index] == pytest.approx(pearsonr(*maps).statistic, abs=1e-5)
+
+
+@given(MAPS, MAPS)
+def test_pearson_is_scipy_s(one, two):
+    for a, b, found in zip(one, two, pearson(one, two), strict=True):
+        if np.ptp(a) == 0 or np.ptp(b) == 0:
+            assert found == 0
+        else:
+            assume(np.ptp(a) > 1e-3 and np.ptp(b) > 1e-3)  # scipy warns that it loses digits below
+            expected = pearsonr(a.ravel().astype(np.float64), b.ravel().astype(np.float64)).statistic
+            assert found == pytest.approx(expected, abs=1e-9)
+
+
+@given(MAPS, MAPS, st.floats(0.1, 10), st.floats(-5, 5))
+def test_a_positive_affine_change_alters_nothing_and_a_negative_one_the_sign(one, two, factor, shift):
+    one, two = np.round(one), np.round(two)
+    before = pearson(one, two)
+    np.testing.assert_allclose(pearson(factor * one.astype(np.float64) + shift, two), before, atol=1e-9)
+    np.testing.assert_allclose(pearson(one, two.astype(np.float64) * -factor), -before, atol=1e-9)
+    np.testing.assert_array_equal(pearson(two, one), before)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_tiny_and_huge_maps_lose_nothing(scale):
+    one, two = np.random.default_rng(0).normal(size=(2, 1, 4, 4))
+    assert pearson(one * scale, two) == pytest.approx(pearson(one, two))
+
+
+def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_0_and_a_mark():
+    classifier = load_classifier(Linear(30), device="cpu")
+    images, calls = torch.rand(3, 3, 5, 6), []
+    with torch.no_grad():
+        logits = classifier(images)
+
+    def bright(classifier, images, target):
+        calls.append(len(images))
+        return images.mean(dim=1)
+
+    explain = FurtherMaps(as_explainer(bright), classifier, range(3))
+    assert saliency_class_sensitivity(images, logits, explain) == pytest.approx(np.ones(3))
+    assert calls == [3, 3]
+    images[1] = 0.5
+    explain = FurtherMaps(as_explainer(bright), classifier, range(3))
+    assert saliency_class_sensitivity(images, logits, explain) == pytest.approx([1, 0, 1])
+    assert explain.flat == {1}

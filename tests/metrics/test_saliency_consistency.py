@@ -1,0 +1,315 @@
+"""saliency_consistency: FastDTW against the library, step by step; the transforms; the score by loops and by hand."""
+
+import builtins
+import math
+
+import numpy as np
+import pytest
+import torch
+from fastdtw import fastdtw as library
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from saliency_bench.classifier import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.metrics.saliency_consistency import score as module
+from saliency_bench.metrics.saliency_consistency.score import distance, saliency_consistency, shares
+from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, rotated, shifted
+from saliency_bench.metrics.saliency_consistency.warping import fastdtw
+from saliency_bench.targets import one_hot
+
+H, W = 10, 15
+
+
+def same_as_the_library(x, y):
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    found, path = fastdtw(x, y)
+    expected, steps = library(x, y, radius=1)
+    assert found == expected
+    assert [tuple(step) for step in path] == steps
+
+
+WHOLE = st.integers(0, 3).map(float)  # few values: many ways cost the same
+ANY = st.floats(-1e3, 1e3)
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=40), st.lists(WHOLE, min_size=1, max_size=40))
+def test_fastdtw_is_the_library_s_under_ties(x, y):
+    same_as_the_library(x, y)
+
+
+@given(st.lists(ANY, min_size=1, max_size=40), st.lists(ANY, min_size=1, max_size=40))
+@example([0.1, 0.2, 0.3], [0.3, 0.2, 0.1])  # sums that differ in the last bit
+def test_fastdtw_is_the_library_s(x, y):
+    same_as_the_library(x, y)
+
+
+RNG = np.random.default_rng(0)
+KINDS = [
+    RNG.random,
+    lambda n: RNG.normal(size=n).cumsum(),
+    lambda n: RNG.integers(0, 2, n),
+    np.zeros,
+    lambda n: (RNG.random(n) > 0.95) / 7,
+    lambda n: RNG.random(n) * 1e-300,
+]
+
+
+def test_fastdtw_is_the_library_s_for_lengths_1_to_200():
+    for length in range(1, 201):
+        draw = KINDS[length % len(KINDS)]
+        same_as_the_library(draw(length), draw(int(RNG.integers(1, 201)) if length % 4 else length))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("draw", KINDS)
+def test_fastdtw_is_the_library_s_for_every_kind_and_length(draw):
+    for length in range(1, 201):
+        same_as_the_library(draw(length), draw(length))
+        same_as_the_library(draw(length), draw(int(RNG.integers(1, 201))))
+
+
+@pytest.mark.slow
+def test_fastdtw_is_the_library_s_on_a_map_of_224_pixels():
+    for draw in (RNG.random, lambda n: np.maximum(RNG.normal(size=n), 0)):
+        same_as_the_library(draw(50176), draw(50176))
+
+
+class Fixed(nn.Module):
+    """Always says class 1 of 3."""
+
+    def forward(self, images):
+        return torch.tensor([[0.0, 1.0, 0.5]]).repeat(len(images), 1) + 0 * images.mean()
+
+
+class Corners(nn.Module):
+    """The brightest of three corners, so that transforms change the prediction of some images."""
+
+    def forward(self, images):
+        return torch.stack([images[:, :, :4, :5], images[:, :, :4, 10:], images[:, :, 6:, :5]]).mean(dim=(2, 3, 4)).T
+
+
+def prepared(classifier, images, explainer, target=None, seeds=None):
+    """(maps, images, target, logits, classifier, explain)"""
+    classifier = load_classifier(classifier, device="cpu")
+    with torch.no_grad():
+        logits = classifier(images)
+    target = one_hot([0] * len(images), 3) if target is None else target
+    explain = FurtherMaps(as_explainer(explainer), classifier, seeds or list(range(len(images))))
+    return explain(images, target), images, target, logits, classifier, explain
+
+
+def red(classifier, images, target):
+    """Looks at the picture: a function of each pixel alone, so it follows shifts and flips."""
+    return images[:, 0] ** 2 + images[:, 1]
+
+
+def corner(classifier, images, target):
+    """Never looks at the picture."""
+    maps = images.new_zeros(len(images), *images.shape[2:])
+    maps[:, 0, 0] = 1
+    return maps
+
+
+def ramp(classifier, images, target):
+    height, width = images.shape[2:]
+    wave = torch.sin(torch.arange(float(height * width)) * 0.7).view(height, width)
+    return wave + images[:, 0]
+
+
+def test_by_hand():
+    """The corner stays where it is: a 1 at the first place against a 1 at the fourth; the ends cost 1 each."""
+    given = prepared(Fixed(), torch.rand(2, 3, 4, 4), corner)
+    assert saliency_consistency(*given, transform="flip_horizontal").tolist() == [2, 2]
+    assert saliency_consistency(*given, transform="flip_vertical").tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("name", ["right", "left", "down", "up", "flip_horizontal", "flip_vertical"])
+def test_an_explainer_that_follows_exactly_gets_0(name):
+    given = prepared(Fixed(), torch.rand(2, 3, H, W), red)
+    assert saliency_consistency(*given, transform=name).tolist() == [0, 0]
+
+
+def literal_there(picture, name):
+    """One picture (H, W) transformed pixel by pixel."""
+    height, width = picture.shape
+    result = np.zeros_like(picture)
+    for y in range(height):
+        for x in range(width):
+            if name.startswith("flip"):
+                v, u = (y, width - 1 - x) if name == "flip_horizontal" else (height - 1 - y, x)
+            elif name.startswith("rotate"):
+                v, u = turned(y, x, height, width, float(name.removeprefix("rotate")))
+            else:
+                down, right = {"right": (0, 1), "left": (0, -1), "down": (1, 0), "up": (-1, 0)}[name]
+                v, u = y - down * round(0.2 * height), x - right * round(0.2 * width)
+            result[y, x] = sampled(picture, v, u)
+    return result
+
+
+def turned(y, x, height, width, degrees):
+    """Where a pixel comes from when the picture is turned counter-clockwise; y points down."""
+    a, cy, cx = math.radians(degrees), (height - 1) / 2, (width - 1) / 2
+    return cy + math.sin(a) * (x - cx) + math.cos(a) * (y - cy), cx + math.cos(a) * (x - cx) - math.sin(a) * (y - cy)
+
+
+def sampled(picture, v, u):
+    """Bilinear, 0 outside."""
+    top, left, total = math.floor(v), math.floor(u), 0.0
+    for row, down in ((top, 1 - (v - top)), (top + 1, v - top)):
+        for column, right in ((left, 1 - (u - left)), (left + 1, u - left)):
+            if 0 <= row < picture.shape[0] and 0 <= column < picture.shape[1]:
+                total += down * right * picture[row, column]
+    return total
+
+
+BACK = {"right": "left", "left": "right", "down": "up", "up": "down"}
+
+
+def literal_back(picture, name):
+    if name.startswith("rotate"):
+        return literal_there(picture, f"rotate{-float(name.removeprefix('rotate'))}")
+    return literal_there(picture, BACK.get(name, name))
+
+
+def literal_series(values):
+    low, high = min(values), max(values)
+    scaled = [(value - low) / (high - low) for value in values] if high > low else [1.0] * len(values)
+    return [value / sum(scaled) for value in scaled]
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_by_loops(name):
+    picture = np.random.default_rng(0).random((H, W))
+    there = TRANSFORMS[name].there(torch.tensor(picture)[None, None])[0, 0].numpy()
+    np.testing.assert_allclose(there, literal_there(picture, name), atol=1e-12)
+    back = TRANSFORMS[name].back(torch.tensor(picture)[None, None])[0, 0].numpy()
+    np.testing.assert_allclose(back, literal_back(picture, name), atol=1e-12)
+    region = TRANSFORMS[name].region(H, W).numpy()
+    np.testing.assert_array_equal(region, literal_back(np.ones((H, W)), name) > 1 - 1e-9)
+
+
+def test_there_are_twelve_and_a_quarter_turn_is_one():
+    assert len(TRANSFORMS) == 12
+    square = torch.rand(2, 3, 7, 7, dtype=torch.float64)
+    torch.testing.assert_close(rotated(square, 90), square.rot90(1, (2, 3)), atol=1e-12, rtol=0)
+    assert torch.equal(shifted(square, 0.2, 0)[:, :, 1:], square[:, :, :-1])
+
+
+def test_every_score_by_loops():
+    torch.manual_seed(3)
+    images = torch.rand(4, 3, H, W) * 0.2
+    images[0, :, :3, :4], images[1, :, 7:, :4], images[2, :, :, 8:] = 1, 1, 1
+    target = one_hot([0, 1, 2, 0], 3)
+    maps, _, _, logits, classifier, explain = prepared(Corners(), images, ramp, target)
+    expected, counts = [], []
+    for index in range(4):
+        found = []
+        for name in TRANSFORMS:
+            changed = np.stack([literal_there(plane, name) for plane in images[index].double().numpy()])
+            changed = torch.tensor(changed, dtype=torch.float32)[None]
+            if Corners()(changed).argmax() != logits[index].argmax():
+                continue
+            other = literal_back(ramp(None, changed, None)[0].double().numpy(), name)
+            inside = literal_back(np.ones((H, W)), name) > 1 - 1e-9
+            series = [
+                literal_series([values[y, x] for y in range(H) for x in range(W) if inside[y, x]])
+                for values in (maps[index].astype(float), other)
+            ]
+            found.append(library(*series, radius=1)[0])
+        counts.append(len(found))
+        expected.append(np.mean(found))
+    assert min(counts) < max(counts)  # some transforms change some predictions
+    scores = saliency_consistency(maps, images, target, logits, classifier, explain)
+    assert scores == pytest.approx(expected, rel=2e-4)
+
+
+def test_one_transform_and_the_mean():
+    given = prepared(Fixed(), torch.rand(2, 3, H, W), ramp)
+    each = [saliency_consistency(*given, transform=name) for name in TRANSFORMS]
+    assert saliency_consistency(*given) == pytest.approx(np.mean(each, axis=0))
+
+
+@given(st.floats(0.01, 100), st.floats(-50, 50))
+@settings(max_examples=15)
+def test_a_positive_affine_change_of_the_maps_alters_nothing(factor, shift):
+    """Powers of two alter no bit; any other factor rounds, and rounding may choose another path of similar cost."""
+    images = torch.rand(1, 3, 6, 7, generator=torch.Generator().manual_seed(0))
+    before = saliency_consistency(*prepared(Fixed(), images, ramp))
+
+    def changed(classifier, images, target):
+        return factor * ramp(classifier, images, target) + shift
+
+    assert saliency_consistency(*prepared(Fixed(), images, changed)) == pytest.approx(before, rel=1e-3)
+
+    def doubled(classifier, images, target):
+        return 2 * ramp(classifier, images, target)
+
+    assert (saliency_consistency(*prepared(Fixed(), images, doubled)) == before).all()
+
+
+def test_a_constant_map_is_not_ranked_and_a_changed_prediction_not_counted():
+    images = torch.rand(2, 3, H, W)
+
+    def flat_for_the_first(classifier, images, target):
+        return ramp(classifier, images, target) * target[:, 1, None, None]
+
+    given = prepared(Fixed(), images, flat_for_the_first, one_hot([0, 1], 3))
+    assert np.isnan(saliency_consistency(*given)).tolist() == [True, False]
+    maps, images, target, logits, classifier, explain = given
+    assert np.isnan(saliency_consistency(maps, images, target, -logits, classifier, explain)).all()
+
+
+def test_only_maps_that_count_are_made():
+    """Twelve passes for the predictions; a map for each transform that keeps one."""
+    calls = []
+
+    def counted(classifier, images, target):
+        calls.append(len(images))
+        return ramp(classifier, images, target)
+
+    images = torch.rand(4, 3, H, W) * 0.2
+    images[0, :, :3, :4], images[1, :, 7:, :4], images[2, :, :, 8:] = 1, 1, 1
+    given = prepared(Corners(), images, counted)
+    classifier, logits = given[4], given[3]
+    stays = sum(
+        int((Corners()(way.there(images)).argmax(dim=1) == logits.argmax(dim=1)).sum()) for way in TRANSFORMS.values()
+    )
+    before, calls[:] = classifier.passes, []
+    saliency_consistency(*given)
+    assert classifier.passes - before == 12 * len(images)
+    assert sum(calls) == stays < 48
+    assert len(calls) <= 12
+
+
+@given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=30))
+def test_a_series_is_nonnegative_of_sum_1(values):
+    series = shares(np.array(values))
+    assert series.min() >= 0
+    assert series.sum() == pytest.approx(1)
+    assume(max(values) > min(values))
+    assert series == pytest.approx(literal_series(values))
+
+
+def test_two_constant_series_are_not_compared_and_one_is_uniform():
+    assert math.isnan(distance(np.ones(5), np.zeros(5)))
+    assert math.isnan(distance(np.empty(0), np.empty(0)))
+    assert distance(np.ones(2), np.array([0.0, 1.0])) == pytest.approx(library([0.5, 0.5], [0, 1])[0])
+
+
+def test_an_unknown_transform_and_a_missing_library_are_one_line(monkeypatch):
+    with pytest.raises(UserError, match="did you mean rotate"):
+        module.check(transform="rotate20")
+    real = builtins.__import__
+
+    def without(name, *rest):
+        if name.endswith("warping"):
+            raise ModuleNotFoundError("No module named 'numba'", name="numba")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match=r'pip install "saliency-bench\[consistency\]"'):
+        distance(np.arange(3.0), np.ones(3))

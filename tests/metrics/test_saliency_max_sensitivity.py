@@ -1,0 +1,194 @@
+"""saliency_max_sensitivity: by hand, by loops, against Quantus on the same draws, and what changes nothing."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from saliency_bench.classifier import load_classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.metrics.saliency_max_sensitivity.score import saliency_max_sensitivity
+from saliency_bench.seeds import seed_of, uniform
+from saliency_bench.targets import one_hot
+
+H, W, K = 5, 6, 4
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+class Small(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.net = nn.Sequential(nn.Flatten(), nn.Linear(3 * H * W, 8), nn.Tanh(), nn.Linear(8, K))
+
+    def forward(self, images):
+        return self.net(images)
+
+
+def gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return found.sum(dim=1)
+
+
+@pytest.fixture
+def given_inputs():
+    def made(explainer=gradient, count=3, seeds=(11, 12, 13)):
+        torch.manual_seed(0)
+        classifier = load_classifier(Small(), mean=MEAN, std=STD, device="cpu")
+        images, target = torch.rand(count, 3, H, W), one_hot([0, 2, 1][:count], K)
+        seeds = list(seeds[:count])
+        explain = FurtherMaps(as_explainer(explainer), classifier, seeds)
+        return explain(images, target), images, target, classifier, explain, seeds
+
+    return made
+
+
+def noise_of(seed, draw, radius):
+    """(3, H, W) in units of the normalised image."""
+    return radius * (2 * uniform(seed_of(seed, draw), 3 * H * W).reshape(3, H, W) - 1)
+
+
+def test_by_hand():
+    def moves(classifier, images, target):
+        """2 on the first pixel of a white image, on the second of any other; else 1."""
+        maps = torch.ones(len(images), 4, 4)
+        white = (images == 1).all(dim=(1, 2, 3))
+        maps[white, 0, 0], maps[~white, 0, 1] = 2, 2
+        return maps
+
+    class Constant(nn.Module):
+        def forward(self, images):
+            return torch.zeros(len(images), 2)
+
+    classifier = load_classifier(Constant(), device="cpu")
+    images, target = torch.ones(1, 3, 4, 4), one_hot(0, 2)
+    explain = FurtherMaps(as_explainer(moves), classifier, [0])
+    score = saliency_max_sensitivity(explain(images, target), images, target, classifier, explain, [0])
+    assert score == pytest.approx([np.sqrt(2 / 19)])
+
+
+@pytest.mark.parametrize(("radius", "draws"), [(0.2, 3), (0.02, 1)])
+def test_every_score_by_loops(given_inputs, radius, draws):
+    maps, images, target, classifier, _, seeds = given_inputs()
+    scores = saliency_max_sensitivity(*given_inputs(), radius=radius, draws=draws)
+    for index, seed in enumerate(seeds):
+        highest = 0.0
+        for draw in range(draws):
+            noise = noise_of(seed, draw, radius) * np.array(STD, np.float32).reshape(3, 1, 1)
+            changed = images[index : index + 1] + torch.from_numpy(noise.astype(np.float32))
+            other = gradient(classifier, changed, target[index : index + 1])[0].double().numpy()
+            difference = sum((a - b) ** 2 for a, b in zip(other.ravel(), maps[index].ravel(), strict=True)) ** 0.5
+            highest = max(highest, difference / sum(float(b) ** 2 for b in maps[index].ravel()) ** 0.5)
+        assert scores[index] == pytest.approx(highest, rel=1e-4)
+
+
+def test_the_noise_fills_the_ball_of_the_normalised_image(given_inputs):
+    seen = []
+
+    def watching(classifier, images, target):
+        seen.append(((images - classifier.mean) / classifier.std).detach())
+        return gradient(classifier, images, target)
+
+    saliency_max_sensitivity(*given_inputs(watching), radius=0.2, draws=20)
+    noise = torch.stack(seen[1:]) - seen[0]
+    assert noise.abs().max() <= 0.2 + 1e-5
+    assert noise.abs().max() > 0.199
+    assert noise.mean().abs() < 0.01
+    assert noise.var().item() == pytest.approx(0.2**2 / 3, rel=0.05)
+    assert len(torch.unique(noise)) > 0.9 * noise.numel()  # each draw, sample, channel and pixel its own
+
+
+def test_quantus_agrees_on_the_same_draws(given_inputs):
+    quantus = pytest.importorskip("quantus")
+    maps, images, target, classifier, explain, seeds = given_inputs()
+    normalised = ((images - classifier.mean) / classifier.std).numpy()
+    draws = iter(range(4))
+
+    def perturb(arr, indices=None, **kwargs):
+        """Quantus asks once per draw, for the whole batch."""
+        draw = next(draws)
+        return arr + np.stack([noise_of(seed, draw, 0.2).ravel() for seed in seeds]).reshape(arr.shape)
+
+    def explained(model, inputs, targets, **kwargs):
+        prepared = torch.as_tensor(inputs, dtype=torch.float32) * classifier.std + classifier.mean
+        return gradient(classifier, prepared, one_hot(targets, K))[:, None].numpy()
+
+    metric = quantus.MaxSensitivity(
+        nr_samples=4, abs=False, normalise=False, perturb_func=perturb, perturb_func_kwargs={}, disable_warnings=True,
+        norm_numerator=quantus.norm_func.fro_norm, norm_denominator=quantus.norm_func.fro_norm,
+        similarity_func=quantus.similarity_func.difference, return_nan_when_prediction_changes=False,
+    )  # fmt: skip
+    theirs = metric(model=classifier.model, x_batch=normalised, y_batch=np.array([0, 2, 1]),
+                    a_batch=maps[:, None], explain_func=explained, device="cpu")  # fmt: skip
+    ours = saliency_max_sensitivity(maps, images, target, classifier, explain, seeds, draws=4)
+    assert np.ravel(theirs) == pytest.approx(ours, rel=1e-3)
+
+
+@settings(max_examples=10)
+@given(st.floats(0.01, 100))
+def test_positive_scaling_changes_nothing(factor):
+    torch.manual_seed(0)
+    classifier = load_classifier(Small(), mean=MEAN, std=STD, device="cpu")
+    images, target, found = torch.rand(2, 3, H, W), one_hot([0, 1], K), []
+    for scale in (1.0, factor):
+
+        def scaled(classifier, images, target, scale=scale):
+            return scale * gradient(classifier, images, target)
+
+        explain = FurtherMaps(as_explainer(scaled), classifier, [3, 4])
+        maps = explain(images, target)
+        found.append(saliency_max_sensitivity(maps, images, target, classifier, explain, [3, 4], draws=2))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_more_draws_never_lower_it_and_an_explainer_that_never_moves_gets_0(given_inputs):
+    scores = [saliency_max_sensitivity(*given_inputs(), draws=draws) for draws in (1, 2, 5)]
+    assert (np.diff(scores, axis=0) >= 0).all()
+
+    def fixed(classifier, images, target):
+        return torch.arange(float(H * W)).view(1, H, W).repeat(len(images), 1, 1)
+
+    assert saliency_max_sensitivity(*given_inputs(fixed)).tolist() == [0, 0, 0]
+
+
+def test_a_constant_map_is_not_ranked(given_inputs):
+    def flat(classifier, images, target):
+        maps = gradient(classifier, images, target)
+        maps[target[:, 0] == 1], maps[target[:, 2] == 1] = 0, 3
+        return maps
+
+    scores = saliency_max_sensitivity(*given_inputs(flat))
+    assert np.isnan(scores).tolist() == [True, True, False]
+    assert scores[2] == pytest.approx(saliency_max_sensitivity(*given_inputs())[2], rel=1e-5)
+
+
+def test_a_map_per_draw_in_whole_batches(given_inputs):
+    calls = []
+
+    def counted(classifier, images, target):
+        calls.append(len(images))
+        return gradient(classifier, images, target)
+
+    inputs = given_inputs(counted)
+    calls.clear()
+    before = inputs[3].passes
+    saliency_max_sensitivity(*inputs, draws=7)
+    assert calls == [3] * 7
+    assert inputs[3].passes - before == 21
+
+
+@pytest.mark.parametrize("options", [{"radius": 0.0}, {"radius": float("nan")}, {"draws": 0}])
+def test_options_out_of_range_are_named(given_inputs, options):
+    with pytest.raises(UserError, match="radius > 0 and draws >= 1"):
+        saliency_max_sensitivity(*given_inputs(), **options)
+
+
+def test_a_classifier_without_std_is_named(given_inputs):
+    maps, images, target, _, explain, seeds = given_inputs()
+    with pytest.raises(UserError, match="load_classifier"):
+        saliency_max_sensitivity(maps, images, target, Small(), explain, seeds)
