@@ -13,7 +13,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from saliency_bench.maps import read_pair
+from saliency_bench.maps import read_maps, read_pair
 
 
 class MapShell:
@@ -98,3 +98,47 @@ class MapShell:
             before = "{} x {}".format(*info.features["predictions"].shape)
             raise ValueError(f"maps of {size[0]} x {size[1]} follow maps of {before}; one computation takes one size")
         info.features = features
+
+
+class CurveShell(MapShell):
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+
+    LEFT_OUT = "a score that is not a number"
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Maps and the class of each; with a target of their own, samples need no class."""
+        maps = read_maps(predictions)
+        labels = _classes(references, len(maps))
+        return maps, labels
+
+    def reference_feature(self, size: tuple[int, int]) -> Any:
+        return datasets.Value("int64")
+
+    def scores(
+        self, maps: Any, references: Any, *, images=None, classifier=None, target=None, batch_size=16, **options: Any
+    ) -> np.ndarray:
+        name = self.name  # type: ignore[attr-defined]
+        try:
+            from saliency_bench.metric import load_metric
+            from saliency_bench.perturbation import batched_curves
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
+        if images is None or classifier is None:
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+        metric = load_metric(name, **options)
+        target = references if target is None else target
+        batches = batched_curves(classifier, images, target, maps, batch_size)
+        return np.concatenate([metric(curves) for curves in batches])
+
+
+def _classes(references: Any, count: int) -> np.ndarray:
+    """Int64 (count,): a whole number for each map, zeros where there are none."""
+    if references is None:
+        return np.zeros(count, dtype=np.int64)
+    try:
+        labels = np.asarray(references, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        labels = np.empty(0)
+    if len(labels) != count or not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
+        raise ValueError(f"references must be one class (a whole number) for each of the {count} maps")
+    return labels.astype(np.int64)
