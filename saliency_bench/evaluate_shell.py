@@ -15,6 +15,8 @@ import numpy as np
 
 from saliency_bench.maps import read_maps, read_pair
 
+NO_CLASS = -1
+
 
 class MapShell:
     """Turns `scores(maps, masks, **options) -> (B,) or (B, T)` of a subclass into a module of evaluate.
@@ -78,9 +80,11 @@ class MapShell:
     def _averaged(
         self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
     ) -> dict[str, Any]:
+        name = self.name  # type: ignore[attr-defined]
+        if len(predictions) == 0:
+            raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
         left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
-        name = self.name  # type: ignore[attr-defined]
         if left_out.all():
             raise ValueError(
                 f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
@@ -108,8 +112,7 @@ class CurveShell(MapShell):
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
         """Maps and the class of each; with a target of their own, samples need no class."""
         maps = read_maps(predictions)
-        labels = _classes(references, len(maps))
-        return maps, labels
+        return maps, _classes(references, len(maps))
 
     def reference_feature(self, size: tuple[int, int]) -> Any:
         return datasets.Value("int64")
@@ -125,6 +128,8 @@ class CurveShell(MapShell):
             raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+        if target is None and (references == NO_CLASS).any():
+            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
         metric = load_metric(name, **options)
         target = references if target is None else target
         batches = batched_curves(classifier, images, target, maps, batch_size)
@@ -132,9 +137,9 @@ class CurveShell(MapShell):
 
 
 def _classes(references: Any, count: int) -> np.ndarray:
-    """Int64 (count,): a whole number for each map, zeros where there are none."""
+    """Int64 (count,): a whole number for each map, `NO_CLASS` where there are none."""
     if references is None:
-        return np.zeros(count, dtype=np.int64)
+        return np.full(count, NO_CLASS)
     try:
         labels = np.asarray(references, dtype=np.float64).reshape(-1)
     except (TypeError, ValueError):

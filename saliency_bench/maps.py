@@ -56,10 +56,13 @@ def _array(what: str, things: Any, dtype: Any = None) -> np.ndarray:
         things = things.detach().cpu()
         things = things.float() if things.is_floating_point() else things
     try:
+        array = np.asarray(things)
+        if array.dtype.kind not in "biuf" and things is not None:
+            raise TypeError(f"{array.dtype} is no type of real numbers")
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which `read_maps` names
-            return np.asarray(things, dtype=dtype)
+            return array if dtype is None else array.astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} must be numbers of shape (B, H, W), all of one size") from error
+        raise ValueError(f"{what} must be real numbers of shape (B, H, W), all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:

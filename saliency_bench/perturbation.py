@@ -158,7 +158,7 @@ def batched_curves(
         )
     if not images.abs().amax() < 10:  # perturbed images may leave [0, 1] a little; 0 to 255 is another frame
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
-    if batch_size < 1:
+    if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
     if target.ndim == 1:
         with untouched(module), torch.inference_mode():
