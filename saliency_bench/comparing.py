@@ -13,7 +13,7 @@ from saliency_bench import records
 from saliency_bench.errors import UserError
 from saliency_bench.examples import is_baseline
 from saliency_bench.report_data import RunData, read_run
-from saliency_bench.statistics import LEVEL, bootstrap
+from saliency_bench.statistics import mean_intervals
 
 TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
 NOTHING = 1e-9  # a difference below it is none, however small the numbers
@@ -232,26 +232,9 @@ def _with_intervals(found: list[Pair]) -> list[Pair]:
     for count in {len(pair.ids) for pair in found}:
         places = [place for place, pair in enumerate(found) if len(pair.ids) == count]
         columns = np.stack([found[place].second - found[place].first for place in places], axis=1)
-        low, high = _intervals(columns)
+        low, high = mean_intervals(columns)
         ends |= {place: (float(low[index]), float(high[index])) for index, place in enumerate(places)}
     return [replace(pair, low=ends[place][0], high=ends[place][1]) for place, pair in enumerate(found)]
-
-
-def _intervals(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of the mean of each column of (n, columns), as `bootstrap` gives it."""
-    count, width = columns.shape
-    if count < 2:
-        return np.full(width, np.nan), np.full(width, np.nan)
-    means: list[np.ndarray] = []
-
-    def note(drawn: np.ndarray) -> float:
-        means.append(np.bincount(drawn.astype(int), minlength=count) @ columns / count)
-        return 0.0
-
-    bootstrap(np.arange(count), note)
-    tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(means[:-1], [tail, 100 - tail], axis=0)  # the last one is of the values themselves
-    return low, high
 
 
 def conflicts(first: RunData, second: RunData) -> list[dict]:

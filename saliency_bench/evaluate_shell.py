@@ -13,9 +13,9 @@ import datasets
 import evaluate
 import numpy as np
 
-from saliency_bench.maps import read_pair
+from saliency_bench.maps import read_maps, read_pair
 
-PREDICTED = -1  # in place of a class that was not given
+NO_CLASS = -1  # in place of a class that was not given
 
 
 class MapShell:
@@ -80,9 +80,11 @@ class MapShell:
     def _averaged(
         self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
     ) -> dict[str, Any]:
+        name = self.name  # type: ignore[attr-defined]
+        if len(predictions) == 0:
+            raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
         left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
-        name = self.name  # type: ignore[attr-defined]
         if left_out.all():
             raise ValueError(
                 f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
@@ -125,11 +127,9 @@ class ExplainerShell(MapShell):
         pictures = np.asarray(images.detach().cpu() if hasattr(images, "detach") else images, dtype=np.float32)
         if pictures.ndim != 4 or pictures.shape[1] != 3:
             raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
-        labels = np.full(len(pictures), PREDICTED) if references is None else np.asarray(references).reshape(-1)
-        if len(labels) != len(pictures) or (labels != np.floor(labels)).any():
-            raise ValueError(f"references must be one class (a whole number) for each of the {len(pictures)} images")
+        labels = _classes(references, len(pictures), "images")
         self._use_size(pictures.shape[2:])
-        super(MapShell, self).add_batch(images=pictures, references=labels.astype(np.int64), **kwargs)  # type: ignore[misc]
+        super(MapShell, self).add_batch(images=pictures, references=labels, **kwargs)  # type: ignore[misc]
 
     def compute(
         self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any
@@ -155,6 +155,51 @@ class ExplainerShell(MapShell):
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
-        if target is None and (references != PREDICTED).any():
+        if target is None and (references != NO_CLASS).any():
             target = references
         return score_samples(name, images, classifier, explainer, target=target, **options)
+
+
+class CurveShell(MapShell):
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+
+    LEFT_OUT = "a score that is not a number"
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Maps and the class of each; with a target of their own, samples need no class."""
+        maps = read_maps(predictions)
+        return maps, _classes(references, len(maps), "maps")
+
+    def reference_feature(self, size: tuple[int, int]) -> Any:
+        return datasets.Value("int64")
+
+    def scores(
+        self, maps: Any, references: Any, *, images=None, classifier=None, target=None, batch_size=16, **options: Any
+    ) -> np.ndarray:
+        name = self.name  # type: ignore[attr-defined]
+        try:
+            from saliency_bench.metric import load_metric
+            from saliency_bench.perturbation import batched_curves
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
+        if images is None or classifier is None:
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+        if target is None and (references == NO_CLASS).any():
+            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
+        metric = load_metric(name, **options)
+        target = references if target is None else target
+        batches = batched_curves(classifier, images, target, maps, batch_size)
+        return np.concatenate([metric(curves) for curves in batches])
+
+
+def _classes(references: Any, count: int, what: str) -> np.ndarray:
+    """Int64 (count,): a whole number for each of the maps or images, `NO_CLASS` where there are none."""
+    if references is None:
+        return np.full(count, NO_CLASS)
+    try:
+        labels = np.asarray(references, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        labels = np.empty(0)
+    if len(labels) != count or not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
+        raise ValueError(f"references must be one class (a whole number) for each of the {count} {what}")
+    return labels.astype(np.int64)

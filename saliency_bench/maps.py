@@ -1,5 +1,6 @@
 """What metrics ask of saliency maps, in numpy alone: reading them, the normalised map, the order of pixels."""
 
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -55,10 +56,13 @@ def _array(what: str, things: Any, dtype: Any = None) -> np.ndarray:
         things = things.detach().cpu()
         things = things.float() if things.is_floating_point() else things
     try:
+        array = np.asarray(things)
+        if array.dtype.kind not in "biuf" and things is not None:
+            raise TypeError(f"{array.dtype} is no type of real numbers")
         with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which `read_maps` names
-            return np.asarray(things, dtype=dtype)
+            return array if dtype is None else array.astype(dtype, copy=False)
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} must be numbers of shape (B, H, W), all of one size") from error
+        raise ValueError(f"{what} must be real numbers of shape (B, H, W), all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
@@ -109,3 +113,47 @@ def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
         if np.count_nonzero(tied) > room:
             picked[permutation[tied[permutation]][room:]] = False
     return chosen
+
+
+def score_regions(
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    maps: Any,
+    masks: Any,
+    thresholds: Sequence[float | str],
+    *,
+    normalised: bool = True,
+) -> np.ndarray:
+    """Float64 (B, T): `score(salient, inside)` at each of T thresholds, NaN for an empty mask.
+
+    Args:
+        score: from the salient pixels and the mask, both bool (B, H, W), to (B,).
+        thresholds: a number is strictly exceeded by salient pixels; "mask_area": as many top pixels as the mask has.
+        normalised: min-max each map to [0, 1] first.
+
+    Errors: ValueError of `read_pair` and `check_threshold`.
+    """
+    for threshold in thresholds:
+        check_threshold(threshold=threshold, normalise=normalised)
+    values, inside = read_pair(maps, masks)
+    values = normalise(values) if normalised else values
+    columns = [score(salient(values, inside, threshold), inside) for threshold in thresholds]
+    scores = np.stack(columns, axis=1) if columns else np.empty((len(values), 0))
+    scores[~inside.any(axis=(1, 2))] = np.nan
+    return scores
+
+
+def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
+    """Bool (B, H, W): the pixels above a threshold, or the top pixels of the mask's area."""
+    if isinstance(threshold, str):
+        return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
+    return values > float(threshold)
+
+
+def check_threshold(*, threshold: Any, normalise: bool) -> None:
+    """Errors: ValueError for what is neither "mask_area" nor a number, within [0, 1] if maps are normalised."""
+    if isinstance(threshold, str) and threshold == "mask_area":
+        return
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
+        raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r}")
+    if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
+        raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")

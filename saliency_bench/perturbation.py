@@ -26,6 +26,8 @@ PIXELS_PER_PASS = 2**21
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
+EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves (Lu et al., 2021)
+
 
 class Curves:
     """The classifier's probabilities on pictures that keep the top `count` pixels of a map, or all others.
@@ -63,17 +65,31 @@ class Curves:
         self.height, self.width = values.shape[1:]
         self.seeds = list(range(len(images)) if seeds is None else seeds)
         self.passes = 0
-        self._values = values
+        self.maps = values
         self._ranks: Tensor | None = None
         self._references: dict[str, Tensor] = {}
         self._known: dict[tuple[str, str, int], np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
         """Float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`; p_c for a one-hot target."""
+        return self.weighted(self.target, keep, reference, counts)
+
+    def weighted(
+        self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
+    ) -> np.ndarray:
+        """Float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
         p = self.probabilities(keep, reference, counts)
-        if p.shape[2] != self.target.shape[1]:
-            raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {p.shape[2]}")
-        return np.einsum("bck,bk->bc", p.astype(np.float64), self.target)
+        return np.einsum("bck,bk->bc", p.astype(np.float64), weights)
+
+    def recognised(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Float64 (B, len(counts)): 1 where the top class is one that the target weighs positively, else 0.
+
+        For a one-hot target: whether the classifier is right about the sample's class. Of equal probabilities the class
+        of the lower number is the top one. NaN where the classifier gave NaN.
+        """
+        p = self.probabilities(keep, reference, counts)
+        hits = np.take_along_axis(self.target > 0, p.argmax(axis=2), axis=1)
+        return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
         """Float32 (B, len(counts), K): softmax of the pictures in which `count` top pixels stay or go.
@@ -110,6 +126,8 @@ class Curves:
         pieces = ceil(len(pictures) * self.height * self.width / PIXELS_PER_PASS)
         logits = torch.cat([self.classifier(piece) for piece in pictures.tensor_split(min(pieces, len(pictures)))])
         self.passes += len(pictures)
+        if logits.shape[1] != self.target.shape[1]:
+            raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {logits.shape[1]}")
         return logits.float().softmax(dim=1).cpu().numpy()
 
     def _drawn(self, keep: str, reference: str, count: int) -> Images:
@@ -130,10 +148,10 @@ class Curves:
     def _rank(self) -> Tensor:
         """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last."""
         if self._ranks is None:
-            order = descending(self._values)
+            order = descending(self.maps)
             ranks = np.empty(order.shape, dtype=np.int32)
             np.put_along_axis(ranks, order, np.arange(order.shape[1], dtype=np.int32)[None], axis=1)
-            self._ranks = torch.from_numpy(ranks.reshape(self._values.shape)).to(self.images.device)
+            self._ranks = torch.from_numpy(ranks.reshape(self.maps.shape)).to(self.images.device)
         return self._ranks
 
 
@@ -156,7 +174,9 @@ def batched_curves(
         raise UserError(
             f"maps of shape {tuple(maps.shape)} need images of shape {needed}; these have {tuple(images.shape)}"
         )
-    if batch_size < 1:
+    if not images.abs().amax() < 10:  # perturbed images may leave [0, 1] a little; 0 to 255 is another frame
+        raise UserError("images must be finite and in [0, 1], before the model's normalisation")
+    if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
     if target.ndim == 1:
         with untouched(module), torch.inference_mode():
@@ -164,7 +184,7 @@ def batched_curves(
     target = target.expand(len(images), -1) if len(target) == 1 else target
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
-        yield Curves(module, images[part].to(device), target[part], maps[part])
+        yield Curves(module, images[part].to(device), target[part], maps[part], list(range(len(images)))[part])
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
@@ -174,6 +194,11 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
     if not 1 <= steps <= height * width:
         raise UserError(f"steps={steps} must lie between 1 and the {height * width} pixels of an image")
     return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
+
+
+def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
+    """Numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
+    return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
 
 
 def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
@@ -256,3 +281,18 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
 
 FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
 REFERENCES = (*FIXED, "noise", "inpaint")
+
+
+def check_path(*, reference: str, steps: int | None = None) -> None:
+    """Errors: UserError for an unknown reference, or fewer steps than one."""
+    if reference not in REFERENCES:
+        raise unknown("reference", reference, REFERENCES)
+    if steps is not None and steps < 1:
+        raise UserError(f"steps must be at least 1; got {steps}")
+
+
+def check_exposure(*, reference: str, exposure: float | None) -> None:
+    """Errors: UserError for an unknown reference, or an exposure outside [0, 1]."""
+    check_path(reference=reference)
+    if exposure is not None and not 0 <= exposure <= 1:
+        raise UserError(f"exposure={exposure} must lie in [0, 1]")

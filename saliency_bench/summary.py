@@ -3,6 +3,8 @@
 import json
 from array import array
 from collections import Counter, defaultdict
+from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +16,11 @@ from saliency_bench.errors import UserError
 from saliency_bench.files import write_json
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.provenance import provenance
-from saliency_bench.statistics import bootstrap
+from saliency_bench.statistics import bootstrap, contrasts, ranks
 
 FORMAT = 1
+NAN = float("nan")
+Aggregate = Callable[[np.ndarray], float]
 
 
 def read_json(path: Path) -> dict:
@@ -36,6 +40,8 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     scores, reasons = _by_cell(folder / "records.parquet")
+    used = {cell_id: metric.aggregate for cell_id, metric in _metrics(plan["cells"], scores, metrics or {}).items()}
+    compared, ranked = _compared(plan["cells"], scores, used, work.seed)
     passes, halved = _passes(folder, list(plan["cells"]), -(-samples // work.batch_size))
     summary = {
         "format": FORMAT,
@@ -61,10 +67,12 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         "seed": work.seed,
         "batch_size": work.batch_size,
         "cells": [
-            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, (metrics or {}).get(cell_id))
+            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, used[cell_id])
+            | {"rank": ranked.get(cell_id)}
             for cell_id, cell in plan["cells"].items()
             if cell_id in scores
         ],
+        "comparisons": compared,
         "faults": _faults(reasons),
         "halved_chunks": halved,
         "command": command,
@@ -75,12 +83,12 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
 
 
 def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter]]:
-    """{cell: its values}, {cell: how often each reason occurs}."""
+    """{cell: its values in the order of the samples, NaN where there is none}, {cell: how often each reason occurs}."""
     scores: dict[str, array] = defaultdict(lambda: array("d"))
     reasons: dict[str, Counter] = defaultdict(Counter)
     for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
         for cell, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            scores[cell].extend(() if value is None else (value,))
+            scores[cell].append(NAN if value is None else value)
             if reason is not None:
                 reasons[cell][reason] += 1
     return scores, reasons
@@ -107,16 +115,47 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
     return passes, halved
 
 
-def _cell(
-    cell: dict, values: array, reasons: Counter, passes: dict[str, int], seed: int, metric: Metric | None
-) -> dict:
-    aggregate = (metric or load_metric(cell["metric"], **cell["metric_options"])).aggregate
+def _metrics(plan: dict[str, dict], scores: dict, known: dict[str, Metric]) -> dict[str, Metric]:
+    """{cell: its metric}"""
+    return {
+        cell_id: known.get(cell_id) or load_metric(cell["metric"], **cell["metric_options"])
+        for cell_id, cell in plan.items()
+        if cell_id in scores
+    }
+
+
+def _compared(
+    plan: dict[str, dict], scores: dict[str, array], aggregates: dict[str, Aggregate], seed: int
+) -> tuple[list[dict], dict[str, int | None]]:
+    """Of each metric that is a mean: its explainers in pairs on the samples that both have, and {cell: its rank}."""
+    columns: dict[tuple, list[str]] = {}
+    for cell_id, aggregate in aggregates.items():
+        if aggregate is np.mean:
+            columns.setdefault((plan[cell_id]["metric_text"], plan[cell_id]["metric_version"]), []).append(cell_id)
+    found: list[dict] = []
+    ranked: dict[str, int | None] = {}
+    for (text, _), cells in columns.items():
+        if len(cells) < 2:
+            continue
+        values = np.stack([np.array(scores[cell_id]) for cell_id in cells], axis=1)
+        pairs = contrasts(values, seed)
+        ranked |= zip(cells, ranks(values, pairs, plan[cells[0]]["higher_is_better"]), strict=True)
+        for pair in pairs:
+            ids = cells[pair.first], cells[pair.second]
+            names = {"explainers": [plan[cell_id]["explainer_text"] for cell_id in ids], "cells": list(ids)}
+            numbers = {key: value for key, value in asdict(pair).items() if key not in ("first", "second")}
+            found.append({"metric": text} | names | numbers)
+    return found, ranked
+
+
+def _cell(cell: dict, values: array, reasons: Counter, passes: dict[str, int], seed: int, aggregate: Aggregate) -> dict:
     flat = reasons.pop(records.FLAT, 0)
-    interval = _interval(np.array(values, dtype=float), seed, aggregate)
+    numbers = np.array(values, dtype=float)
+    interval = _interval(numbers[~np.isnan(numbers)], seed, aggregate)
     return cell | interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "forward_passes": passes}
 
 
-def _interval(values: np.ndarray, seed: int, aggregate=np.mean) -> dict:
+def _interval(values: np.ndarray, seed: int, aggregate: Aggregate = np.mean) -> dict:
     value, low, high = bootstrap(values, aggregate, seed=seed)
     return {"value": value, "low": low, "high": high, "n": len(values)}
 
@@ -132,7 +171,7 @@ def _masks(predictions) -> dict:
 
 
 def table(summary: dict) -> str:
-    """The cells as text: a row per explainer, a column per metric, value [low, high]."""
+    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank."""
     metrics = list(dict.fromkeys(cell["metric_text"] for cell in summary["cells"]))
     explainers = list(dict.fromkeys(cell["explainer_text"] for cell in summary["cells"]))
     by_place = {(cell["explainer_text"], cell["metric_text"]): cell for cell in summary["cells"]}
@@ -149,4 +188,5 @@ def _number(cell: dict | None) -> str:
     if cell is None or cell["value"] is None or cell["value"] != cell["value"]:
         return "-"
     interval = "" if cell["low"] is None or cell["low"] != cell["low"] else f" [{cell['low']:.3f}, {cell['high']:.3f}]"
-    return f"{cell['value']:.3f}{interval}"
+    rank = f" #{cell['rank']}" if cell.get("rank") else ""
+    return f"{cell['value']:.3f}{interval}{rank}"

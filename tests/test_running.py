@@ -522,3 +522,29 @@ def test_the_runs_seed_is_that_of_the_mask_bank_unless_one_was_chosen(shapes, re
 
     assert value("a", "rise:masks=20", 3) == value("b", "rise:masks=20,seed=3", 0)
     assert value("c", "rise:masks=20", 0) == value("d", "rise:masks=20,seed=0", 3) != value("e", "rise:masks=20", 3)
+
+
+def test_explainers_are_compared_over_the_same_samples_and_ranked(shapes, resnet, tmp_path):
+    """One that knows the truth, the same with a little noise, and one that knows nothing."""
+    masks = {}
+    for row in sb.load_dataset(str(shapes), split="test"):
+        masks[np.asarray(row["image"]).tobytes()] = np.asarray(row["mask"]) > 0
+
+    def truth(classifier, images, target):
+        pictures = (images * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        return torch.from_numpy(np.stack([masks[picture.tobytes()] for picture in pictures])).float()
+
+    def nearly(classifier, images, target):
+        return truth(classifier, images, target) * 2
+
+    result = go(tmp_path, shapes, resnet, explainers=["random", truth, nearly], metrics=["saliency_miou"], limit=20)
+    cells = {cell["explainer"]: cell for cell in result.summary["cells"]}
+    assert {name: cell["rank"] for name, cell in cells.items()} == {"random": 3, "truth": 1, "nearly": 1}
+    first, _, last = result.summary["comparisons"]
+    assert (first["metric"], first["explainers"], first["n"]) == ("saliency_miou", ["random", "truth"], 20)
+    assert first["cells"] == [cells["random"]["cell_id"], cells["truth"]["cell_id"]]
+    assert first["difference"] == pytest.approx(cells["random"]["value"] - 1)
+    assert first["low"] < first["difference"] < first["high"] < 0
+    assert (first["p"], first["p_holm"]) == pytest.approx((1 / 10000, 3 / 10000))
+    assert (last["difference"], last["p_holm"]) == (0, 1)
+    assert "1.000 [1.000, 1.000] #1" in str(result)

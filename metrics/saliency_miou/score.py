@@ -5,13 +5,14 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.maps import normalise as min_max
-from saliency_bench.maps import read_pair, top_pixels
+from saliency_bench.maps import check_threshold, score_regions
 
 PAPER = "Zhang et al., Saliency-Bench, 2023, https://arxiv.org/abs/2310.08537"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
 VERSION = 1
+
+check = check_threshold
 
 
 def saliency_miou(maps: Any, masks: Any, *, threshold: float | str = 0.5, normalise: bool = True) -> np.ndarray:
@@ -34,39 +35,24 @@ def saliency_miou(maps: Any, masks: Any, *, threshold: float | str = 0.5, normal
         0 0 6 7     0 0 1 1     IoU = 2 / 5 = 0.4
         0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside, together 5: 3 / 5 = 0.6
 
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> saliency_miou(maps, masks).tolist(), saliency_miou(maps, masks, threshold="mask_area").tolist()
+    ([0.4], [0.6])
+
     Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
-    values, inside = read_pair(maps, masks)
-    return _iou(_salient(min_max(values) if normalise else values, inside, threshold, normalise), inside)
+    return score_regions(_iou, maps, masks, [threshold], normalised=normalise)[:, 0]
 
 
 def saliency_miou_sweep(
     maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
 ) -> np.ndarray:
     """Float64 (B, T): `saliency_miou` at each of T thresholds."""
-    values, inside = read_pair(maps, masks)
-    values = min_max(values) if normalise else values
-    columns = [_iou(_salient(values, inside, threshold, normalise), inside) for threshold in thresholds]
-    return np.stack(columns, axis=1) if columns else np.empty((len(values), 0))
-
-
-def _salient(values: np.ndarray, inside: np.ndarray, threshold: float | str, normalised: bool) -> np.ndarray:
-    check(threshold=threshold, normalise=normalised)
-    if threshold == "mask_area":
-        return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
-    return values > float(threshold)
-
-
-def check(*, threshold: Any, normalise: bool) -> None:
-    if isinstance(threshold, str) and threshold == "mask_area":
-        return
-    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
-        raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r} (several: saliency_miou_sweep)")
-    if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
-        raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")
+    return score_regions(_iou, maps, masks, thresholds, normalised=normalise)
 
 
 def _iou(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
     shared = np.count_nonzero(salient & inside, axis=(1, 2))
     either = np.count_nonzero(salient | inside, axis=(1, 2))
-    return np.where(inside.any(axis=(1, 2)), shared / np.maximum(either, 1), np.nan)
+    return shared / np.maximum(either, 1)

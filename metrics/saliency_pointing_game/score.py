@@ -24,8 +24,9 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
         ties: "share": the exact expectation of pointing at one of the tied maxima at random, so a constant map gets
             the mask's share of the image. "any": 1 if one of the tied maxima is a hit (the published rule).
         tolerance: pixels, at least 0. A maximum is also a hit when a mask pixel lies within this Euclidean distance,
-            itself included (<=). TorchRay's tolerance of 15 asks for less than 15 (<): the two differ only for maxima
-            at exactly that distance.
+            itself included (<=). TorchRay's tolerance of 15 asks for less than 15 (<): between pixels that is
+            tolerance=14.99. Its accuracy is then averaged per class, which is an aggregate over samples, not a score:
+            average the scores of each class first to compare with it.
 
     Returns:
         Float64 (B,) in [0, 1], higher is better; NaN for an empty mask.
@@ -36,6 +37,11 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
         0 0 0 0     0 1 0 0     ties="any": 1
         0 0 9 0     0 0 1 0     tolerance=1: the other 9 is sqrt(2) away, still 0.5
         0 0 0 0     0 0 0 0     tolerance=2: both are hits: 1
+
+    >>> maps = [[[9, 0, 0, 0], [0, 0, 0, 0], [0, 0, 9, 0], [0, 0, 0, 0]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]]]
+    >>> saliency_pointing_game(maps, masks).tolist(), saliency_pointing_game(maps, masks, tolerance=2).tolist()
+    ([0.5], [1.0])
 
     Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """

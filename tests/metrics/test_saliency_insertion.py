@@ -9,7 +9,7 @@ from torch import nn
 
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
-from saliency_bench.perturbation import Curves
+from saliency_bench.perturbation import Curves, blurred
 from saliency_bench.targets import contrast, one_hot
 
 SIZE = 4
@@ -57,8 +57,9 @@ def test_from_a_grey_mean_the_curve_starts_at_grey():
     assert score(Additive(corner(), mean=0.5), images, maps, reference="mean") == pytest.approx([(0.75 + 3) / 4])
 
 
+@pytest.mark.parametrize("start", ["auto", "subtract", "keep"])
 @pytest.mark.parametrize("reference", ["black", "mean", "blur"])
-def test_area_by_a_loop_over_the_curve(reference):
+def test_area_by_a_loop_over_the_curve(reference, start):
     rng = np.random.default_rng(0)
     classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
     images = torch.from_numpy(rng.random((3, 3, SIZE, SIZE))).float()
@@ -70,8 +71,30 @@ def test_area_by_a_loop_over_the_curve(reference):
         total = 0.0
         for left, right in pairwise(curve):
             total += (left + right) / 2 * (4 / 16)
-        expected.append(total - (curve[0] if reference == "blur" else 0))
-    assert score(classifier, images, maps, target, reference=reference) == pytest.approx(expected)
+        subtracted = start == "subtract" or (start == "auto" and reference == "blur")
+        expected.append(total - (curve[0] if subtracted else 0))
+    assert score(classifier, images, maps, target, reference=reference, start=start) == pytest.approx(expected)
+
+
+def test_rise_authors_reading():
+    """Their loop: n + 1 points from the blurred image, the sum less half of both ends, divided by n."""
+    rng = np.random.default_rng(3)
+    classifier = Additive(rng.dirichlet(np.ones(16)).reshape(SIZE, SIZE), mean=0.4)
+    images, maps = torch.from_numpy(rng.random((1, 3, SIZE, SIZE))).float(), rng.permutation(16).reshape(1, SIZE, SIZE)
+    order = np.argsort(-maps.ravel())
+    picture, scores = blurred(classifier, images).clone(), []
+    for step in range(5):
+        changed = order[4 * (step - 1) : 4 * step] if step else []
+        for pixel in changed:
+            picture[0, :, pixel // SIZE, pixel % SIZE] = images[0, :, pixel // SIZE, pixel % SIZE]
+        scores.append(classifier(picture).softmax(dim=1)[0, 1].item())
+    expected = (sum(scores) - scores[0] / 2 - scores[-1] / 2) / 4
+    assert score(classifier, images, maps, reference="blur", start="keep") == pytest.approx([expected])
+
+
+def test_unknown_start_is_named():
+    with pytest.raises(UserError, match="start='zero' is none of auto, subtract, keep"):
+        score(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), np.ones((1, SIZE, SIZE)), start="zero")
 
 
 def test_order_by_contribution_is_best_and_its_reverse_worst():

@@ -57,6 +57,22 @@ def test_a_maximum_at_exactly_the_tolerance_is_a_hit():
     assert saliency_pointing_game(maps, masks, tolerance=14).tolist() == [0]
 
 
+def test_torchray_s_rule_and_its_accuracy_averaged_per_class():
+    """A hit where any mask pixel lies within 15 pixels of the maximum, squared distance below 15^2; then by class."""
+    rng = np.random.default_rng(0)
+    maps, masks = rng.random((40, 40, 40)), rng.random((40, 40, 40)) > 0.9985
+    masks[:, 0, 0] = True
+    classes = rng.integers(0, 3, 40)
+    hits = {k: [] for k in range(3)}
+    for one, mask, k in zip(maps, masks, classes, strict=True):
+        v, u = divmod(int(one.argmax()), 40)
+        hits[k].append(any((v - y) ** 2 + (u - x) ** 2 < 15**2 for y, x in zip(*np.nonzero(mask), strict=True)))
+    scores = saliency_pointing_game(maps, masks, tolerance=14.99)
+    assert 0 < scores.mean() < 1
+    for k, expected in hits.items():
+        assert scores[classes == k].tolist() == expected
+
+
 @given(MAPS, MASKS, st.sampled_from([0, 2]))
 def test_strictly_increasing_change_alters_nothing(maps, masks, tolerance):
     for change in (np.exp, lambda x: x**3 - 7, np.arctan):

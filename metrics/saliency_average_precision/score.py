@@ -1,0 +1,55 @@
+"""How well the order of a map's pixels tells the mask from the rest."""
+
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.maps import read_pair
+
+PAPER = "Davis and Goadrich, Precision-recall and ROC curves, ICML 2006, https://doi.org/10.1145/1143844.1143874"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+
+def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
+    """Area under the steps of precision over recall, as the threshold goes through all values of a map.
+
+        AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ...;  P_n, R_n: of {map >= v_n}
+
+    Pixels of one value come together, as in scikit-learn's average_precision_score. No threshold is chosen, and only
+    the order of the values counts.
+
+    Args:
+        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+
+    Returns:
+        Float64 (B,) in (0, 1], higher is better; a constant map gets the mask's share of the image; NaN for an empty
+        mask.
+
+    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+
+        0 0 0 0     0 0 0 0     v    8    7    6    4    2    0
+        0 8 0 0     0 0 0 0     P    0   1/2  2/3  3/4  4/5  4/16
+        0 0 6 7     0 0 1 1     R    0   1/4  2/4  3/4   1    1
+        0 0 4 2     0 0 1 1     AP = 1/4 (1/2 + 2/3 + 3/4 + 4/5) = 0.679
+
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> saliency_average_precision(maps, masks).round(3).tolist()
+    [0.679]
+
+    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    """
+    values, inside = read_pair(maps, masks)
+    return np.array([_average_precision(*sample) for sample in zip(values, inside, strict=True)], dtype=np.float64)
+
+
+def _average_precision(one: np.ndarray, inside: np.ndarray) -> float:
+    if not inside.any():
+        return np.nan
+    order = np.argsort(-one, axis=None)
+    values = one.reshape(-1)[order]
+    last = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1)  # of each distinct value
+    hits = np.cumsum(inside.reshape(-1)[order])[last]
+    return float(np.diff(hits, prepend=0) @ (hits / (last + 1)) / hits[-1])

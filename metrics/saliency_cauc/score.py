@@ -1,0 +1,70 @@
+"""How long class A outlives class B while a map's salient pixels leave."""
+
+import numpy as np
+
+from saliency_bench.contrastive import check_deletion, delete_salient
+from saliency_bench.perturbation import Curves
+
+PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
+HIGHER_IS_BETTER = False
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+
+def saliency_cauc(
+    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: str = "range", reference: str = "mean"
+) -> np.ndarray:
+    """Contrastive AUC: area under s while the salient pixels leave, as a share of the whole image's path.
+
+        CAUC = trapezoid sum of s_0 ... s_(m-1) / (ceil(H W / step) + 1),    m = max(1, ceil(n / step))
+
+    for n salient pixels, as the published code computes it.
+
+    s = p_A (1 - p_B), softmax probabilities. A are the classes that the target weighs positively, B those that it
+    weighs negatively; where it has none of those, B is the most probable other class of the whole image.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        step: pixels that leave together; one forward pass per sample for each step, of the longest path in the batch.
+        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
+            threshold * max, as its paper says, none where max <= 0.
+        reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
+            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+
+    Returns:
+        Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.
+
+    Caveat: what is not salient is never deleted, so the fewer pixels are salient the smaller the score: a spiky map
+    looks perfect whatever it points at. Compare maps of like numbers of salient pixels, or use a metric that deletes
+    equal shares (saliency_deletion).
+
+    Example: a 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left
+    corner and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5
+    are salient, with step=2 a path of 4 points of the 9 to the whole image:
+
+        pixels gone     0   2     4     6
+        p_A             1   1/2   1/2   0
+        s = p_A^2       1   1/4   1/4   0      CAUC = (1/2 + 1/4 + 1/4 + 0) / 9 = 1/9
+
+    >>> import torch
+    >>> class Corner(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+    ...         return torch.stack([1 - white, white], 1).log()
+    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+    >>> saliency_cauc(curves, step=2, reference="black").round(4).tolist()
+    [0.1111]
+
+    Errors: UserError for an option out of range.
+    """
+    check(step=step, threshold=threshold, salient=salient, reference=reference)
+    path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
+    sums = np.cumsum(path.scores, axis=1)
+    last = path.points[:, None] - 1
+    total = np.take_along_axis(sums, last, axis=1) - (path.scores[:, :1] + np.take_along_axis(path.scores, last, 1)) / 2
+    return total[:, 0] / (path.steps + 1)
+
+
+check = check_deletion

@@ -1,0 +1,75 @@
+"""How far class A falls against class B when a map's salient pixels have left."""
+
+import numpy as np
+
+from saliency_bench.contrastive import check_deletion, delete_salient
+from saliency_bench.perturbation import Curves
+
+PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+
+TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
+SMOOTHED = 3  # last points of the path that are averaged
+
+
+def saliency_cdrop(
+    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: str = "range", reference: str = "mean"
+) -> np.ndarray:
+    """Weighted drop in the contrastive score s as the salient pixels leave, less the more pixels it takes.
+
+        CDROP = (s_0 - mean of the last three of s_0 ... s_(m-1)) / log2(1 + max(n, tau) / tau)
+
+    for n salient pixels, m = max(1, ceil(n / step)), tau = 0.05 H W, as the published code computes it: where m < 3 the
+    last point stands for the mean.
+
+    s = p_A (1 - p_B), softmax probabilities. A are the classes that the target weighs positively, B those that it
+    weighs negatively; where it has none of those, B is the most probable other class of the whole image.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        step: pixels that leave together; one forward pass per sample for each step, of the longest path in the batch.
+        threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
+        salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
+            threshold * max, as its paper says, none where max <= 0.
+        reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
+            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better; 0 for at most `step` salient pixels, so also for a constant map (for
+        which the published code gives NaN).
+
+    Caveat: what is not salient is never deleted, so the score depends on how many pixels exceed the threshold as much
+    as on which; below tau it does not matter how few.
+
+    Example: a 4 x 4 image, and a classifier whose p_A is the share of white among the four pixels in the upper left
+    corner and p_B = 1 - p_A. The image is white and the map ranks the pixels row by row from 16 to 1; the 8 above 8.5
+    are salient, with step=2 a path of 4 points; tau = 0.8:
+
+        pixels gone     0   2     4     6
+        p_A             1   1/2   1/2   0
+        s = p_A^2       1   1/4   1/4   0      CDROP = (1 - 1/6) / log2(1 + 8 / 0.8) = 0.2409
+
+    >>> import torch
+    >>> class Corner(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+    ...         return torch.stack([1 - white, white], 1).log()
+    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+    >>> saliency_cdrop(curves, step=2, reference="black").round(4).tolist()
+    [0.2409]
+
+    Errors: UserError for an option out of range.
+    """
+    check(step=step, threshold=threshold, salient=salient, reference=reference)
+    path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
+    first = np.where(path.points < SMOOTHED, path.points - 1, path.points - SMOOTHED)[:, None]
+    point = np.arange(path.scores.shape[1])
+    ends = np.mean(path.scores, axis=1, where=(first <= point) & (point < path.points[:, None]))
+    tau = TAU * curves.height * curves.width
+    return (path.scores[:, 0] - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+
+
+check = check_deletion

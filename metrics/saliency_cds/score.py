@@ -1,0 +1,61 @@
+"""How far the target class falls when a map's top pixels are blackened."""
+
+import numpy as np
+
+from saliency_bench.perturbation import Curves, area, check_path, fraction_counts
+
+PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+
+FRACTIONS = tuple(np.arange(1, 10) / 10)
+
+check = check_path
+
+
+def saliency_cds(curves: Curves, *, reference: str = "black") -> np.ndarray:
+    """Class deviation score: the shift of the target class's probability after masking, over growing masks.
+
+        CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
+
+    where the top share r of the pixels is masked in x_r. A are the classes that the target weighs positively; the score
+    looks at no other, whatever the target contrasts them with.
+
+    No formula and no code of this score were found: this is its description by Elisha et al. ("prediction shifts after
+    masking", of "only the target class") with the masking of their own metrics, and no parity is claimed with the
+    numbers they report.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
+            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better.
+
+    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
+    corner. The image is white and the map ranks the pixels row by row:
+
+        r             0.1   0.2   0.3   0.4   0.5   0.6   0.7   0.8   0.9
+        pixels gone   2     3     5     6     8     10    11    13    14
+        p_A           1/2   1/2   1/4   0     0     0     0     0     0
+
+        CDS = 0.1 (0.5/2 + 0.5 + 0.75 + 5 * 1 + 1/2) / 0.8 = 0.875
+
+    >>> import torch
+    >>> class Corner(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+    ...         return torch.stack([1 - white, white], 1).log()
+    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+    >>> saliency_cds(curves).round(6).tolist()
+    [0.875]
+
+    Errors: UserError for an unknown reference.
+    """
+    check(reference=reference)
+    counts = fraction_counts(curves.height, curves.width, FRACTIONS)
+    p = curves.weighted(curves.target > 0, "rest", reference, [0, *counts])
+    return area(p[:, :1] - p[:, 1:], np.array(FRACTIONS))

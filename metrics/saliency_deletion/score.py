@@ -1,0 +1,54 @@
+"""How fast the classifier loses the class when the image's top pixels leave."""
+
+import numpy as np
+
+from saliency_bench.perturbation import Curves, area, check_path, row_counts
+
+PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
+HIGHER_IS_BETTER = False
+RANGE = (-1.0, 1.0)  # for one class [0, 1]; less than 0 is possible for contrasts
+VERSION = 1
+
+
+def saliency_deletion(curves: Curves, *, reference: str = "black", steps: int | None = None) -> np.ndarray:
+    """Area under f(t), the target's probability when the top share t of a map's pixels has left for a reference.
+
+        score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
+
+    For a one-hot target f is p_c, the softmax probability of the sample's target class.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
+            which is zero for the network: so RISE's authors delete. "blur": the image under a Gaussian of 11 x 11
+            pixels, sigma 5.
+        steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
+
+    Returns:
+        Float64 (B,), lower is better; in [0, 1] for one class.
+
+    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
+    corner. The image is white and the map ranks the pixels row by row, so each of the first two rows
+    takes two of them away:
+
+        t       0   1/4   1/2   3/4   1
+        p_c     1   1/2   0     0     0      area = 1/4 (1/2 + 1/2) = 0.25
+
+    >>> import torch
+    >>> class Corner(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+    ...         return torch.stack([1 - white, white], 1).log()
+    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+    >>> saliency_deletion(curves).tolist()
+    [0.25]
+
+    Errors: UserError for an unknown reference or steps out of range.
+    """
+    check(reference=reference, steps=steps)
+    counts = row_counts(curves.height, curves.width, steps)
+    return area(curves.path("rest", reference, counts), counts / counts[-1])
+
+
+check = check_path

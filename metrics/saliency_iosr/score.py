@@ -1,0 +1,53 @@
+"""How much of the salient area lies in the mask."""
+
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.maps import read_pair
+
+PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, eq. 17, https://arxiv.org/abs/2012.15616"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+
+def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
+    """Intersection over salient region: |S and M| / |S| of the salient area S = {map > threshold * max map}.
+
+    The map is taken as it is, not normalised: scaling it by a positive factor changes nothing, shifting it does.
+
+    Args:
+        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        threshold: number in [0, 1), the share of the map's maximum that salient pixels exceed.
+
+    Returns:
+        Float64 (B,) in [0, 1], higher is better; 0 where the maximum is not positive, for then nothing is salient; NaN
+        for an empty mask. A map of one positive value is salient everywhere and gets the mask's share of the image.
+
+    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+
+        0 0 0 0     0 0 0 0     the maximum is 8, so 5, 6, 7 and 8 are salient
+        0 8 0 0     0 0 0 0     three of the four lie in the mask
+        0 0 6 7     0 0 1 1     IoSR = 3 / 4 = 0.75
+        0 0 4 5     0 0 1 1
+
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 5]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> saliency_iosr(maps, masks).tolist()
+    [0.75]
+
+    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    """
+    check(threshold=threshold)
+    values, inside = read_pair(maps, masks)
+    high = values.max(axis=(1, 2), keepdims=True).astype(np.float64)
+    salient = (values > threshold * high) & (high > 0)
+    area = np.count_nonzero(salient, axis=(1, 2))
+    scores = np.count_nonzero(salient & inside, axis=(1, 2)) / np.maximum(area, 1)
+    return np.where(inside.any(axis=(1, 2)), scores, np.nan)
+
+
+def check(*, threshold: float) -> None:
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number) or not 0 <= threshold < 1:
+        raise ValueError(f"threshold={threshold!r} must be a number in [0, 1)")

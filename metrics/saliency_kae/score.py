@@ -1,0 +1,60 @@
+"""How often the classifier is right when only the image's top pixels are kept."""
+
+import numpy as np
+
+from saliency_bench.perturbation import EXPOSURES, Curves, area, check_exposure, fraction_counts
+
+PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+check = check_exposure
+
+
+def saliency_kae(curves: Curves, *, reference: str = "black", exposure: float | None = None) -> np.ndarray:
+    """Area under a(r): whether the classifier is right about a picture that keeps only the map's top share r.
+
+        score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
+
+    a is 1 where the top class is the sample's target class, else 0; its mean over samples is the accuracy, and the mean
+    score the area under the accuracy. Where the target is not one class, a is 1 if the top class is one of those that
+    it weighs positively: for a contrast "A, not B" whether it is A, for a group whether it is a member.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        reference: what is shown instead of the others. "black": 0 in [0, 1]. "mean": the classifier's
+            normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+        exposure: a at this share alone, a number in [0, 1]; None: the area.
+
+    Returns:
+        Float64 (B,) in [0, 1], higher is better.
+
+    Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
+    corner. The image is white and the map ranks the pixels row by row:
+
+        exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
+        pixels     0   1     2      2      3      5      8      12     16
+        p_c        0   1/4   1/2    1/2    1/2    3/4    1      1      1
+        right      0   0     0      0      0      1      1      1      1
+
+    (at p_c = 1/2 both classes are equal, and the first is the top one)
+
+        area = 0.1 * 1/2 + 0.7 * 1 = 0.75
+
+    >>> import torch
+    >>> class Corner(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         white = images[:, :, :2, :2].mean((1, 2, 3))
+    ...         return torch.stack([1 - white, white], 1).log()
+    >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
+    >>> saliency_kae(curves).round(6).tolist(), saliency_kae(curves, exposure=0.3).tolist()
+    ([0.75], [1.0])
+
+    Errors: UserError for an unknown reference or an exposure out of range.
+    """
+    check(reference=reference, exposure=exposure)
+    shares = EXPOSURES if exposure is None else (exposure,)
+    right = curves.recognised("top", reference, fraction_counts(curves.height, curves.width, shares))
+    return right[:, 0] if exposure is not None else area(right, np.array(shares))

@@ -1,0 +1,56 @@
+"""How many of the salient pixels lie in the mask."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.maps import check_threshold, score_regions
+
+PAPER = "Achanta et al., Frequency-tuned salient region detection, CVPR 2009, https://doi.org/10.1109/CVPR.2009.5206596"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+check = check_threshold
+
+
+def saliency_precision(maps: Any, masks: Any, *, threshold: float | str = 0.5, normalise: bool = True) -> np.ndarray:
+    """Precision = |S and M| / |S| of the salient pixels S = {normalised map > threshold} and the mask M, per sample.
+
+    Args:
+        maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
+        threshold: number in [0, 1], strictly exceeded by salient pixels. "mask_area": S is the |M| highest pixels
+            instead, ties in the fixed pseudo-random order of `saliency_bench.maps`; precision and recall are then one.
+        normalise: min-max each map to [0, 1] first (a constant map becomes zeros); False: the map as it is.
+
+    Returns:
+        Float64 (B,) in [0, 1], higher is better; 0 where nothing is salient; NaN for an empty mask.
+
+    Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
+
+        0 0 0 0     0 0 0 0     normalised > 0.5: the three pixels 6, 7 and 8
+        0 8 0 0     0 0 0 0     two of them lie among the 4 of the mask
+        0 0 6 7     0 0 1 1     precision = 2 / 3
+        0 0 4 2     0 0 1 1     mask_area: 8, 7, 6 and 4; three inside: 3 / 4
+
+    >>> maps = [[[0, 0, 0, 0], [0, 8, 0, 0], [0, 0, 6, 7], [0, 0, 4, 2]]]
+    >>> masks = [[[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]]]
+    >>> saliency_precision(maps, masks).tolist(), saliency_precision(maps, masks, threshold="mask_area").tolist()
+    ([0.6666666666666666], [0.75])
+
+    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    """
+    return score_regions(_precision, maps, masks, [threshold], normalised=normalise)[:, 0]
+
+
+def saliency_precision_sweep(
+    maps: Any, masks: Any, thresholds: Sequence[float | str], *, normalise: bool = True
+) -> np.ndarray:
+    """Float64 (B, T): `saliency_precision` at each of T thresholds."""
+    return score_regions(_precision, maps, masks, thresholds, normalised=normalise)
+
+
+def _precision(salient: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    shared = np.count_nonzero(salient & inside, axis=(1, 2))
+    return shared / np.maximum(np.count_nonzero(salient, axis=(1, 2)), 1)

@@ -1,0 +1,189 @@
+"""What many metrics have in common, over all that are discovered and look at the same things."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import rooms
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import one_hot
+
+METRICS = [load_metric(name) for name in rooms.names("metrics")]
+ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
+CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
+# They delete the pixels above a share of the map's range, so the values count beside their order.
+BY_VALUE = ["saliency_cauc", "saliency_cdrop"]
+BY_ORDER = [name for name in CURVES if name not in BY_VALUE]
+NORMALISED = [metric.name for metric in METRICS if "normalise" in dict(metric.options)]
+
+MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
+MASKS = arrays(bool, (2, 4, 5))
+INCREASING = (np.exp, lambda x: x**3 - 7, np.arctan, lambda x: x * np.abs(x) / 3)
+
+
+def with_both(masks):
+    """Neither empty nor full."""
+    masks[:, 0, 0], masks[:, -1, -1] = True, False
+    return masks
+
+
+def distinct(*arrays):
+    return [len(np.unique(one)) for array in arrays for one in array]
+
+
+class Network(nn.Module):
+    """Logits that are linear in the pixels; it keeps what it has seen."""
+
+    def __init__(self, height, width, classes=3):
+        super().__init__()
+        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.4))
+        self.linear = nn.Linear(3 * height * width, classes)
+        self.seen = []
+
+    def forward(self, images):
+        self.seen += [image.numpy().tobytes() for image in images]
+        return 4 * self.linear(images.flatten(1))
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return Network(4, 5), torch.rand(2, 3, 4, 5)
+
+
+def by_curves(name, network, maps, **options):
+    classifier, images = network
+    return load_metric(name, **options)(Curves(classifier, images, one_hot([0, 1], 3), maps))
+
+
+def test_what_is_tested_here_is_there():
+    assert {"saliency_miou", "saliency_pointing_game", "saliency_average_precision"} <= set(ALIGNMENT)
+    assert {"saliency_insertion", "saliency_deletion", "saliency_kae"} <= set(BY_ORDER)
+    assert set(BY_VALUE) < set(CURVES)
+    assert {"saliency_miou", "saliency_precision", "saliency_recall"} <= set(NORMALISED)
+
+
+@pytest.mark.parametrize("name", ALIGNMENT)
+@given(MASKS.map(with_both), MAPS)
+def test_the_mask_is_the_best_map_and_its_inverse_the_worst(name, masks, maps):
+    score = load_metric(name)
+    best = score(masks, masks)
+    assert (best == 1).all()
+    # The inverse with its ties broken: pixels of one value come together in average precision, which helps.
+    inverse = ~masks * 100 + np.random.default_rng(0).permutation(masks.size).reshape(masks.shape)
+    worst, plain = score(inverse, masks), score(~masks, masks)
+    assert (worst <= score(maps, masks)).all()
+    share = masks.mean(axis=(1, 2)) if name == "saliency_average_precision" else 0
+    np.testing.assert_allclose(plain, share, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["saliency_pointing_game", "saliency_average_precision"])
+@given(MASKS, st.integers(-3, 3))
+def test_a_flat_map_gets_the_mask_s_share(name, masks, value):
+    share = np.where(masks.any(axis=(1, 2)), masks.mean(axis=(1, 2)), np.nan)
+    np.testing.assert_allclose(load_metric(name)(np.full(masks.shape, value), masks), share, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}), ("saliency_average_precision", {})]
+    + [
+        (name, {"threshold": "mask_area", "normalise": normalise}) for name in NORMALISED for normalise in (True, False)
+    ],
+)
+@given(MAPS, MASKS, st.sampled_from(INCREASING))
+def test_strictly_increasing_change_alters_nothing_in_what_looks_at_the_order(name, options, maps, masks, change):
+    changed = change(maps.astype(np.float64)).astype(np.float32)
+    assert distinct(maps) == distinct(changed)
+    score = load_metric(name, **options)
+    np.testing.assert_array_equal(score(changed, masks), score(maps, masks))
+
+
+@pytest.mark.parametrize("name", BY_ORDER)
+@settings(max_examples=25)
+@given(MAPS, st.sampled_from(INCREASING))
+def test_strictly_increasing_change_alters_no_curve(network, name, maps, change):
+    changed = change(maps.astype(np.float64)).astype(np.float32)
+    assert distinct(maps) == distinct(changed)
+    np.testing.assert_array_equal(by_curves(name, network, changed), by_curves(name, network, maps))
+
+
+@pytest.mark.parametrize("name", NORMALISED)
+@given(MAPS, MASKS, st.integers(-4, 4), st.integers(-64, 64))
+def test_positive_affine_change_alters_nothing_in_what_normalises(name, maps, masks, exponent, shift):
+    # Powers of two and small whole numbers are exact in float32, so this holds to the bit.
+    changed = maps * np.float32(2.0**exponent) + np.float32(shift)
+    np.testing.assert_array_equal(load_metric(name)(changed, masks), load_metric(name)(maps, masks))
+
+
+@pytest.mark.parametrize("name", BY_VALUE)
+@settings(max_examples=25)
+@given(MAPS, st.integers(-4, 4), st.integers(-64, 64))
+def test_positive_affine_change_alters_nothing_in_a_share_of_the_range(network, name, maps, exponent, shift):
+    changed = maps * np.float32(2.0**exponent) + np.float32(shift)
+    before = by_curves(name, network, maps, step=2)
+    np.testing.assert_array_equal(by_curves(name, network, changed, step=2), before)
+
+
+class Monotone(nn.Module):
+    """p of class 1 is an increasing function of a weighted sum over the pixels."""
+
+    def __init__(self, weights):
+        super().__init__()
+        self.weights = torch.as_tensor(weights)
+
+    def forward(self, images):
+        score = (images[:, 0].double() * self.weights).sum(dim=(1, 2))
+        return torch.stack([torch.zeros_like(score), 3 * score + score**3 - 2], dim=1)
+
+
+@pytest.mark.parametrize("name", BY_ORDER)
+@settings(max_examples=25)
+@given(arrays(np.float64, (1, 4, 4), elements=st.integers(-4, 8).map(lambda x: x / 8)), st.permutations(range(16)))
+def test_order_by_contribution_is_best_and_its_reverse_worst(name, weights, order):
+    metric = load_metric(name)
+    images = torch.from_numpy(np.random.default_rng(0).random((1, 3, 4, 4))).float()
+    contribution = images[:, 0].numpy() * weights
+
+    def score(maps):
+        value = metric(Curves(Monotone(weights), images, one_hot([1], 2), maps))[0]
+        return value if metric.higher_is_better else -value
+
+    best, worst = score(contribution), score(-contribution)
+    # Float32 on the way to the classifier: sums of equal sets may differ in their last digits.
+    assert worst - 1e-6 <= score(np.array(order, np.float32).reshape(1, 4, 4)) <= best + 1e-6
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": 3}])
+def test_no_picture_is_classified_twice(options):
+    """Insertion with all its variants, deletion, both accuracies and CDS, on one map."""
+    torch.manual_seed(0)
+    classifier, maps = Network(8, 8), np.random.default_rng(0).normal(size=(1, 8, 8))
+    curves = Curves(classifier, torch.rand(1, 3, 8, 8), one_hot(1, 3), maps)
+    for text in ("insertion", "insertion:start=subtract", "deletion", "kae", "roae", "kae:exposure=0.3", "cds"):
+        load_metric(f"saliency_{text}")(curves)
+    for reference in ("mean", "blur"):
+        load_metric("saliency_insertion", reference=reference, **options)(curves)
+    load_metric("saliency_insertion", reference="blur", start="keep", **options)(curves)
+    rows, exposures = set(range(8, 64, 8)), {3, 6, 10, 13, 19, 32, 48}
+    fractions = {round(64 * r / 10) for r in range(1, 10)}
+    into_black, out_of_black = rows | exposures, rows | exposures | fractions
+    into_others = 2 * (2 if options else len(rows))
+    ends = 1 + 3  # the whole image; and black, mean and blurred without any of it
+    needed = len(into_black) + len(out_of_black) + into_others + ends
+    assert len(classifier.seen) == len(set(classifier.seen)) == curves.passes == needed
+
+
+def test_a_run_counts_the_passes_that_metrics_share(shapes, resnet, tmp_path):
+    metrics = ["insertion", "deletion", "kae", "roae", "insertion:start=subtract"]
+    result = sb.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], out=tmp_path, limit=3, batch_size=3,
+                    metrics=[f"saliency_{name}" for name in metrics], progress=False, device="cpu")  # fmt: skip
+    passes = [cell["forward_passes"]["metric"] for cell in result.summary["cells"]]
+    # Of 32 x 32: 33 rows' worth; the 31 between the ends; 5, 10, 15, 20, 30 % are no whole rows; 50 and 75 % are.
+    assert passes == [3 * 33, 3 * 31, 3 * 5, 3 * 5, 0]

@@ -1,0 +1,95 @@
+"""saliency_cauc against a literal walk along the published computation, on pictures made pixel by pixel."""
+
+import numpy as np
+import pytest
+
+from saliency_bench import contrastive
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import class_vs_group, contrast, one_hot
+
+H, W, K = 6, 5, 4
+
+
+def salient_pixels(one, threshold, salient):
+    low, high = float(one.min()), float(one.max())
+    if salient == "range":
+        return sum(float(value) > low + threshold * (high - low) for value in one.flat)
+    return sum(float(value) >= threshold * high for value in one.flat) if high > 0 else 0
+
+
+def literal_path(slow, i, pos, neg, step, threshold, salient, fill):
+    """The scores that the published loop collects before it stops."""
+    chunks = [slow.orders[i][start : start + step] for start in range(0, H * W, step)]
+    stop = -(-salient_pixels(slow.maps[i], threshold, salient) // step)
+    gone, curve = 0, []
+    for chunk in [[], *chunks]:
+        if len(curve) >= max(stop, 1):
+            break
+        gone += len(chunk)
+        p = slow.rest(i, gone, fill)
+        curve.append(sum(p[k] for k in pos) * (1 - sum(p[k] for k in neg)))
+    return curve, len(chunks)
+
+
+def literal_cauc(curve, chunks):
+    return (sum(curve) - (curve[0] + curve[-1]) / 2) / (chunks + 1)
+
+
+@pytest.mark.parametrize("step", [1, 4, 16])
+@pytest.mark.parametrize(("threshold", "salient"), [(0.5, "range"), (0.1, "range"), (0.5, "maximum"), (0, "maximum")])
+@pytest.mark.parametrize("fill", ["mean", "black"])
+def test_every_score_by_loops(slow, step, threshold, salient, fill):
+    pairs = [({0}, {3}), ({1}, {2}), ({2}, {0})]
+    curves = slow.curves(contrast([0, 1, 2], [3, 2, 0], K))
+    scores = saliency_cauc(curves, step=step, threshold=threshold, salient=salient, reference=fill)
+    for i, (pos, neg) in enumerate(pairs):
+        path = literal_path(slow, i, pos, neg, step, threshold, salient, fill)
+        assert scores[i] == pytest.approx(literal_cauc(*path), abs=1e-6)
+
+
+def test_several_classes_of_a_side_add_up(slow):
+    scores = saliency_cauc(slow.curves(class_vs_group(0, [0, 1, 3], K)), step=2)
+    for i, score in enumerate(scores):
+        path = literal_path(slow, i, {0}, {1, 3}, 2, 0.5, "range", "mean")
+        assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
+
+
+def test_one_class_is_compared_with_the_most_probable_other(slow):
+    scores = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=2)
+    for i, score in enumerate(scores):
+        whole = slow.rest(i, 0)
+        rival = max((k for k in range(K) if k != i), key=lambda k: whole[k])
+        path = literal_path(slow, i, {i}, {rival}, 2, 0.5, "range", "mean")
+        assert score == pytest.approx(literal_cauc(*path), abs=1e-6)
+
+
+def test_few_salient_pixels_look_perfect(slow):
+    slow.maps = np.zeros((3, H, W), np.float32)
+    slow.maps[1, 0, :3] = 1
+    assert saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=4).tolist() == [0, 0, 0]
+
+
+def test_the_company_of_a_longer_path_changes_nothing(slow):
+    slow.maps[0] = 0
+    slow.maps[0, 2, 2:4] = 1
+    together = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.2)
+    for i in range(3):
+        curves = Curves(slow.classifier, slow.images[i : i + 1], one_hot([i], K), slow.maps[i : i + 1])
+        np.testing.assert_allclose(saliency_cauc(curves, step=1, threshold=0.2), together[i : i + 1], atol=1e-6)
+
+
+def test_long_paths_are_looked_at_in_parts(slow, monkeypatch):
+    whole = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.1)
+    monkeypatch.setattr(contrastive, "POINTS_AT_ONCE", 3)
+    assert (saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.1) == whole).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [({"step": 0}, "step=0"), ({"threshold": 2}, "threshold=2"), ({"salient": "max"}, "neither 'range' nor 'maximum'")],
+)
+def test_what_is_out_of_range_is_named(slow, options, line):
+    with pytest.raises(UserError, match=line):
+        saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), **options)

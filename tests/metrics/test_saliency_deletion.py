@@ -1,0 +1,48 @@
+"""saliency_deletion against pictures made pixel by pixel, and beside insertion."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_deletion.score import saliency_deletion
+from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import contrast, one_hot
+
+H, W, K = 6, 5, 4
+
+
+@pytest.mark.parametrize("fill", ["black", "mean"])
+@pytest.mark.parametrize(("steps", "counts"), [(None, range(0, 31, 5)), (3, (0, 10, 20, 30))])
+def test_area_by_a_loop_over_the_curve(slow, fill, steps, counts):
+    target = contrast([0, 1, 2], [3, 3, 3], K)
+    scores = saliency_deletion(slow.curves(target), reference=fill, steps=steps)
+    for i, score in enumerate(scores):
+        curve = [p[i] - p[3] for p in (slow.rest(i, count, fill) for count in counts)]
+        trapezoids = [(left + right) / 2 / (len(counts) - 1) for left, right in pairwise(curve)]
+        assert score == pytest.approx(sum(trapezoids), abs=1e-6)
+
+
+def test_area_is_that_of_scikit_learn(slow):
+    auc = pytest.importorskip("sklearn.metrics").auc
+    curves = slow.curves(one_hot([0, 1, 2], K))
+    values = curves.path("rest", "black", range(0, 31, 5))
+    assert saliency_deletion(curves) == pytest.approx([auc(np.linspace(0, 1, 7), curve) for curve in values])
+
+
+def test_deleting_the_top_first_is_inserting_the_bottom_first(slow):
+    """What a deletion leaves is an insertion by the reversed order, run backwards, if there are no ties."""
+    slow.maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)
+    target = one_hot([0, 1, 2], K)
+    reverse = Curves(slow.classifier, slow.images, target, -slow.maps)
+    np.testing.assert_allclose(saliency_deletion(slow.curves(target)), saliency_insertion(reverse), atol=1e-6)
+
+
+def test_what_is_out_of_range_is_named(slow):
+    curves = slow.curves(one_hot([0, 1, 2], K))
+    with pytest.raises(UserError, match="did you mean black"):
+        saliency_deletion(curves, reference="blakc")
+    with pytest.raises(UserError, match="at least 1; got 0"):
+        saliency_deletion(curves, steps=0)

@@ -1,0 +1,196 @@
+"""What every module for `evaluate` makes of any input: the right answer, or one line that says what is wrong."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from saliency_bench import rooms
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import one_hot
+
+METRICS = [load_metric(name) for name in rooms.names("metrics")]
+ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
+CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
+BOTH = ALIGNMENT + CURVES
+
+RNG = np.random.default_rng(0)
+MAPS = RNG.integers(0, 200, (4, 6, 7)).astype(np.float32)
+MASKS = RNG.random((4, 6, 7)) > 0.6
+LABELS = [0, 1, 2, 1]
+
+KINDS = {
+    "float64": lambda x: x.astype(np.float64),
+    "uint8": lambda x: x.astype(np.uint8),
+    "int64": lambda x: x.astype(np.int64),
+    "float16": lambda x: x.astype(np.float16),
+    "list": lambda x: x.tolist(),
+    "list of arrays": list,
+    "torch": torch.tensor,
+    "torch bfloat16": lambda x: torch.tensor(x).bfloat16(),
+    "list of tensors": lambda x: [torch.tensor(one) for one in x],
+}
+
+
+class Plain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(3 * 42, 3)
+        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
+
+    def forward(self, images):
+        return 4 * self.linear(images.flatten(1))
+
+
+@pytest.fixture(scope="module")
+def load(tmp_path_factory):
+    from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+
+    folder = tmp_path_factory.mktemp("evaluate")
+    modules, loaded = init_dynamic_modules("evaluate_input_test", str(folder / "modules")), {}
+
+    def once(name):
+        if name not in loaded:
+            found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+            loaded[name] = import_main_class(found.module_path)(cache_dir=str(folder / "cache"), hash=found.hash)
+        return loaded[name]
+
+    yield once
+    sys.path.remove(str(folder / "modules"))
+
+
+def images(count):
+    return torch.rand(count, 3, 6, 7, generator=torch.Generator().manual_seed(0))
+
+
+def given(name, maps=MAPS, masks=MASKS, labels=LABELS, **more):
+    """What the module is given for these samples."""
+    if name in ALIGNMENT:
+        return {"predictions": maps, "references": masks} | more
+    return {"predictions": maps, "references": labels, "images": images(len(maps)), "classifier": Plain()} | more
+
+
+def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
+    metric = load_metric(name)
+    if name in ALIGNMENT:
+        return metric(maps, masks)
+    return metric(Curves(Plain(), images(len(maps)), one_hot(labels, 3), maps))
+
+
+def says(load, name, line, **inputs):
+    with pytest.raises(ValueError, match=line) as caught:
+        load(name).compute(**inputs)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_any_kind_of_numbers_gives_what_the_function_gives(load, name):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        expected = directly(name, np.round(MAPS / 2))
+        for read in KINDS.values():
+            masks = read(MASKS.astype(np.float32) * 255)
+            result = load(name).compute(**given(name, read(np.round(MAPS / 2)), masks, per_sample=True))
+            assert result["scores"] == pytest.approx(expected, abs=1e-6)
+            assert result[name] == pytest.approx(expected.mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_bool_maps_and_masks(load, name):
+    result = load(name).compute(**given(name, MAPS > 100, per_sample=True))
+    assert result["scores"] == pytest.approx(directly(name, (MAPS > 100).astype(np.float32)), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_one_sample_and_constant_maps_have_a_number_in_range(load, name):
+    low, high = load_metric(name).range
+    for maps in (MAPS[:1], np.zeros((1, 6, 7)), np.full((1, 6, 7), 255, np.uint8), np.full((1, 6, 7), -1e30)):
+        result = load(name).compute(**given(name, maps, MASKS[:1], [0]))
+        assert low <= result[name] <= high
+        assert result[name] == pytest.approx(directly(name, maps.astype(np.float32), MASKS[:1], [0])[0], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_maps_that_cannot_be_read_are_named(load, name):
+    for bad in (np.nan, np.inf, -np.inf, 1e300):
+        maps = MAPS.astype(np.float64)
+        maps[2, 1, 1] = bad
+        says(load, name, "map 2 holds NaN or infinite values", **given(name, maps))
+    says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
+    says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": None})
+    says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
+    says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
+    says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_another_number_or_size_is_named(load, name):
+    if name in ALIGNMENT:
+        says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
+        says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
+    else:
+        says(load, name, "one class .* for each of the 4 maps", **given(name, labels=[0, 1, 2]))
+        says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(3)))
+        says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_no_sample_is_named(load, name):
+    says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
+    says(load, name, r"these have \(0,\)", **given(name) | {"predictions": [], "references": []})
+
+
+@pytest.mark.parametrize("name", ALIGNMENT)
+def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
+    thirds = np.where(MASKS, 2.0, 0.0)
+    assert load(name).compute(**given(name, masks=thirds)) == load(name).compute(**given(name))
+    thirds[0, 0, 0] = 1
+    for masks in (thirds, -1 * MASKS, np.where(MASKS, np.nan, 0)):
+        says(load, name, "masks must be binary", **given(name, masks=masks))
+    masks = MASKS.copy()
+    masks[1] = False
+    with pytest.warns(UserWarning, match=f"{name}: 1 of 4 samples left out, for an empty mask"):
+        result = load(name).compute(**given(name, masks=masks, per_sample=True))
+    assert np.isnan(result["scores"]).tolist() == [False, True, False, False]
+    assert result[name] == pytest.approx(np.nanmean(directly(name, masks=masks)))
+    says(load, name, "every one of the 4 samples has an empty mask", **given(name, masks=np.zeros_like(MASKS)))
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_classes_targets_images_and_classifier_are_asked_for(load, name):
+    for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
+        says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
+    for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
+        says(load, name, "classes are whole numbers from 0 to 2", **given(name, labels=labels))
+    says(load, name, "needs references, .* or target=", **given(name, labels=None))
+    says(load, name, "needs images=", **given(name, images=None))
+    says(load, name, "needs images=", **given(name, classifier=None))
+    says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
+    says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
+    says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
+    says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
+    says(load, name, "batch_size=0", **given(name, batch_size=0))
+    says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
+    result = load(name).compute(**given(name, labels=None, target=one_hot(LABELS, 3).numpy()))
+    assert result[name] == pytest.approx(directly(name).mean(), abs=1e-6)
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_a_classifier_without_numbers_is_said(load, name):
+    broken = Plain()
+    broken.linear.weight.data[:] = np.nan
+    says(load, name, "every one of the 4 samples has a score that is not a number", **given(name, classifier=broken))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_the_module_goes_on_after_an_error_and_changes_no_input(load, name):
+    maps, masks = MAPS.copy(), MASKS.copy()
+    says(load, name, "holds NaN", **given(name, np.full_like(MAPS, np.nan)))
+    assert load(name).compute(**given(name, maps, masks))[name] == pytest.approx(directly(name).mean(), abs=1e-6)
+    assert np.array_equal(maps, MAPS)
+    assert np.array_equal(masks, MASKS)
