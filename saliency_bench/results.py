@@ -285,13 +285,13 @@ def _validated(text: str, path: Path) -> Result:
         raise UserError(f"{path}: {field + ': ' if field else ''}{' '.join(message.split())}{rest}") from error
 
 
-def read_submission(folder: str | Path) -> Submission:
-    """Errors: UserError that names file and field."""
+def read_submission(folder: str | Path, where: str = "") -> Submission:
+    """`where` is what to call it. Errors: UserError that names file and field."""
     path = Path(folder) / RECORDS
     result = read_result(Path(folder) / RESULT)
     table = _read_records(path, len(result.cells) * result.dataset.used)
     check_records(result, table, path)
-    return Submission(result, table, str(folder))
+    return Submission(result, table, where or str(folder))
 
 
 def _read_records(path: Path, most: int) -> pa.Table:

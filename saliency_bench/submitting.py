@@ -1,0 +1,211 @@
+"""From a run, or from maps made elsewhere, to a pull request on a results repository.
+
+What is there already with the same values is not sent again; what contradicts it is named, and sent beside it.
+"""
+
+import json
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub.errors import RepositoryNotFoundError
+from jinja2 import Template
+
+from saliency_bench import rooms
+from saliency_bench.board import Source, conflict_line, contradictions
+from saliency_bench.data import NAMESPACE
+from saliency_bench.errors import UserError
+from saliency_bench.hub import LOGIN, connect, one_line
+from saliency_bench.results import FORMAT, RECORDS, RESULT, Submission, json_schema, of_run
+
+NOBODY = "you"  # who submits in a dry run without login
+
+
+@dataclass
+class Plan:
+    """What a submission will do; `publish()` does it.
+
+    new        cells that the repository does not have, or has over fewer samples
+    known      cells that it has with the same values: not sent
+    conflicts  of cells that it has with other values, who says what; sent beside them
+    pending    the address of an open pull request that proposes just this
+    """
+
+    repo: str
+    private: bool
+    create: bool
+    submission: Submission
+    new: list[dict]
+    known: list[dict]
+    conflicts: list[dict]
+    pending: str | None = None
+    pull_request: str | None = None
+    api: HfApi = field(default_factory=connect, repr=False)
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing left to send."""
+        return not self.new or self.pending is not None
+
+    @cached_property
+    def files(self) -> dict[str, bytes]:
+        if self.nothing:
+            return {}
+        sent = self.submission.only({cell["cell_id"] for cell in self.new})
+        with TemporaryDirectory() as folder:
+            written = sent.write(Path(folder))
+            return {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+
+    def lines(self) -> list[str]:
+        """For people: what will be done, before it is done."""
+        told = [f"{len(self.known)} cells are in {self.repo} with the same values"] if self.known else []
+        told += [conflict_line(conflict) for conflict in self.conflicts]
+        if self.pending:
+            return [*told, f"the rest is proposed already: {self.pending}"]
+        if not self.new:
+            return [*told, "nothing to submit"]
+        seen = "private" if self.private else "public"
+        told += [f"create the {seen} dataset {self.repo}"] if self.create else []
+        told += [f"pull request to the {seen} dataset {self.repo}, by {self.submission.result.submitter}:"]
+        told += [f"  {cell['explainer_text']} by {cell['metric_text']}, n = {cell['n']}" for cell in self.new]
+        return told + [f"  {path} ({len(content):,} bytes)" for path, content in self.files.items()]
+
+    def as_dict(self) -> dict:
+        return {
+            "repo": self.repo,
+            "private": self.private,
+            "create": self.create,
+            "submitter": self.submission.result.submitter,
+            "new": [cell["cell_id"] for cell in self.new],
+            "known": [cell["cell_id"] for cell in self.known],
+            "conflicts": self.conflicts,
+            "files": {path: len(content) for path, content in self.files.items()},
+            "pull_request": self.pull_request or self.pending,
+        }
+
+    def publish(self) -> str | None:
+        """Make the pull request and return its address; None if there is nothing to send."""
+        if self.nothing:
+            return None
+        if self.submission.result.submitter == NOBODY:
+            raise UserError(f"you are not logged in; {LOGIN}")
+        with one_line("submit to", self.repo):
+            if self.create:
+                self._create()
+            done = self.api.create_commit(
+                self.repo,
+                [CommitOperationAdd(path, content) for path, content in self.files.items()],
+                repo_type="dataset",
+                commit_message=self._title(),
+                commit_description="\n".join(self.lines()),
+                create_pr=True,
+            )
+        self.pull_request = done.pr_url
+        return done.pr_url
+
+    def _create(self) -> None:
+        self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
+        first = {"README.md": card(self.repo), "schema.json": json.dumps(json_schema(), indent=2) + "\n"}
+        self.api.create_commit(
+            self.repo,
+            [CommitOperationAdd(path, text.encode()) for path, text in first.items()],
+            repo_type="dataset",
+            commit_message="What this repository holds",
+        )
+
+    def _title(self) -> str:
+        result, explainers = self.submission.result, dict.fromkeys(cell["explainer_text"] for cell in self.new)
+        named = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
+        return f"{len(self.new)} cells: {named} on {result.dataset.id} with {result.model.id}"
+
+
+def card(repo: str) -> str:
+    """The README of a results repository."""
+    path = next(folder / "results.md.j2" for folder in rooms.folders("model_cards"))
+    template = Template(path.read_text(encoding="utf-8"), keep_trailing_newline=True)
+    return template.render(repo=repo, format=FORMAT, result=RESULT, records=RECORDS)
+
+
+def plan(
+    run: str | Path, *, namespace: str = NAMESPACE, private: bool = False, note: str = "", dry_run: bool = False
+) -> Plan:
+    """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
+
+    Errors: UserError for a folder without finished run, or what the Hub refuses.
+    """
+    repo, api = f"{namespace}/results", connect()
+    submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
+    me, mine = _who(api, repo, dry_run)
+    submission = of_run(run, me, note)
+    revision, is_private = _state(api, repo)
+    if revision is None and namespace not in mine and me != NOBODY:
+        known = " or ".join(mine)
+        raise UserError(
+            f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {known})"
+        )
+    if revision is not None and private and not is_private:
+        raise UserError(f"cannot submit to {repo}: it is public; leave out --private, or choose another --namespace")
+    found = Plan(repo, private if revision is None else is_private, revision is None, submission, [], [], [], api=api)
+    _compare(found, revision)
+    if revision is not None and found.new and me != NOBODY:
+        found.pending = _pending(found, me)
+    return found
+
+
+def _who(api: HfApi, repo: str, dry_run: bool) -> tuple[str, list[str]]:
+    """(who submits, the namespaces of theirs)."""
+    if dry_run and api.token is None and get_token() is None:
+        return NOBODY, []
+    with one_line("submit to", repo):
+        told = api.whoami()
+    return told["name"], [told["name"], *(org["name"] for org in told.get("orgs", []))]
+
+
+def _state(api: HfApi, repo: str) -> tuple[str | None, bool]:
+    """(the commit to compare with, whether it is private); None if there is no such repository."""
+    with one_line("submit to", repo):
+        try:
+            info = api.dataset_info(repo)
+        except RepositoryNotFoundError:
+            return None, False
+    return info.sha, bool(info.private)
+
+
+def _compare(found: Plan, revision: str | None) -> None:
+    """Sort the cells into new, known and contradicted, sample by sample."""
+    mine, repo = found.submission, found.repo
+    theirs: list[Submission] = []
+    if revision is not None:
+        source, refused = Source(repo, revision, found.api), list[str]()
+        hashes = f"*-{mine.result.dataset.fingerprint[:8]}/*-{mine.result.model.digest[:8]}"
+        results, _ = source.results(hashes)
+        ids = {cell.cell_id for cell in mine.result.cells}
+        shared = [folder for folder, one in results.items() if ids & {cell.cell_id for cell in one.cells}]
+        theirs = source.whole(shared, results, refused)
+    disputes = {one.where: contradictions([one, mine]) for one in theirs}
+    for cell in mine.result.cells:
+        agreeing = [
+            other.n
+            for one in theirs
+            for other in one.result.cells
+            if other.cell_id == cell.cell_id
+            and not any(dispute["cell_id"] == cell.cell_id for dispute in disputes[one.where])
+        ]
+        (found.known if max(agreeing, default=-1) >= cell.n else found.new).append(cell.model_dump())
+    new = {cell["cell_id"] for cell in found.new}
+    found.conflicts = [one for each in disputes.values() for one in each if one["cell_id"] in new]
+
+
+def _pending(found: Plan, me: str) -> str | None:
+    """The address of an open pull request of mine that proposes these very cells."""
+    paths = list(found.files)
+    with one_line("submit to", found.repo):
+        for pull in found.api.get_repo_discussions(
+            found.repo, author=me, discussion_type="pull_request", discussion_status="open", repo_type="dataset"
+        ):
+            proposed = found.api.get_paths_info(found.repo, paths, revision=f"refs/pr/{pull.num}", repo_type="dataset")
+            if len(proposed) == len(paths):
+                return pull.url
+    return None
