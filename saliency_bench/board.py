@@ -7,19 +7,21 @@ A cell that several submit is shown once, with all who did, if they agree on eve
 last digits); the one over most samples speaks for it. Values that contradict each other are all shown.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 
 import datasets
 from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
+from saliency_bench import hub
 from saliency_bench.comparing import conflicts
 from saliency_bench.errors import UserError
-from saliency_bench.hub import connect, one_line
 from saliency_bench.records import complain
-from saliency_bench.results import RECORDS, RESULT, Result, Submission, read_result, read_submission
+from saliency_bench.results import RESULT, Result, Submission, read_result, read_submission
 
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
@@ -75,19 +77,34 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
     return Board(_merged(found, disputes), disputes, refused, found)
 
 
+@contextmanager
+def asking(repo: str) -> Iterator[None]:
+    """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except LocalEntryNotFoundError as error:
+        raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; start again later") from error
+    except Exception as error:
+        if isinstance(error, HfHubHTTPError | OfflineModeIsEnabled | HFValidationError) or hub.unreached(error):
+            raise hub.in_one_line(error, repo) from error
+        raise
+
+
 class Source:
     """Where results lie: a folder, or a repository of which only what is needed is loaded."""
 
     def __init__(self, place: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.place = Path(place) if Path(place).expanduser().is_dir() or isinstance(place, Path) else str(place)
-        self.revision, self.api = revision, api or connect()
+        self.revision, self.api = revision, api or hub.client()
         if isinstance(self.place, Path) and not self.place.is_dir():
             raise UserError(f"{place} is no folder; give a folder of results, or NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str]) -> Path:
         if isinstance(self.place, Path):
             return self.place
-        with one_line("load", self.place):
+        with asking(self.place):
             return Path(snapshot_download(
                 self.place, repo_type="dataset", revision=self.revision, allow_patterns=list(patterns),
                 endpoint=self.api.endpoint, token=self.api.token,
@@ -134,7 +151,7 @@ def sharing(found: dict[str, Result]) -> list[str]:
 
 
 def contradictions(submissions: Sequence[Submission]) -> list[dict]:
-    """Of each pair with common cells, those they disagree about, as `comparing.conflicts` gives them, and who they are."""
+    """What each pair with common cells disagrees about, as `comparing.conflicts` gives it, and who they are."""
     ids = [{cell.cell_id for cell in one.result.cells} for one in submissions]
     return [
         conflict | {"submitters": [one.result.submitter, two.result.submitter], "folders": [one.where, two.where]}

@@ -170,7 +170,8 @@ def _maps(work: Work, batch: Batch, explainer: Explainer, target: Target) -> tup
     except NotFiniteError as error:
         if work.strict:
             raise UserError(f"{explainer}, image {batch.ids[error.where[0]]}: {NOT_FINITE}") from error
-        return error.maps.nan_to_num(0, 0, 0), dict.fromkeys(error.where, NOT_FINITE), 0
+        reason = getattr(explainer.function, "not_finite", NOT_FINITE)
+        return error.maps.nan_to_num(0, 0, 0), dict.fromkeys(error.where, reason), 0
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:

@@ -136,7 +136,7 @@ class Provenance(BaseModel):
 class Result(Part):
     """All cells that one submitter publishes of one run."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
     dataset: Dataset
@@ -253,6 +253,11 @@ def public_name(name: str, revision: str | None = None) -> str:
     return Path(name).expanduser().resolve().name if local and revision is None else name
 
 
+def public_label(name: str) -> bool:
+    """Whether this can be the name of a submitter or of a method."""
+    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
+
+
 def public_command(command: str, names: dict[str, str]) -> str:
     """The command of a run without the folders of the machine it ran on."""
     if not command.startswith("saliency-bench "):
@@ -278,11 +283,15 @@ def _validated(text: str, path: Path) -> Result:
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
-        first, *more = error.errors(include_url=False)
-        field = ".".join(map(str, first["loc"]))
-        message = first["msg"].removeprefix("Value error, ")
-        rest = f" (and {len(more)} more)" if more else ""
-        raise UserError(f"{path}: {field + ': ' if field else ''}{' '.join(message.split())}{rest}") from error
+        raise UserError(f"{path}: {field_line(error)}") from error
+
+
+def field_line(error: ValidationError) -> str:
+    """The first field that is not as the schema says, and why."""
+    first, *more = error.errors(include_url=False)
+    field = ".".join(map(str, first["loc"]))
+    message = " ".join(first["msg"].removeprefix("Value error, ").split())
+    return (f"{field}: " if field else "") + message + (f" (and {len(more)} more)" if more else "")
 
 
 def read_submission(folder: str | Path, where: str = "") -> Submission:

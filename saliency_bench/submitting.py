@@ -8,18 +8,21 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from huggingface_hub import CommitOperationAdd, HfApi, get_token
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
-from saliency_bench import rooms
-from saliency_bench.board import Source, conflict_line, contradictions
+from saliency_bench import hub, rooms
+from saliency_bench.board import Source, asking, conflict_line, contradictions
 from saliency_bench.data import NAMESPACE
 from saliency_bench.errors import UserError
-from saliency_bench.hub import LOGIN, connect, one_line
 from saliency_bench.results import FORMAT, RECORDS, RESULT, Submission, json_schema, of_run
+from saliency_bench.running import Run
+from saliency_bench.templating import score_maps
 
+LOGIN = "log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither"
 NOBODY = "you"  # who submits in a dry run without login
 
 
@@ -42,7 +45,7 @@ class Plan:
     conflicts: list[dict]
     pending: str | None = None
     pull_request: str | None = None
-    api: HfApi = field(default_factory=connect, repr=False)
+    api: HfApi = field(default_factory=hub.client, repr=False)
 
     @property
     def nothing(self) -> bool:
@@ -90,8 +93,8 @@ class Plan:
         if self.nothing:
             return None
         if self.submission.result.submitter == NOBODY:
-            raise UserError(f"you are not logged in; {LOGIN}")
-        with one_line("submit to", self.repo):
+            raise UserError(f"not logged in: {LOGIN}")
+        with asking(self.repo):
             if self.create:
                 self._create()
             done = self.api.create_commit(
@@ -135,7 +138,7 @@ def plan(
 
     Errors: UserError for a folder without finished run, or what the Hub refuses.
     """
-    repo, api = f"{namespace}/results", connect()
+    repo, api = f"{namespace}/results", hub.client()
     submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
     me, mine = _who(api, repo, dry_run)
     submission = of_run(run, me, note)
@@ -146,7 +149,7 @@ def plan(
             f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {known})"
         )
     if revision is not None and private and not is_private:
-        raise UserError(f"cannot submit to {repo}: it is public; leave out --private, or choose another --namespace")
+        raise UserError(f"{repo} exists and is public; leave out --private, or choose another --namespace")
     found = Plan(repo, private if revision is None else is_private, revision is None, submission, [], [], [], api=api)
     _compare(found, revision)
     if revision is not None and found.new and me != NOBODY:
@@ -156,16 +159,18 @@ def plan(
 
 def _who(api: HfApi, repo: str, dry_run: bool) -> tuple[str, list[str]]:
     """(who submits, the namespaces of theirs)."""
-    if dry_run and api.token is None and get_token() is None:
-        return NOBODY, []
-    with one_line("submit to", repo):
+    if get_token() is None:
+        if dry_run:
+            return NOBODY, []
+        raise UserError(f"not logged in: {LOGIN}")
+    with asking(repo):
         told = api.whoami()
     return told["name"], [told["name"], *(org["name"] for org in told.get("orgs", []))]
 
 
 def _state(api: HfApi, repo: str) -> tuple[str | None, bool]:
     """(the commit to compare with, whether it is private); None if there is no such repository."""
-    with one_line("submit to", repo):
+    with asking(repo):
         try:
             info = api.dataset_info(repo)
         except RepositoryNotFoundError:
@@ -201,7 +206,7 @@ def _compare(found: Plan, revision: str | None) -> None:
 def _pending(found: Plan, me: str) -> str | None:
     """The address of an open pull request of mine that proposes these very cells."""
     paths = list(found.files)
-    with one_line("submit to", found.repo):
+    with asking(found.repo):
         for pull in found.api.get_repo_discussions(
             found.repo, author=me, discussion_type="pull_request", discussion_status="open", repo_type="dataset"
         ):
@@ -209,3 +214,43 @@ def _pending(found: Plan, me: str) -> str | None:
             if len(proposed) == len(paths):
                 return pull.url
     return None
+
+
+def submit(
+    what: Run | str | Path,
+    *,
+    namespace: str = NAMESPACE,
+    name: str | None = None,
+    private: bool = False,
+    dry_run: bool = False,
+    note: str = "",
+    **scoring: Any,
+) -> Plan:
+    """Propose a run, or maps that were made elsewhere, to the board `namespace`/results by a pull request.
+
+    what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
+    scored first (`scoring`: template, metrics, out, partial, batch_size, device, progress of `score_maps`) under the
+    `name` of your method. private: of a repository that is made now, which happens in your own namespaces only.
+    dry_run: look and compare, send nothing. note: a few words for readers.
+
+    Gives the plan, whose `pull_request` is the address of what was sent; it is None where everything was there already.
+    Errors: UserError for what cannot be read, scored or sent.
+    """
+    found = plan(scored(what, name, **scoring), namespace=namespace, private=private, dry_run=dry_run, note=note)
+    if not dry_run:
+        found.publish()
+    return found
+
+
+def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
+    """The folder of a finished run: `what` itself, or the run that scores the maps in it."""
+    path = what.folder if isinstance(what, Run) else Path(what)
+    if (path / "summary.json").is_file():
+        if given := [option for option, value in {"name": name, **scoring}.items() if value and option != "progress"]:
+            raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(given)} is for maps")
+        return path
+    if not path.exists():
+        raise UserError(f"{path} does not exist; give the folder of a run, or of maps")
+    if name is None:
+        raise UserError(f"{path} is no finished run; if it holds maps, say what your method is called with --name NAME")
+    return score_maps(path, name, **scoring).folder
