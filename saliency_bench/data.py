@@ -1,5 +1,6 @@
 """Loads datasets: built here, from a folder, or from the Hub."""
 
+import json
 import logging
 import sys
 from collections.abc import Iterator
@@ -9,12 +10,14 @@ from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset, Image
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
 from saliency_bench import rooms
+from saliency_bench.annotations import joined
 from saliency_bench.building import REPORT, build, settings_of
 from saliency_bench.caching import cache_folder
+from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.fingerprints import Fingerprint
 from saliency_bench.seeds import seed_of
@@ -28,18 +31,26 @@ def list_datasets() -> list[str]:
     return rooms.names("hub_builders")
 
 
-def load_dataset(name: str | Path, split: str = "test", **builder_options: Any) -> Dataset:
+def load_dataset(
+    name: str | Path, split: str = "test", *, source: str | Path | None = None, **builder_options: Any
+) -> Dataset:
     """One split of a dataset.
 
     `name` is a folder (as `saliency-bench build` writes it), a name such as "pet-xai" (the same as
     "saliency-bench/pet-xai"), or any "namespace/name" of the Hub. A dataset that is drawn by the package (shapes-xai)
     is built when it is first asked for and kept in the cache folder; `builder_options` are for these only.
+    source: of a dataset that is published without its images, the folder with your copy of the raw data. Every image is
+    compared with the checksum that was published; the joined rows are kept in the cache folder.
     Errors: UserError for an unknown name, split or option, a folder without dataset, a Hub that cannot be reached.
     """
     text = str(name).removeprefix(f"{NAMESPACE}/")
     if text not in list_datasets():
         text = str(name)
-    if folder := _folder(text):
+    folder = _folder(text)
+    if source is not None:
+        _no_options(text, builder_options)
+        return _joined(folder or _home(text), text, split, Path(source))
+    if folder:
         _no_options(text, builder_options)
         return _local(folder, text, split)
     if "/" in text or "\\" in text:
@@ -51,7 +62,26 @@ def load_dataset(name: str | Path, split: str = "test", **builder_options: Any) 
     if getattr(builder, "EMBEDDED", False):
         return _local(embedded(text, builder_options), text, split)
     _no_options(text, builder_options)
-    return _remote(f"{NAMESPACE}/{text}", split)
+    return _remote(_home(text), split)
+
+
+def _home(name: str) -> str:
+    """The repository that is meant by a name."""
+    return name if "/" in name else f"{NAMESPACE}/{name}"
+
+
+def _joined(place: Path | str, name: str, split: str, source: Path) -> Dataset:
+    """The annotations of a folder or repository with the images of the user's own copy of the source."""
+    rows = (
+        _loaded_from(place, name, split, ANNOTATIONS)
+        if isinstance(place, Path)
+        else _had_from(place, split, ANNOTATIONS)
+    )
+    report = place / REPORT if isinstance(place, Path) else Path(hf_hub_download(place, REPORT, repo_type="dataset"))
+    account = json.loads(report.read_text(encoding="utf-8"))
+    files = sorted(map(str, joined(rows, account, split, source).glob("*.parquet")))
+    with _quiet():
+        return _with_images(datasets.load_dataset("parquet", data_files={split: files}, split=split), name)
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
@@ -124,26 +154,34 @@ def _no_options(name: str, options: dict[str, Any]) -> None:
 
 
 def _local(folder: Path, name: str, split: str) -> Dataset:
+    return _with_images(_loaded_from(folder, name, split), name)
+
+
+def _loaded_from(folder: Path, name: str, split: str, config: str | None = None) -> Dataset:
     try:
         with _quiet():
-            return _with_images(datasets.load_dataset(str(folder.resolve()), split=split), name)
+            return datasets.load_dataset(str(folder.resolve()), config, split=split)
     except (FileNotFoundError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise _mended(
-            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
+            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`", config
         ) from error
 
 
 def _remote(repo: str, split: str) -> Dataset:
+    return _with_images(_had_from(repo, split), repo)
+
+
+def _had_from(repo: str, split: str, config: str | None = None) -> Dataset:
     """From the Hub, or from what was loaded from it before if it cannot be reached."""
     reached = _reached(repo)
     try:
         with _offline(not reached):
-            return _with_images(datasets.load_dataset(repo, split=split), repo)
+            return datasets.load_dataset(repo, config, split=split)
     except (ConnectionError, FileNotFoundError) as error:
         trouble = f"the Hub has no usable dataset {repo}" if reached else f"the Hub cannot be reached for {repo}"
         raise UserError(f"{trouble}; {_instead(repo)}") from error
-    except ValueError as error:
-        raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}") from error
+    except (ValueError, datasets.exceptions.DatasetGenerationError) as error:
+        raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}", config) from error
 
 
 def _reached(repo: str) -> bool:
@@ -174,15 +212,22 @@ def _instead(repo: str) -> str:
 def _with_images(dataset: Dataset, name: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"{name}: name one split, such as split='test'")
+    if "image" not in dataset.features and "image_sha256" in dataset.features:
+        raise UserError(
+            f"{name} is published without its images, which may not be passed on; get the source (its card says where) "
+            f"and give its folder: load_dataset('{name}', source=DIR)"
+        )
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
     return dataset
 
 
-def _mended(error: Exception, otherwise: str) -> UserError:
+def _mended(error: Exception, otherwise: str, config: str | None = None) -> UserError:
     """`datasets` names the splits itself when one is unknown."""
     if isinstance(error, UserError):
         return error
+    if config and f"BuilderConfig '{config}' not found" in str(error):
+        return UserError("this dataset comes with its images; leave out `source`")
     return UserError(_line(error) if "split" in str(error).lower() else f"{otherwise} ({_line(error)})")
 
 
