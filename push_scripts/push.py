@@ -1,12 +1,14 @@
-"""Publish a dataset, a metric or a model on the Hub; sends only what differs, goes on where it was interrupted.
+"""Publish a dataset, a metric, a model or results on the Hub; sends what differs, goes on where it was interrupted.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --results runs/pet --license apache-2.0
+  saliency-bench push results runs/pet
 
 Log in with `hf auth login`, or set HF_TOKEN. What will be sent is shown first; pushing again changes nothing unless
 files have changed. A dataset whose source does not allow its images to be published becomes its annotations.
+Results are proposed as a pull request on NAMESPACE/results, as `saliency-bench submit` does.
 """
 
 import json
@@ -16,19 +18,20 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from saliency_bench.errors import UserError
-from saliency_bench.push_scripts import _shared
+from saliency_bench.push_scripts import _results, _shared
 
 # Options that are for one kind only: {kind: {attribute: flag}}
 OWN = {
     "dataset": {"with_images": "--with-images"},
     "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
+    "results": {"note": "--note"},
 }
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
     parser.add_argument(
-        "thing", metavar="FOLDER|NAME", help="folder of a built dataset or of a model, name of a metric"
+        "thing", metavar="FOLDER|NAME", help="folder of a built dataset, a model or a run, name of a metric"
     )
     _shared.namespace(parser)
     parser.add_argument("--name", help="of the repository (default: that of the dataset, metric or folder)")
@@ -43,6 +46,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--eval-results", action="store_true", help="model: add .eval_results/*.yaml for the dataset's page"
     )
+    parser.add_argument("--note", default="", help="results: a few words for the readers of the board")
     _shared.json(parser)
 
 
@@ -78,7 +82,20 @@ def model(args: Namespace) -> None:
     )
 
 
-KINDS: dict[str, Callable[[Namespace], None]] = {"dataset": dataset, "metric": metric, "model": model}
+def results(args: Namespace) -> None:
+    from saliency_bench.submitting import scored
+
+    if args.name:
+        raise UserError("results go to NAMESPACE/results; leave out --name, and give --namespace")
+    _results.propose(args, scored(args.thing))
+
+
+KINDS: dict[str, Callable[[Namespace], None]] = {
+    "dataset": dataset,
+    "metric": metric,
+    "model": model,
+    "results": results,
+}
 
 
 def _publish(args: Namespace, publication) -> None:

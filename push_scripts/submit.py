@@ -17,7 +17,10 @@ from saliency_bench.push_scripts import _results, _shared
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, a filled-in template, or maps")
-    _results.arguments(parser)
+    _shared.namespace(parser)
+    parser.add_argument("--note", default="", help="a few words for the readers of the board")
+    parser.add_argument("--private", action="store_true", help="make the repository a private one, if it is new")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="what your method is called")
     maps.add_argument("--template", metavar="DIR", help="for a folder of .npy files or a Parquet file elsewhere")
@@ -34,4 +37,4 @@ def main(args: Namespace) -> None:
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device")
     given = {option: value for option in options if (value := getattr(args, option))}
-    _results.main(args, scored(args.what, args.name, progress=not args.json, **given))
+    _results.propose(args, scored(args.what, args.name, progress=not args.json, **given))

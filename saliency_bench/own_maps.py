@@ -56,8 +56,9 @@ class OwnMaps:
         return torch.from_numpy(maps)
 
 
-def explainer_of(name: str, source: Path, samples: dict[str, str], size: tuple[int, int], seed: int, partial: bool):
-    """(an explainer called `name` that gives the maps in `source`, the ids that have none).
+def explainer_of(name: str, source: Path, samples: dict[str, str], size: tuple[int, int], seed: int,
+                 partial: bool) -> Explainer:  # fmt: skip
+    """An explainer called `name` that gives the maps in `source`.
 
     samples: {image id: the name of its file}. size: (H, W) of the prepared frame. seed: the run's. The version is a
     hash of ids and values, so that maps that differ in anything never mix.
@@ -88,7 +89,7 @@ def explainer_of(name: str, source: Path, samples: dict[str, str], size: tuple[i
         maps = np.memmap(copy, dtype=np.float32, mode="r", shape=(len(places), *size))
     for image_id in sorted(places):
         content.update(f"{len(image_id)} {image_id}".encode() + digests[image_id])
-    return Explainer(name, OwnMaps(list(places), maps, seed), (), f"{records.OWN_MAPS}{content.hexdigest()}"), missing
+    return Explainer(name, OwnMaps(list(places), maps, seed), (), f"{records.OWN_MAPS}{content.hexdigest()}")
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:
@@ -96,8 +97,8 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
     for metric in metrics:
         if wants_more(metric):
             raise UserError(
-                f"{metric.name} asks for further maps of the same explainer, which maps alone do not give; leave it out, "
-                f"or benchmark {name} as a function: sb.run(explainers=[{name}])"
+                f"{metric.name} asks for further maps of the same explainer, which maps alone do not give; "
+                f"leave it out, or benchmark {name} as a function: sb.run(explainers=[{name}])"
             )
 
 
@@ -159,10 +160,8 @@ def _from_parquet(path: Path, samples: dict[str, str], size: tuple[int, int]) ->
             for image_id, row in zip(batch["image_id"].to_pylist(), batch["map"], strict=True):
                 if image_id not in samples:
                     raise UserError(f"{path}: image {str(image_id)[:100]!r} is not one of samples.csv")
-                yield (
-                    image_id,
-                    _checked(_row(row, size, f"{path}, image {image_id}"), size, f"{path}, image {image_id}"),
-                )
+                where = f"{path}, image {image_id}"
+                yield image_id, _checked(_row(row, size, where), size, where)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is no Parquet file of maps ({_line(error)})") from error
 

@@ -344,11 +344,22 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
     _, values, counts = read_values(table)
     if strange := set(values) - {cell.cell_id for cell in result.cells}:
         raise UserError(f"{path}: cell_id {min(strange)} is not in {RESULT}")
+    _check_names(result, table, path)
     for cell in result.cells:
         if counts.get(cell.cell_id, 0) != cell.n:
             found = counts.get(cell.cell_id, 0)
             raise UserError(f"{path}: value has {found} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
         _check_value(cell, values.get(cell.cell_id, np.empty(0)), path)
+
+
+def _check_names(result: Result, table: pa.Table, path: Path) -> None:
+    """Whether the rows of a cell say of themselves what the cell says."""
+    same_for_all = {"dataset": result.dataset.id, "split": result.dataset.split, "model": result.model.id}
+    said = {cell.cell_id: {"explainer": cell.explainer, "metric": cell.metric, **same_for_all} for cell in result.cells}
+    for row in table.group_by(["cell_id", *next(iter(said.values()))]).aggregate([]).to_pylist():
+        for column, value in said[row["cell_id"]].items():
+            if row[column] != value:
+                raise UserError(f"{path}: {column} of cell {row['cell_id']} must be {value}, not {row[column]}")
 
 
 def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:

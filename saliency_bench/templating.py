@@ -1,4 +1,4 @@
-"""A template for maps that are made elsewhere: what is to be explained, in which frame; and the scoring of what came back.
+"""A template for maps that are made elsewhere: what to explain, in which frame; and the scoring of what came back.
 
 OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
 OUT/template.json   dataset, model, size of the prepared frame: `Template`
@@ -197,8 +197,9 @@ def score_maps(
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`own_maps`). name: of the method. metrics: default all that need one map per image.
-    out: of the run; default a folder beside the maps, named after their hash. partial: images without a map are left
-    out and counted. Errors: UserError of `own_maps` and `run`, or where dataset or model are not those of the template.
+    out: of the run; default a folder beside the maps, named after method and maps. partial: images without a map are
+    left out and counted.
+    Errors: UserError of `own_maps` and `run`, or where dataset or model are not those of the template.
     """
     maps, folder = Path(maps), Path(maps if template is None else template)
     told, files = read_template(folder)
@@ -210,8 +211,8 @@ def score_maps(
     scorers = _metrics(metrics)
     refuse(scorers, name)
     height, width = told.size
-    method, missing = explainer_of(name, source, files, (height, width), told.seed, partial)
-    chosen = source.parent / f"scored-{method.version}" if out is None else Path(out)
+    method = explainer_of(name, source, files, (height, width), told.seed, partial)
+    chosen = source.parent / f"scored-{name}-{method.version}" if out is None else Path(out)
     work = load_work(told.dataset, told.model, told.split, told.target, told.label_map, batch_size, told.seed,
                      device_of(device), chosen, False, None, None)  # fmt: skip
     for what, now, then in (("dataset", work.identity["fingerprint"], told.fingerprint),
