@@ -6,14 +6,10 @@ from pathlib import Path
 
 
 def propose(args: Namespace, run: Path) -> None:
-    from huggingface_hub.utils import disable_progress_bars
-
     from saliency_bench.submitting import plan
 
     found = plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run)
-    if args.json:
-        disable_progress_bars()
-    else:
+    if not args.json:
         print("\n".join(found.lines()), flush=True)
     url = None if args.dry_run else found.publish()
     if args.json:

@@ -14,8 +14,9 @@ from itertools import combinations
 from pathlib import Path
 
 import datasets
-from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from saliency_bench import hub
 from saliency_bench.comparing import conflicts
@@ -79,7 +80,9 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it."""
+    """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it; no bars are drawn."""
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
     try:
         yield
     except UserError:
@@ -88,8 +91,14 @@ def asking(repo: str) -> Iterator[None]:
         raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; start again later") from error
     except Exception as error:
         if isinstance(error, HfHubHTTPError | OfflineModeIsEnabled | HFValidationError) or hub.unreached(error):
-            raise hub.in_one_line(error, repo) from error
+            line, token = str(hub.in_one_line(error, repo)), get_token()
+            if token and token in f"{line}{error}":  # of a server that repeats what it was sent
+                raise UserError(line.replace(token, "***")) from None
+            raise UserError(line) from error
         raise
+    finally:
+        if shown:
+            enable_progress_bars()
 
 
 class Source:
