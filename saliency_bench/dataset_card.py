@@ -99,6 +99,7 @@ def metadata(builder: ModuleType, account: dict, features: Features, config: str
         task_categories=["image-classification"],
         size_categories=[next((name for limit, name in SIZES if total < limit), "n>1M")],
         tags=["saliency", "explainability", "saliency-bench", *getattr(builder, "TAGS", ())],
+        citation=builder.CITATION,
     )
     files = [{"split": split, "path": f"{FOLDERS[config]}/{split}-*"} for split in account["splits"]]
     MetadataConfigs({config: {"data_files": files}}).to_dataset_card_data(data)
