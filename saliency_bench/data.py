@@ -45,8 +45,8 @@ def load_dataset(
     `name` is a folder (as `saliency-bench build` writes it), a name such as "pet-xai" (the same as
     "saliency-bench/pet-xai"), or any "namespace/name" of the Hub. A dataset that is drawn by the package (shapes-xai)
     is built when it is first asked for and kept in the cache folder; `builder_options` are for these only.
-    source: of a dataset that is published without its images, the folder with your copy of the raw data. Every image is
-    compared with the checksum that was published; the joined rows are kept in the cache folder.
+    source: of a dataset that is published without its images, the folder with your copy of the raw data. The dataset is
+    built from it, once, in the cache folder, and every image compared with the checksum that was published.
     revision: of a repository of the Hub, a branch, tag or commit (default "main"). What is loaded from the Hub is
     compared with the fingerprint in its `build_report.json`, once.
     Errors: UserError for an unknown name, split or option, a folder without dataset, a Hub that cannot be reached.
@@ -84,11 +84,7 @@ def _joined(place: Path | str, name: str, split: str, source: Path, revision: st
         notes, account = _had_from(place, split, revision, ANNOTATIONS), _report(place, revision)
     if split not in account.get("splits", {}):
         raise UserError(f"{name} has no {REPORT} that speaks of the split {split}; its annotations cannot be joined")
-    files = sorted(map(str, joined(notes, account, split, source).glob("*.parquet")))
-    with _quiet():
-        rows = _with_images(datasets.load_dataset("parquet", data_files={split: files}, split=split), name)
-    _check(rows, account, name, split)
-    return rows
+    return _local(joined(notes, account, split, source), name, split)
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:

@@ -154,10 +154,9 @@ def test_the_dataset_card(hub, pets, workspace):
     for part in ("## Source and licence", "## How a sample is made", "## Samples", "## Splits", "## Known biases",
                  "Shares of each `label` in percent", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
         assert part in text
-    report = json.loads((pets / REPORT).read_text())
-    masks = [np.asarray(row["mask"]) > 0 for split in report["splits"] for row in sb.load_dataset(pets, split)]
+    masks = [np.asarray(row["mask"]) > 0 for row in sb.load_dataset(pets)]
     area, centre = np.mean([mask.mean() for mask in masks]), np.mean([mask[12, 16] for mask in masks])
-    assert f"The mask covers {area:.0%} of the image on average" in text
+    assert f"the mask covers {area:.0%} of the image on average" in text
     assert f"lies in it in {centre:.0%} of the samples" in text
     files = hub.files("datasets", "visitor/pet-xai")
     assert yaml.safe_load(files["eval.yaml"])["tasks"] == [{"id": "accuracy", "config": "default", "split": "test"}]
@@ -359,7 +358,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
         joined, whole = sb.load_dataset(annotations, split, source=source), sb.load_dataset(closed, split)
         assert joined.features == whole.features
         assert fingerprint(joined) == fingerprint(whole)
-    monkeypatch.setattr(pet_xai, "samples", None)
+    monkeypatch.setattr("saliency_bench.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "2")
     with pytest.raises(UserError, match="made by version 1 of its builder, this is version 2"):
@@ -378,7 +377,11 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
         f"pet-xai, split test: 1 of {len(ids)} images are missing in the source ({ids[0]}) and 1 of {len(ids)} images "
         f"differ from those that were annotated ({ids[1]}); get the source again, whole and unchanged"
     )
-    with pytest.raises(UserError, match="does not exist; give the folder that holds the raw data of pet-xai"):
+    shutil.copytree(source, tmp_path / "masks")
+    Image.fromarray(np.ones((24, 32), np.uint8)).save(tmp_path / f"masks/annotations/trimaps/{ids[0]}.png")
+    with pytest.raises(UserError, match="split test: masks or labels in the source differ from those that were publ"):
+        sb.load_dataset(annotations, source=tmp_path / "masks")
+    with pytest.raises(UserError, match="none does not exist; give the folder that holds the raw data"):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
