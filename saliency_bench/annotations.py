@@ -1,24 +1,27 @@
 """Datasets whose images may not be passed on: annotations without the images, and both joined again.
 
 The config `annotations` has all columns but the pictures that are no masks; in the place of each, `NAME_sha256` holds a
-checksum. A user who has the source gets the same rows as the builder made, or a line that says what is missing.
+checksum. For a user who has the source the dataset is built again: the same rows, or a line that says what is missing.
 """
 
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 from datasets import Dataset, Features, Image, Value
 
-from saliency_bench import building, rooms
-from saliency_bench import options as bound
+from saliency_bench import rooms
+from saliency_bench.building import REPORT, build
 from saliency_bench.caching import cache_folder
 from saliency_bench.dataset_card import ANNOTATIONS, FOLDERS
 from saliency_bench.errors import UserError
 from saliency_bench.fingerprints import picture_content
 from saliency_bench.seeds import seed_of
-from saliency_bench.shards import ROW_GROUP, Shards
+from saliency_bench.shards import ROW_GROUP, Shards, sha256_of
 
 SHOWN = 3  # names in a message
 
@@ -55,20 +58,29 @@ def split_off(folder: Path, account: dict, out: Path) -> dict:
     splits = {}
     for split, part in account["splits"].items():
         shards = Shards(place, split, kept)
-        for file in part["files"]:
-            for batch in pq.ParquetFile(folder / file["path"]).iter_batches(ROW_GROUP):
-                for row in batch.to_pylist():
-                    sums = {f"{name}_sha256": checksum(row[name]) for name in held_back}
-                    shards.add({name: row.get(name) for name in kept} | sums)
-        files = building.files_account(shards.close(), FOLDERS[ANNOTATIONS])
+        for row in rows_of(folder, part):
+            shards.add({name: row.get(name) for name in kept} | _sums(row, held_back))
+        files = [
+            {"path": f"{FOLDERS[ANNOTATIONS]}/{file.name}", "bytes": file.stat().st_size, "sha256": sha256_of(file)}
+            for file in shards.close()
+        ]
         splits[split] = part | {"num_bytes": shards.num_bytes, "files": files}
     return account | {"splits": splits}
 
 
-def joined(rows: Dataset, account: dict, split: str, source: Path) -> Path:
-    """A folder of Parquet files, in the cache folder: annotations with the pictures that the builder finds in `source`.
+def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> Iterator[dict]:
+    """The rows of one split of a built dataset, pictures as they are stored; `part` is what the account says of it."""
+    for file in part["files"]:
+        wanted = None if columns is None else list(columns)
+        for batch in pq.ParquetFile(folder / file["path"]).iter_batches(ROW_GROUP, columns=wanted):
+            yield from batch.to_pylist()
 
-    Errors: UserError that names pictures which are missing in `source` or differ from what was annotated, for another
+
+def joined(notes: Dataset, account: dict, split: str, source: Path) -> Path:
+    """The folder, in the cache, of the dataset built again from `source`, once every image is the one annotated.
+
+    notes, account: the published annotations of a split, and the report published with them.
+    Errors: UserError that names images which are missing in `source` or differ from what was annotated, for another
     version of the builder, for a source that is no source.
     """
     name, builder = account["dataset"], rooms.load("hub_builders", account["dataset"])
@@ -78,47 +90,40 @@ def joined(rows: Dataset, account: dict, split: str, source: Path) -> Path:
             f"{builder.VERSION}; install the saliency-bench that made them, or build the dataset from its source"
         )
     source = source.expanduser().resolve()
-    if not source.is_dir():
-        raise UserError(f"source folder {source} does not exist; give the folder that holds the raw data of {name}")
-    sums = [rows[column] for column in rows.column_names if column.endswith("_sha256")]
-    identity = f"{seed_of(str(source), split, account['version'], rows['image_id'][:], *(s[:] for s in sums)):016x}"
+    prints = [part["fingerprint"] for part in account["splits"].values()]
+    identity = f"{seed_of(str(source), account['version'], sorted(account['options'].items()), prints):016x}"
     out = cache_folder() / "datasets" / f"{name}-joined-{identity}"
-    if not out.is_dir():
-        samples = builder.samples(source, building.Report(), **_options(builder, account))
-        with building.beside(out) as folder:
-            _join(folder, rows, account, split, samples)
-            folder.rename(out)
+    if not (out / REPORT).is_file():
+        build(name, out, source, progress=sys.stderr.isatty(), **account["options"])
+    try:
+        _compare(notes, out, account, split)
+    except UserError:
+        shutil.rmtree(out, ignore_errors=True)  # the source will be mended and then built again
+        raise
     return out
 
 
-def _options(builder: Any, account: dict) -> dict[str, Any]:
-    return {key: account["options"][key] for key in bound.defaults(builder.samples)}
-
-
-def _join(folder: Path, rows: Dataset, account: dict, split: str, samples) -> None:
-    builder = rooms.load("hub_builders", account["dataset"])
-    features = building.columns(builder)
-    place = {image_id: index for index, image_id in enumerate(rows["image_id"])}
-    plain, shards = rows.with_format("arrow"), Shards(folder, split, features)
-    found: list[str] = []
-    differing: list[str] = []
-    for sample in samples:
-        image_id = sample["image_id"]
-        if image_id not in place:
-            continue
-        found.append(image_id)
-        row = plain[place[image_id]].to_pylist()[0]
-        pictures = {name: building.stored_in(sample, name) for name in pictures_of(features)}
-        if any(checksum(stored) != row[f"{name}_sha256"] for name, stored in pictures.items()):
-            differing.append(image_id)
-        shards.add({name: (row | pictures)[name] for name in features})
-    shards.close()
-    missing = sorted(set(place) - set(found))
-    _complain(account["dataset"], split, missing, differing, len(place))
-    if found != list(place):
+def _compare(notes: Dataset, built: Path, account: dict, split: str) -> None:
+    columns = [column for column in notes.column_names if column.endswith("_sha256")]
+    pictures = [column.removesuffix("_sha256") for column in columns]
+    part = json.loads((built / REPORT).read_text(encoding="utf-8"))["splits"].get(split, {"files": []})
+    found = {row["image_id"]: _sums(row, pictures) for row in rows_of(built, part, ["image_id", *pictures])}
+    wanted = {
+        row["image_id"]: {column: row[column] for column in columns}
+        for row in notes.select_columns(["image_id", *columns])
+    }
+    missing = [image_id for image_id in wanted if image_id not in found]
+    differing = [image_id for image_id, sums in wanted.items() if found.get(image_id, sums) != sums]
+    _complain(account["dataset"], split, missing, differing, len(wanted))
+    if part["fingerprint"] != account["splits"][split]["fingerprint"]:
         raise UserError(
-            f"the builder of {account['dataset']} gives its samples in another order than when it was built"
+            f"{account['dataset']}, split {split}: masks or labels in the source differ from those that were published; "
+            "get the source again, whole and unchanged"
         )
+
+
+def _sums(row: dict, pictures: Iterable[str]) -> dict[str, str | None]:
+    return {f"{name}_sha256": checksum(row[name]) for name in pictures}
 
 
 def _complain(name: str, split: str, missing: list[str], differing: list[str], wanted: int) -> None:

@@ -80,7 +80,7 @@ def build(
     origin = None if source is None else _source(Path(source).expanduser().resolve(), out)
     with _alone(out):
         _check_free(out, overwrite)
-        with beside(out) as folder:
+        with _beside(out) as folder:
             _fill(folder, name, builder, origin, settings, progress)
             _publish(folder, out)
     return out
@@ -129,19 +129,13 @@ class _Split:
 
     def __init__(self, folder: Path, name: str, features: Features):
         self.shards, self.print = Shards(folder, name, features), Fingerprint()
-        self.masks, self.drawn = 0, 0
-        self.area = self.centre = 0.0
+        self.masks = 0
         self.classes = {
             column: dict.fromkeys(kind.names, 0) for column, kind in features.items() if isinstance(kind, ClassLabel)
         }
 
-    def add(self, row: dict, pixels: object) -> None:
-        """`pixels`: the mask before it was encoded, if it is an array."""
+    def add(self, row: dict) -> None:
         mask = row["mask"]
-        if isinstance(pixels, np.ndarray):
-            self.drawn += 1
-            self.area += float(np.mean(pixels > 0))
-            self.centre += float(pixels[pixels.shape[0] // 2, pixels.shape[1] // 2] > 0)
         self.print.add(row["image_id"], row["label"], row["image"]["bytes"], mask and mask["bytes"])
         self.masks += mask is not None
         for column, counts in self.classes.items():
@@ -161,7 +155,7 @@ def _fill(folder: Path, name: str, builder: ModuleType, source: Path | None, set
             open_files.callback(part.shards.abandon)
         for sample in _counted(name, builder.samples(source, report, **own), report, progress):
             group = sample.pop("group", sample["image_id"])
-            splits[split_of(settings["seed"], group)].add(_row(sample, features), sample.get("mask"))
+            splits[split_of(settings["seed"], group)].add(_row(sample, features))
         files = {split: part.shards.close() for split, part in splits.items()}
     splits = {split: part for split, part in splits.items() if files[split]}  # `datasets` cannot load an empty split
     if not splits:
@@ -196,18 +190,15 @@ def _counted(name: str, samples: Iterator[dict], report: Report, progress: bool)
 def _row(sample: dict, features: Features) -> dict:
     if unknown := set(sample) - set(features):
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
-    return {
-        column: stored_in(sample, column) if isinstance(kind, Image) else sample.get(column)
-        for column, kind in features.items()
-    }
+    row = {column: sample.get(column) for column in features}
+    file = sample["image_id"].replace("/", "_")
+    for column, kind in features.items():
+        if isinstance(kind, Image) and sample.get(column) is not None:
+            row[column] = _stored(sample[column], file if column == "image" else f"{file}-{column}")
+    return row
 
 
-def stored_in(sample: dict, column: str) -> dict | None:
-    """The picture of a column as it lies in a Parquet file."""
-    picture, name = sample.get(column), sample["image_id"].replace("/", "_")
-    name = name if column == "image" else f"{name}-{column}"
-    if picture is None:
-        return None
+def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict:
     if isinstance(picture, pictures.Picture):
         return {"bytes": picture.data, "path": name + picture.suffix}
     return {"bytes": pictures.png(picture), "path": f"{name}.png"}
@@ -250,17 +241,10 @@ def _split_account(part: _Split, files: list[Path]) -> dict:
         "num_examples": part.shards.num_examples,
         "num_bytes": part.shards.num_bytes,
         "masks": part.masks,
-        "mask_area": round(part.area / part.drawn, 4) if part.drawn else None,
-        "centre_in_mask": round(part.centre / part.drawn, 4) if part.drawn else None,
         "fingerprint": part.print.text(),
-        "files": files_account(files, "data"),
+        "files": [{"path": f"data/{f.name}", "bytes": f.stat().st_size, "sha256": sha256_of(f)} for f in files],
         "class_shares": {c: {k: round(n / total, 4) for k, n in counts.items()} for c, counts in part.classes.items()},
     }
-
-
-def files_account(files: list[Path], place: str) -> list[dict]:
-    """What the report says of Parquet files that lie in the folder `place` of the dataset."""
-    return [{"path": f"{place}/{file.name}", "bytes": file.stat().st_size, "sha256": sha256_of(file)} for file in files]
 
 
 def _added(parts: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
@@ -299,7 +283,7 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def beside(out: Path) -> Iterator[Path]:
+def _beside(out: Path) -> Iterator[Path]:
     """A fresh folder next to `out`, gone afterwards; what a killed build left there is removed first."""
     folder = out.parent / f".{out.name}.building"
     try:

@@ -55,20 +55,8 @@ def template_file(name: str) -> Path:
 def biases(builder: ModuleType, account: dict) -> list[str]:
     """What a score may owe to the data: told by the builder, and counted."""
     said = " ".join(getattr(builder, "BIASES", "").split())
-    counted = [_centre(account), _missing(account), *(_uneven(column, account) for column in _classes(account))]
+    counted = [_missing(account), *(_uneven(column, account) for column in _classes(account))]
     return [line for line in (said, *counted) if line]
-
-
-def _centre(account: dict) -> str | None:
-    parts = [part for part in account["splits"].values() if part.get("centre_in_mask") is not None]
-    if not parts:
-        return None
-    masks = sum(part["masks"] for part in parts)
-    area, centre = (sum(part[key] * part["masks"] for part in parts) / masks for key in ("mask_area", "centre_in_mask"))
-    return (
-        f"The mask covers {area:.0%} of the image on average, and the central pixel lies in it in {centre:.0%} of the "
-        "samples: compare every explainer with the baseline `centre`, which looks at no image."
-    )
 
 
 def _missing(account: dict) -> str | None:
@@ -99,6 +87,7 @@ def metadata(builder: ModuleType, account: dict, features: Features, config: str
         task_categories=["image-classification"],
         size_categories=[next((name for limit, name in SIZES if total < limit), "n>1M")],
         tags=["saliency", "explainability", "saliency-bench", *getattr(builder, "TAGS", ())],
+        citation=builder.CITATION,
     )
     files = [{"split": split, "path": f"{FOLDERS[config]}/{split}-*"} for split in account["splits"]]
     MetadataConfigs({config: {"data_files": files}}).to_dataset_card_data(data)

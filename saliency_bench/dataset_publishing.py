@@ -6,7 +6,6 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import yaml
 from PIL import Image, ImageDraw
 
@@ -16,7 +15,7 @@ from saliency_bench.dataset_card import ANNOTATIONS, CONFIG, card
 from saliency_bench.errors import UserError
 from saliency_bench.pictures import opened
 from saliency_bench.publishing import Publication
-from saliency_bench.shards import ROW_GROUP, sha256_of
+from saliency_bench.shards import sha256_of
 
 PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
@@ -43,10 +42,10 @@ def dataset_publication(
         )
     if with_images and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images):
         raise UserError(f"--with-images takes a licence as the Hub spells it, such as cc-by-4.0; got '{with_images}'")
-    features = annotations.features_of(folder, account)
+    features, centre = annotations.features_of(folder, account), _centre(folder, account)
     if not (account["redistribute_images"] or with_images):
         account = annotations.split_off(folder, account, workspace)
-        readme = card(builder, account, annotations.without_images(features), ANNOTATIONS)
+        readme = _with_bias(card(builder, account, annotations.without_images(features), ANNOTATIONS), centre)
         return Publication(
             "dataset", repo, _files(workspace, account, readme, repo, ANNOTATIONS), account["license"], OWNED
         )
@@ -54,7 +53,7 @@ def dataset_publication(
     if with_images:
         readme = card(builder, account, features, images_license=with_images)
     picture, shown = samples_picture(folder, account)
-    files = _files(folder, account, _with_picture(readme, shown), repo, CONFIG) | {PICTURE: picture}
+    files = _files(folder, account, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {PICTURE: picture}
     return Publication("dataset", repo, files, with_images or account["license"], OWNED)
 
 
@@ -97,12 +96,11 @@ def _files(place: Path, account: dict, readme: str, repo: str, config: str) -> d
 
 def _evaluation(account: dict, config: str) -> bytes:
     """What the Hub reads to show scores of models on this dataset's page."""
-    split = "test" if "test" in account["splits"] else next(iter(account["splits"]))
     content = {
         "name": account["dataset"],
         "description": "Top-1 accuracy of image classifiers whose saliency maps saliency-bench measures.",
         "evaluation_framework": "saliency-bench",
-        "tasks": [{"id": ACCURACY, "config": config, "split": split}],
+        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(account)}],
     }
     return yaml.safe_dump(content, sort_keys=False).encode()
 
@@ -112,20 +110,41 @@ def _with_picture(readme: str, shown: list[str]) -> str:
     return readme.replace("## Splits\n", text + "## Splits\n", 1) if PICTURE not in readme else readme
 
 
+def _with_bias(readme: str, line: str | None) -> str:
+    none, head = "## Known biases\n\n- None are known.\n", "## Known biases\n\n"
+    return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
+
+
+def _centre(folder: Path, account: dict) -> str | None:
+    """How much a map that looks at nothing would know of the masks."""
+    split = _shown(account)
+    rows = annotations.rows_of(folder, account["splits"][split], ["mask"])
+    masks = (np.asarray(opened(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
+    found = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
+    if not found:
+        return None
+    area, centre = np.mean(found, axis=0)
+    return (
+        f"In the split {split} the mask covers {area:.0%} of the image on average, and the central pixel lies in it in "
+        f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which looks at no image."
+    )
+
+
+def _shown(account: dict) -> str:
+    return "test" if "test" in account["splits"] else next(iter(account["splits"]))
+
+
 def _chosen(folder: Path, account: dict) -> list[dict]:
     """The first samples with a mask, of as many classes as there are, of the split test if there is one."""
-    split = "test" if "test" in account["splits"] else next(iter(account["splits"]))
     by_class: dict[int, dict] = {}
     others: list[dict] = []
-    for file in account["splits"][split]["files"]:
-        for batch in pq.ParquetFile(folder / file["path"]).iter_batches(ROW_GROUP):
-            for row in batch.to_pylist():
-                if row["mask"] is not None and row["label"] not in by_class:
-                    by_class[row["label"]] = row
-                elif len(others) < SAMPLES:
-                    others.append(row)
-            if len(by_class) >= SAMPLES:
-                return list(by_class.values())[:SAMPLES]
+    for row in annotations.rows_of(folder, account["splits"][_shown(account)]):
+        if row["mask"] is not None and row["label"] not in by_class:
+            by_class[row["label"]] = row
+        elif len(others) < SAMPLES:
+            others.append(row)
+        if len(by_class) == SAMPLES:
+            break
     return [*by_class.values(), *others][:SAMPLES]
 
 
