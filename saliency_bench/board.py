@@ -80,7 +80,7 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it; no bars are drawn."""
+    """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it; no bars."""
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
     try:

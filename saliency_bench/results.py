@@ -81,12 +81,13 @@ class CellResult(Interval):
     flat: Count
     forward_passes: dict[str, Count]
 
-    def id_under(self, setting: "Setting") -> str:
-        """The id that this explainer and metric have under these settings (`Work.cell`)."""
-        told = setting.model_dump(mode="json")
+    def ids_under(self, setting: "Setting") -> list[str]:
+        """The ids that this explainer and metric can have under these settings (`Work.cell`)."""
+        told = setting.model_dump(mode="json", exclude={"groups"})
         one = self.explainer, json.dumps(self.explainer_options, sort_keys=True), self.explainer_version
         other = self.metric, json.dumps(self.metric_options, sort_keys=True), self.metric_version
-        return records.identity(told, one, other)
+        of_groups = [] if setting.groups is None else [records.identity(told, one, other, setting.groups)]
+        return [records.identity(told, one, other), *of_groups]
 
 
 class Dataset(Part):
@@ -107,7 +108,10 @@ class Model(Part):
 
 
 class Setting(BaseModel):
-    """What a cell's id is made of, beside its explainer and metric (`Work.identity`)."""
+    """What a cell's id is made of, beside its explainer and metric (`Work.identity`).
+
+    groups: the identity of the classes' groups, part of the ids of metrics that ask for them.
+    """
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -120,6 +124,7 @@ class Setting(BaseModel):
     labels: list[list[int]]
     precision: Text
     seed: int
+    groups: JsonValue = None
 
 
 class Provenance(BaseModel):
@@ -157,8 +162,8 @@ class Result(Part):
             if one != other:
                 raise ValueError(f"{what} is {one}, but the settings say {other}")
         for place, cell in enumerate(self.cells):
-            if cell.cell_id != (own := cell.id_under(self.setting)):
-                raise ValueError(f"cells.{place}.cell_id is {cell.cell_id}, but its settings make it {own}")
+            if cell.cell_id not in (own := cell.ids_under(self.setting)):
+                raise ValueError(f"cells.{place}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{place}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         twice, times = Counter(cell.cell_id for cell in self.cells).most_common(1)[0]

@@ -215,6 +215,8 @@ def score_maps(
     chosen = source.parent / f"scored-{name}-{method.version}" if out is None else Path(out)
     work = load_work(told.dataset, told.model, told.split, told.target, told.label_map, batch_size, told.seed,
                      device_of(device), chosen, False, None, None)  # fmt: skip
+    if metrics is None and getattr(work, "groups", None) is None:
+        scorers = [metric for metric in scorers if "groups" not in metric.needs]
     for what, now, then in (("dataset", work.identity["fingerprint"], told.fingerprint),
                             ("model", work.classifier.digest, told.digest)):  # fmt: skip
         if now != then:

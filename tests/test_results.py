@@ -95,6 +95,22 @@ def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     assert cell.cell_id == records.identity(setting, ["random", "{}", cell.explainer_version], metric)
 
 
+def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(submission, folder):
+    groups = "0123456789abcdef"
+
+    def ask(content):
+        first = content["cells"][0]
+        metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
+        setting = {key: value for key, value in content["setting"].items() if key != "groups"}
+        content["setting"]["groups"] = groups
+        first["cell_id"] = records.identity(setting, ["random", "{}", first["explainer_version"]], metric, groups)
+
+    change(folder, ask)
+    cells = results.read_result(folder / "result.json").cells
+    assert cells[0].cell_id != submission.result.cells[0].cell_id
+    assert cells[1].cell_id == submission.result.cells[1].cell_id
+
+
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
