@@ -24,6 +24,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.records import complain
 from saliency_bench.results import RESULT, Result, Submission, read_result, read_submission
 
+REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
                                                  "target", "precision", "explainer", "explainer_version")}
@@ -68,7 +69,8 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
     A submission that is not as the schema says is left out and named, on standard error and in `refused`.
     Errors: UserError for a place that holds none, or a Hub that cannot be reached.
     """
-    source = Source(place, revision)
+    local = isinstance(place, Path) or Path(place).expanduser().is_dir()
+    source = Source(Path(place).expanduser() if local else str(place), revision)
     found, refused = source.results()
     if not found and not refused and isinstance(source.place, Path):
         raise UserError(f"{place} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
@@ -87,10 +89,10 @@ def asking(repo: str) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except LocalEntryNotFoundError as error:
-        raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; start again later") from error
     except Exception as error:
-        if isinstance(error, HfHubHTTPError | OfflineModeIsEnabled | HFValidationError) or hub.unreached(error):
+        if isinstance(error, LocalEntryNotFoundError) and hub.status_of(error) is None:
+            raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; try again later") from error
+        if isinstance(error, REFUSALS) or hub.unreached(error):
             line, token = str(hub.in_one_line(error, repo)), get_token()
             if token and token in f"{line}{error}":  # of a server that repeats what it was sent
                 raise UserError(line.replace(token, "***")) from None
@@ -102,11 +104,10 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class Source:
-    """Where results lie: a folder, or a repository of which only what is needed is loaded."""
+    """Where results lie: a folder (a path), or a repository (text), of which only what is needed is loaded."""
 
     def __init__(self, place: str | Path, revision: str | None = None, api: HfApi | None = None):
-        self.place = Path(place) if Path(place).expanduser().is_dir() or isinstance(place, Path) else str(place)
-        self.revision, self.api = revision, api or hub.client()
+        self.place, self.revision, self.api = place, revision, api or hub.client()
         if isinstance(self.place, Path) and not self.place.is_dir():
             raise UserError(f"{place} is no folder; give a folder of results, or NAMESPACE/results of the Hub")
 

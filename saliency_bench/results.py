@@ -229,7 +229,8 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     plan, told = read_json(folder / "run.json"), run.summary
     setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size")}
     dataset, model = told["dataset"], told["model"]
-    names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], model["revision"])}
+    local = model["revision"] is None  # a checkpoint of the Hub has one
+    names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], local)}
     content = {
         "submitter": submitter,
         "note": note,
@@ -250,12 +251,16 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     return Submission(result, table.cast(records.SCHEMA), str(folder))
 
 
-def public_name(name: str, revision: str | None = None) -> str:
-    """What a dataset or model is called in public: of a folder of this machine, its own name without the way to it."""
+def public_name(name: str, local: bool | None = None) -> str:
+    """What a dataset or model is called in public: of a folder of this machine, its own name without the way to it.
+
+    local: whether it is one; None: if there is one, or it cannot be an id of the Hub.
+    """
     if re.fullmatch(r"(torchvision|module):.*", name):
         return name
-    local = Path(name).expanduser().exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
-    return Path(name).expanduser().resolve().name if local and revision is None else name
+    if local is None:
+        local = Path(name).expanduser().exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
+    return Path(name).expanduser().resolve().name if local else name
 
 
 def public_label(name: str) -> bool:
@@ -371,7 +376,12 @@ def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:
     scores = values[np.isfinite(values)]
     if cell.value is None or cell.metric not in rooms.names("metrics"):
         return
-    metric = load_metric(cell.metric, **cell.metric_options)
+    try:
+        metric = load_metric(cell.metric, **cell.metric_options)
+    except UserError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not here
+            return
+        raise UserError(f"{path.with_name(RESULT)}: metric_options of cell {cell.cell_id}: {error}") from error
     if metric.version != cell.metric_version or metric.kind != "sample":
         return
     if not same(own := float(metric.aggregate(scores)), cell.value):

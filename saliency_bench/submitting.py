@@ -4,13 +4,13 @@ What is there already with the same values is not sent again; what contradicts i
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi, get_token
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
@@ -34,11 +34,13 @@ class Plan:
     known      cells that it has with the same values: not sent
     conflicts  of cells that it has with other values, who says what; sent beside them
     pending    the address of an open pull request that proposes just this
+    create     whether the repository will be made; bare: whether it is ours and lacks its card, so that it gets one
     """
 
     repo: str
     private: bool
     create: bool
+    bare: bool
     submission: Submission
     new: list[dict]
     known: list[dict]
@@ -54,7 +56,8 @@ class Plan:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        if self.nothing:
+        """What the pull request holds, or would if it were not pending."""
+        if not self.new:
             return {}
         sent = self.submission.only({cell["cell_id"] for cell in self.new})
         with TemporaryDirectory() as folder:
@@ -84,7 +87,7 @@ class Plan:
             "new": [cell["cell_id"] for cell in self.new],
             "known": [cell["cell_id"] for cell in self.known],
             "conflicts": self.conflicts,
-            "files": {path: len(content) for path, content in self.files.items()},
+            "files": {} if self.nothing else {path: len(content) for path, content in self.files.items()},
             "pull_request": self.pull_request or self.pending,
         }
 
@@ -96,7 +99,9 @@ class Plan:
             raise UserError(f"not logged in: {LOGIN}")
         with asking(self.repo):
             if self.create:
-                self._create()
+                self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
+            if self.bare:
+                self._write_card()
             done = self.api.create_commit(
                 self.repo,
                 [CommitOperationAdd(path, content) for path, content in self.files.items()],
@@ -108,8 +113,7 @@ class Plan:
         self.pull_request = done.pr_url
         return done.pr_url
 
-    def _create(self) -> None:
-        self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
+    def _write_card(self) -> None:
         first = {"README.md": card(self.repo), "schema.json": json.dumps(json_schema(), indent=2) + "\n"}
         self.api.create_commit(
             self.repo,
@@ -141,18 +145,20 @@ def plan(
     repo, api = f"{namespace}/results", hub.client()
     submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
     me, mine = _who(api, repo, dry_run)
-    submission = of_run(run, me, note)
-    revision, is_private = _state(api, repo)
-    if revision is None and namespace not in mine and me != NOBODY:
+    submission = replace(submission, result=submission.result.model_copy(update={"submitter": me}))
+    info = _info(api, repo)
+    if info is None and namespace not in mine and me != NOBODY:
         known = " or ".join(mine)
         raise UserError(
             f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {known})"
         )
-    if revision is not None and private and not is_private:
+    if info is not None and private and not info.private:
         raise UserError(f"{repo} exists and is public; leave out --private, or choose another --namespace")
-    found = Plan(repo, private if revision is None else is_private, revision is None, submission, [], [], [], api=api)
-    _compare(found, revision)
-    if revision is not None and found.new and me != NOBODY:
+    seen = private if info is None else bool(info.private)
+    bare = info is None or (namespace in mine and "README.md" not in {file.rfilename for file in info.siblings or ()})
+    found = Plan(repo, seen, info is None, bare, submission, [], [], [], api=api)
+    _compare(found, None if info is None else info.sha)
+    if info is not None and found.new and me != NOBODY:
         found.pending = _pending(found, me)
     return found
 
@@ -168,14 +174,14 @@ def _who(api: HfApi, repo: str, dry_run: bool) -> tuple[str, list[str]]:
     return told["name"], [told["name"], *(org["name"] for org in told.get("orgs", []))]
 
 
-def _state(api: HfApi, repo: str) -> tuple[str | None, bool]:
-    """(the commit to compare with, whether it is private); None if there is no such repository."""
+def _info(api: HfApi, repo: str) -> DatasetInfo | None:
+    """None if there is no such repository."""
     with asking(repo):
         try:
-            info = api.dataset_info(repo)
+            return api.dataset_info(repo)
         except RepositoryNotFoundError:
-            return None, False
-    return info.sha, bool(info.private)
+            return None
+    return None
 
 
 def _compare(found: Plan, revision: str | None) -> None:

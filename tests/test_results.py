@@ -74,7 +74,9 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
 
 
 def test_public_names(tmp_path):
-    assert public_name("microsoft/resnet-18", "abc") == "microsoft/resnet-18"
+    assert public_name("microsoft/resnet-18", local=False) == "microsoft/resnet-18"
+    assert public_name("demo/resnet", local=True) == "resnet"
+    assert public_name("saliency-bench/pet-xai") == "saliency-bench/pet-xai"
     assert public_name("torchvision:resnet18") == "torchvision:resnet18"
     assert public_name("module:Sequential") == "module:Sequential"
     assert public_name("shapes-xai") == "shapes-xai"

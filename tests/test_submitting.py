@@ -310,6 +310,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
 def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client tries again by itself
     hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
     hub.fault(match, times=100, **order)
     assert words in one_line(capsys, run)
     hub.heal()
@@ -327,6 +328,34 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run,
         sb.submit(run)
     shown = "".join(traceback.format_exception(error.value))
     assert FOUNDER.token not in shown
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "401"), (404, "404"), (429, "wait 9 s"), (500, "500")])
+def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    sb.submit(run)
+    hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
+    with pytest.raises(UserError, match=words) as error:
+        sb.load_results(BOARD)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
+    of_run(run, "founder").write(tmp_path / "saliency-bench" / "results")
+    monkeypatch.chdir(tmp_path)
+    assert len(sb.submit(run).new) == 2
+    assert len(sb.load_results(BOARD).cells) == 2  # here a folder may be meant, as with datasets and models
+
+
+def test_a_board_without_its_card_gets_it(hub, here, run):
+    """As after a submission that was interrupted when the repository was made."""
+    hub.fault("commit/main", status=400)
+    with pytest.raises(UserError, match="400"):
+        sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
+    sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes", "README.md", "schema.json"}
+    assert 'sb.load_results("saliency-bench/results")' in hub.files("datasets", BOARD)["README.md"].decode()
 
 
 def test_no_network(here, run, capsys, monkeypatch, hub):

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, word for word: every command of its blocks in a shell, one after the other, against the local Hub."""
+"""docs/tutorial.md, word for word: its commands in a shell, one after the other, against the local Hub."""
 
 import os
 import re
