@@ -19,5 +19,10 @@ def out(parser: ArgumentParser, default: str | None = None) -> None:
     parser.add_argument("--out", default=default, required=default is None, metavar="DIR", help=about)
 
 
+def namespace(parser: ArgumentParser) -> None:
+    parser.add_argument("--namespace", default="saliency-bench", metavar="NAME",
+                        help="user or organisation on the Hub (default: saliency-bench)")  # fmt: skip
+
+
 def json(parser: ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")

@@ -21,6 +21,9 @@ _HOMES = {
     "run": "running",
     "explain": "explaining",
     "report": "reporting",
+    "template": "templating",
+    "submit": "submitting",
+    "load_results": "board",
 }
 __all__ = [
     "__version__",
@@ -33,14 +36,18 @@ __all__ = [
     "load_dataset",
     "load_explainer",
     "load_metric",
+    "load_results",
     "report",
     "run",
+    "submit",
     "targets",
+    "template",
     "train",
 ]
 
 if TYPE_CHECKING:
     from saliency_bench import targets
+    from saliency_bench.board import load_results
     from saliency_bench.building import build
     from saliency_bench.classifier import load_classifier
     from saliency_bench.data import list_datasets, load_dataset
@@ -49,6 +56,8 @@ if TYPE_CHECKING:
     from saliency_bench.metric import list_metrics, load_metric
     from saliency_bench.reporting import report
     from saliency_bench.running import run
+    from saliency_bench.submitting import submit
+    from saliency_bench.templating import template
     from saliency_bench.training import train
 
 

@@ -11,6 +11,7 @@ hold), these constants
     RULE          how a sample is made, for the card
     PAPER_COUNTS  what the paper counts: {"samples": n, "masks": n, COLUMN: {class name: n}}, as far as it says so
     TAGS          optional: further tags for the card
+    BIASES        optional: known biases, for the card
     EMBEDDED      optional: True if it needs no source and is built when first asked for
 
 and two functions

@@ -179,9 +179,10 @@ def _maps(work: Work, batch: Batch, explainer: Explainer, target: Target) -> tup
             raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
         return None, dict.fromkeys(range(len(batch)), reason), 0
     bad = not_finite(maps)
+    reason = getattr(explainer.function, "not_finite", NOT_FINITE)
     if bad and work.strict:
-        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {NOT_FINITE}")
-    return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, NOT_FINITE), halved
+        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
+    return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
 
 
 def _seeds(work: Work, batch: Batch) -> list[int]:

@@ -1,21 +1,25 @@
 """Loads datasets: built here, from a folder, or from the Hub."""
 
+import json
 import logging
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset, Image
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
 
 from saliency_bench import rooms
+from saliency_bench.annotations import joined
 from saliency_bench.building import REPORT, build, settings_of
 from saliency_bench.caching import cache_folder
+from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
 from saliency_bench.seeds import seed_of
 
@@ -28,30 +32,59 @@ def list_datasets() -> list[str]:
     return rooms.names("hub_builders")
 
 
-def load_dataset(name: str | Path, split: str = "test", **builder_options: Any) -> Dataset:
+def load_dataset(
+    name: str | Path,
+    split: str = "test",
+    *,
+    source: str | Path | None = None,
+    revision: str | None = None,
+    **builder_options: Any,
+) -> Dataset:
     """One split of a dataset.
 
     `name` is a folder (as `saliency-bench build` writes it), a name such as "pet-xai" (the same as
     "saliency-bench/pet-xai"), or any "namespace/name" of the Hub. A dataset that is drawn by the package (shapes-xai)
     is built when it is first asked for and kept in the cache folder; `builder_options` are for these only.
+    source: of a dataset that is published without its images, the folder with your copy of the raw data. The dataset is
+    built from it, once, in the cache folder, and every image compared with the checksum that was published.
+    revision: of a repository of the Hub, a branch, tag or commit (default "main"). What is loaded from the Hub is
+    compared with the fingerprint in its `build_report.json`, once.
     Errors: UserError for an unknown name, split or option, a folder without dataset, a Hub that cannot be reached.
     """
     text = str(name).removeprefix(f"{NAMESPACE}/")
     if text not in list_datasets():
         text = str(name)
-    if folder := _folder(text):
-        _no_options(text, builder_options)
-        return _local(folder, text, split)
-    if "/" in text or "\\" in text:
-        _no_options(text, builder_options)
-        return _remote(text, split)
-    if text not in list_datasets():
-        raise unknown("dataset", text, list_datasets())
-    builder = rooms.load("hub_builders", text)
-    if getattr(builder, "EMBEDDED", False):
-        return _local(embedded(text, builder_options), text, split)
-    _no_options(text, builder_options)
-    return _remote(f"{NAMESPACE}/{text}", split)
+    folder = _folder(text)
+    if source is None and folder is None and "/" not in text and "\\" not in text:
+        if text not in list_datasets():
+            raise unknown("dataset", text, list_datasets())
+        if getattr(rooms.load("hub_builders", text), "EMBEDDED", False) and revision is None:
+            return _local(embedded(text, builder_options), text, split)
+    if builder_options:
+        raise UserError(
+            f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
+        )
+    if folder and revision:
+        raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
+    repo = text if "/" in text or "\\" in text else f"{NAMESPACE}/{text}"
+    if source is not None:
+        return _joined(folder or repo, text, split, Path(source), revision)
+    return _local(folder, text, split) if folder else _remote(repo, split, revision)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _joined(place: Path | str, name: str, split: str, source: Path, revision: str | None) -> Dataset:
+    """The annotations of a folder or repository with the images of the user's own copy of the source."""
+    if isinstance(place, Path):
+        notes, account = _loaded_from(place, split, ANNOTATIONS), _report_of(place)
+    else:
+        notes, account = _had_from(place, split, revision, ANNOTATIONS), _report(place, revision)
+    if split not in account.get("splits", {}):
+        raise UserError(f"{name} has no {REPORT} that speaks of the split {split}; its annotations cannot be joined")
+    return _local(joined(notes, account, split, source), name, split)
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
@@ -116,34 +149,65 @@ def _folder(name: str) -> Path | None:
     return path if name not in list_datasets() or (path / REPORT).is_file() else None
 
 
-def _no_options(name: str, options: dict[str, Any]) -> None:
-    if options:
-        raise UserError(
-            f"{name} is loaded as it was built; {', '.join(sorted(options))} can only be set when building it"
-        )
-
-
 def _local(folder: Path, name: str, split: str) -> Dataset:
+    return _with_images(_loaded_from(folder, split), name)
+
+
+def _loaded_from(folder: Path, split: str, config: str | None = None) -> Dataset:
     try:
         with _quiet():
-            return _with_images(datasets.load_dataset(str(folder.resolve()), split=split), name)
+            return datasets.load_dataset(str(folder.resolve()), config, split=split)
     except (FileNotFoundError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
         raise _mended(
-            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
+            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`", config
         ) from error
 
 
-def _remote(repo: str, split: str) -> Dataset:
+def _remote(repo: str, split: str, revision: str | None) -> Dataset:
+    rows = _with_images(_had_from(repo, split, revision), repo)
+    _check(rows, _report(repo, revision), repo, split)
+    return rows
+
+
+def _had_from(repo: str, split: str, revision: str | None, config: str | None = None) -> Dataset:
     """From the Hub, or from what was loaded from it before if it cannot be reached."""
     reached = _reached(repo)
     try:
         with _offline(not reached):
-            return _with_images(datasets.load_dataset(repo, split=split), repo)
+            return datasets.load_dataset(repo, config, split=split, revision=revision)
     except (ConnectionError, FileNotFoundError) as error:
         trouble = f"the Hub has no usable dataset {repo}" if reached else f"the Hub cannot be reached for {repo}"
         raise UserError(f"{trouble}; {_instead(repo)}") from error
-    except ValueError as error:
-        raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}") from error
+    except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
+        raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}", config) from error
+
+
+def _check(rows: Dataset, account: dict, name: str, split: str) -> None:
+    """Once for each content: whether the rows are those that the report speaks of, if there is one."""
+    part = account.get("splits", {}).get(split)
+    if part is None:
+        return
+    mark = cache_folder() / "checked" / f"{rows._fingerprint}-{part['fingerprint']}"
+    if mark.exists():
+        return
+    if fingerprint(rows) != part["fingerprint"]:
+        raise UserError(
+            f"the split {split} of {name} is not the one its {REPORT} speaks of: a download that went wrong, or a file "
+            f"that was changed; delete what is cached in {datasets.config.HF_CACHE_HOME} and load again"
+        )
+    with suppress(UserError):  # nowhere to note it: check again next time
+        write_text(mark, "")
+
+
+def _report(repo: str, revision: str | None) -> dict:
+    try:
+        return _report_of(Path(hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)).parent)
+    except (HfHubHTTPError, OSError):  # there is none, or it is not in the cache and there is no network
+        return {}
+
+
+def _report_of(folder: Path) -> dict:
+    return json.loads((folder / REPORT).read_text(encoding="utf-8")) if (folder / REPORT).is_file() else {}
 
 
 def _reached(repo: str) -> bool:
@@ -174,15 +238,22 @@ def _instead(repo: str) -> str:
 def _with_images(dataset: Dataset, name: str) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise UserError(f"{name}: name one split, such as split='test'")
+    if "image" not in dataset.features and "image_sha256" in dataset.features:
+        raise UserError(
+            f"{name} is published without its images, which may not be passed on; get the source (its card says where) "
+            f"and give its folder: load_dataset('{name}', source=DIR)"
+        )
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
     return dataset
 
 
-def _mended(error: Exception, otherwise: str) -> UserError:
+def _mended(error: Exception, otherwise: str, config: str | None = None) -> UserError:
     """`datasets` names the splits itself when one is unknown."""
     if isinstance(error, UserError):
         return error
+    if config and f"BuilderConfig '{config}' not found" in str(error):
+        return UserError("this dataset comes with its images; leave out `source`")
     return UserError(_line(error) if "split" in str(error).lower() else f"{otherwise} ({_line(error)})")
 
 

@@ -1,6 +1,7 @@
 """Writes the dataset card (`README.md`) of a built dataset from the template `model_cards/dataset.md.j2`."""
 
 from collections import Counter
+from pathlib import Path
 from types import ModuleType
 
 from datasets import DatasetInfo, Features
@@ -15,17 +16,25 @@ from saliency_bench.errors import UserError
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 
 
-def card(builder: ModuleType, account: dict, features: Features) -> str:
-    """The text of the card; `account` is what `build_report.json` says."""
+FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: where its Parquet files lie}
+CONFIG = "default"  # images and masks
+ANNOTATIONS = "annotations"  # the config without images, for sources that do not allow theirs to be passed on
+
+
+def card(
+    builder: ModuleType, account: dict, features: Features, config: str = CONFIG, images_license: str | None = None
+) -> str:
+    """The text of the card; `account` is what `build_report.json` says.
+
+    images_license: under which the images are published although the source does not allow it by itself
+    """
     left_out = Counter((entry["what"], entry["reason"]) for entry in account["left_out"])
-    template = next(
-        (f / "dataset.md.j2" for f in rooms.folders("model_cards") if (f / "dataset.md.j2").is_file()), None
-    )
-    if template is None:
-        raise UserError("the template model_cards/dataset.md.j2 is missing; install saliency-bench again")
     filled = DatasetCard.from_template(
-        metadata(builder, account, features),
-        template_path=str(template),
+        metadata(builder, account, features, config),
+        template_path=str(template_file("dataset.md.j2")),
+        config=config,
+        images_license=images_license,
+        biases=biases(builder, account),
         title=builder.TITLE,
         about=(builder.__doc__ or "").strip(),
         rule=builder.RULE,
@@ -36,19 +45,54 @@ def card(builder: ModuleType, account: dict, features: Features) -> str:
     return str(filled).rstrip() + "\n"
 
 
-def metadata(builder: ModuleType, account: dict, features: Features) -> DatasetCardData:
+def template_file(name: str) -> Path:
+    found = next((folder / name for folder in rooms.folders("model_cards") if (folder / name).is_file()), None)
+    if found is None:
+        raise UserError(f"the template model_cards/{name} is missing; install saliency-bench again")
+    return found
+
+
+def biases(builder: ModuleType, account: dict) -> list[str]:
+    """What a score may owe to the data: told by the builder, and counted."""
+    said = " ".join(getattr(builder, "BIASES", "").split())
+    counted = [_missing(account), *(_uneven(column, account) for column in _classes(account))]
+    return [line for line in (said, *counted) if line]
+
+
+def _missing(account: dict) -> str | None:
+    counts = account["counts"]
+    without = counts["samples"] - counts["masks"]
+    share = without / counts["samples"]
+    return f"{without} samples ({share:.1%}) have no mask; metrics that need one leave them out." if without else None
+
+
+def _classes(account: dict) -> list[str]:
+    return [column for column, counts in account["counts"].items() if isinstance(counts, dict)]
+
+
+def _uneven(column: str, account: dict) -> str | None:
+    counts = account["counts"][column]
+    low, high = min(counts, key=counts.get), max(counts, key=counts.get)
+    if counts[low] == counts[high]:
+        return None
+    return f"`{column}` is not balanced: from {counts[low]} samples of {low} to {counts[high]} of {high}."
+
+
+def metadata(builder: ModuleType, account: dict, features: Features, config: str = CONFIG) -> DatasetCardData:
     """The YAML at the top of the card: what the Hub and `load_dataset` read."""
     total = account["counts"]["samples"]
     data = DatasetCardData(
-        license=builder.LICENSE,
+        license=account["license"],
         pretty_name=builder.TITLE,
         task_categories=["image-classification"],
         size_categories=[next((name for limit, name in SIZES if total < limit), "n>1M")],
         tags=["saliency", "explainability", "saliency-bench", *getattr(builder, "TAGS", ())],
+        citation=builder.CITATION,
     )
-    files = [{"split": split, "path": f"data/{split}-*"} for split in account["splits"]]
-    MetadataConfigs({"default": {"data_files": files}}).to_dataset_card_data(data)
-    DatasetInfosDict({"default": _info(account, features)}).to_dataset_card_data(data)
+    files = [{"split": split, "path": f"{FOLDERS[config]}/{split}-*"} for split in account["splits"]]
+    MetadataConfigs({config: {"data_files": files}}).to_dataset_card_data(data)
+    infos = DatasetInfosDict({config: _info(account, features)})
+    infos.to_dataset_card_data(data)
     return data
 
 

@@ -78,7 +78,7 @@ def write_examples(work, summary: dict) -> None:
     arrays = {
         "ids": np.array([image_id for image_id, _ in chosen]),
         "kinds": np.array([kind for _, kind in chosen]),
-        "images": np.stack([_eight_bit(batch.images[0]) for batch in batches]),
+        "images": np.stack([eight_bit(batch.images[0]) for batch in batches]),
         "masks": np.stack([batch.masks[0].numpy() for batch in batches]),
     }
     for cell in summary["cells"]:
@@ -100,7 +100,7 @@ def _thumbnail(work, parts: str, position: int) -> np.ndarray | None:
         return None
 
 
-def _eight_bit(image: torch.Tensor) -> np.ndarray:
+def eight_bit(image: torch.Tensor) -> np.ndarray:
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 

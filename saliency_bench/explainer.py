@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import blake2b
 
 import numpy as np
@@ -79,7 +80,9 @@ class Explainer:
 
     def __str__(self) -> str:
         known = options.defaults(self.function)
-        differing = [f"{key}={value}" for key, value in self.options if value != known.get(key)]
+        # An own function may have arrays as defaults, whose comparison is no truth value.
+        chosen = [(key, value) for key, value in self.options if value is not known.get(key)]
+        differing = [f"{key}={value}" for key, value in chosen if value != known.get(key)]
         return self.name + (":" + ",".join(differing) if differing else "")
 
     @property
@@ -123,23 +126,26 @@ def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:
         return load_explainer(thing)
     if not callable(thing):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {thing!r}")
-    name = getattr(thing, "__name__", type(thing).__name__)
+    inner = thing.func if isinstance(thing, partial) else thing
+    name = getattr(inner, "__name__", type(inner).__name__)
     own = tuple(sorted((key, value) for key, value in options.defaults(thing).items() if value is not inspect._empty))
     return Explainer(name, thing, own, _code_hash(thing))
 
 
 def _code_hash(thing: Callable) -> str:
-    """Of a function's source and what it closes over, or of an object's class and attributes.
+    """Of a function's source and what it closes over, or of an object's class and attributes; and what is bound to it.
 
     What cannot be hashed (typed at a prompt, holding something that cannot be pickled) gets a hash of its own each
     time, so that nothing computed by other code is ever taken for its result.
     """
+    bound = (thing.args, thing.keywords) if isinstance(thing, partial) else ()
+    thing = thing.func if isinstance(thing, partial) else thing
     try:
         cells = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
         is_function = inspect.isfunction(thing)
         source = inspect.getsource(thing if is_function else type(thing))
         held = cells if is_function else vars(thing)
-        content = source.encode() + pickle.dumps(held)
+        content = source.encode() + pickle.dumps(held) + (pickle.dumps(bound) if bound else b"")
     except (OSError, TypeError, AttributeError, ValueError, pickle.PicklingError):
         content = secrets.token_bytes()
     return blake2b(content, digest_size=8).hexdigest()

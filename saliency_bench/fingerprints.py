@@ -18,7 +18,7 @@ class Fingerprint:
 
     def add(self, image_id: object, label: object, image: bytes | None, mask: bytes | None) -> None:
         """Each part is preceded by its length (null: -1), so that no two rows can run into each other."""
-        for part in (_text(image_id), _text(label), _picture(image), _picture(mask)):
+        for part in (_text(image_id), _text(label), picture_content(image), picture_content(mask)):
             self.hash.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
             self.hash.update(part or b"")
 
@@ -30,7 +30,8 @@ def _text(value: object) -> bytes | None:
     return None if value is None else str(value).encode()
 
 
-def _picture(data: bytes | None) -> bytes | None:
+def picture_content(data: bytes | None) -> bytes | None:
+    """What of an encoded picture is hashed: mode, size and pixels of a PNG, all bytes of anything else."""
     if data is None or not data.startswith(PNG):
         return data
     try:

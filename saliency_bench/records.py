@@ -14,8 +14,10 @@ from saliency_bench.files import write_with
 FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
 FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
 UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
+NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
-EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED)
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
+OWN_MAPS = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
 
 SCHEMA = pa.schema(
     [

@@ -17,6 +17,7 @@ from saliency_bench.examples import is_baseline
 from saliency_bench.summary import FORMAT
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance"}
+SCORES = ["cell_id", "image_id", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 
 
@@ -120,12 +121,13 @@ def read_run(folder: Path) -> RunData:
     """Errors: UserError naming a folder that holds no finished run, or the file in it that cannot be read."""
     summary = _summary(folder)
     try:
-        ids, values, scored = _values(folder / "records.parquet")
+        scores = _table(folder / "records.parquet", SCORES, coded=SCORES[:2])
         examples = _examples(folder / "examples.npz")
         samples = _samples(folder, list(examples.get("ids", [])))
         timings = _json(folder / "timings.json") if (folder / "timings.json").exists() else {}
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; start its run again, it goes on") from error
+    ids, values, scored = read_values(scores)
     for cell in summary["cells"]:
         found = scored.get(cell["cell_id"], 0)
         if found != cell["n"] or cell["cell_id"] not in values:
@@ -172,9 +174,8 @@ def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa
         raise _damaged(path, error) from error
 
 
-def _values(path: Path) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
-    """(image ids, {cell: a score per image id}, {cell: how many scores there are})."""
-    table = _table(path, ["cell_id", "image_id", "value"], coded=["cell_id", "image_id"])
+def read_values(table: pa.Table) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
+    """Of records: (image ids, {cell: a score per image id}, {cell: how many scores there are})."""
     cells, cell = _coded(table["cell_id"])
     ids, image = _coded(table["image_id"])
     matrix = np.full((len(cells), len(ids)), np.nan)
@@ -189,6 +190,7 @@ def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
     if len(column) == 0:
         return [], np.empty(0, int)
     array = column.combine_chunks()
+    array = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
     return array.dictionary.to_pylist(), array.indices.to_numpy()
 
 

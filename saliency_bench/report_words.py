@@ -8,6 +8,7 @@ from saliency_bench import rooms
 from saliency_bench.comparing import Pair
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
+from saliency_bench.records import OWN_MAPS
 from saliency_bench.report_data import Column, Row, RunData
 
 NONE = "–"
@@ -306,6 +307,8 @@ def explainer_notes(run: RunData) -> list[dict]:
 
 
 def _explainer_about(cell: dict, known: dict[str, Path]) -> str:
+    if str(cell["explainer_version"]).startswith(OWN_MAPS):
+        return "Maps that were made elsewhere and handed in."
     if isinstance(cell["explainer_version"], str):
         return "A Python function that was handed to this run."
     if cell["explainer"] not in known:

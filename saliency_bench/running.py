@@ -22,6 +22,7 @@ from pathlib import Path
 import datasets
 from filelock import FileLock, Timeout
 
+from saliency_bench import records
 from saliency_bench.chunks import ahead, explain, is_predicted, missing, predict
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
@@ -201,8 +202,9 @@ def _command(
     if not isinstance(model, str | Path) or isinstance(label_map, dict) or isinstance(groups, dict):
         return "saliency_bench.run (a model, label map or groups given as a Python object)"
     explainers = list(dict.fromkeys(str(cell.explainer) for cell in cells))
-    if own := [str(cell.explainer) for cell in cells if isinstance(cell.explainer.version, str)]:
-        return f"saliency_bench.run ({own[0]} is a Python function)"
+    if own := [cell.explainer for cell in cells if isinstance(cell.explainer.version, str)]:
+        kind = "maps made elsewhere" if str(own[0].version).startswith(records.OWN_MAPS) else "a Python function"
+        return f"saliency_bench.run ({own[0]} is {kind})"
     words = ["saliency-bench", "run", "--dataset", str(dataset), "--model", str(model), "--explainers", *explainers,
              "--metrics", *dict.fromkeys(str(cell.metric) for cell in cells), "--split", split,
              "--target", target]  # fmt: skip

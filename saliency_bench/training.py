@@ -95,7 +95,8 @@ def train(
 
     classifier.model.load_state_dict(best)
     accuracy = accuracy_of(classifier, splits["test"], batch_size)
-    save(out, network, processor, {"settings": settings, "test_accuracy": accuracy, "epochs": log})
+    start = model if isinstance(model, str) else None
+    save(out, network, processor, {"model": start, "settings": settings, "test_accuracy": accuracy, "epochs": log})
     state_file.unlink(missing_ok=True)
     return out
 

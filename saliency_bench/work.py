@@ -1,5 +1,6 @@
 """What a run works on, and its cells: one explainer scored by one metric, each with an identity of its own."""
 
+import json
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,7 +9,7 @@ from pathlib import Path
 import datasets
 import torch
 
-from saliency_bench import records
+from saliency_bench import options, records
 from saliency_bench.classifier import Classifier, SampleError, load_classifier
 from saliency_bench.data import class_names, fingerprint, load_dataset
 from saliency_bench.errors import UserError
@@ -33,12 +34,12 @@ class Cell:
             "cell_id": self.id,
             "parts": records.identity(self.explainer.identity),
             "explainer": self.explainer.name,
-            "explainer_options": dict(self.explainer.options),
+            "explainer_options": json.loads(options.text(self.explainer.options)),
             "explainer_text": str(self.explainer),
             "explainer_version": self.explainer.version,
             "baseline": self.explainer.baseline,
             "metric": self.metric.name,
-            "metric_options": dict(self.metric.options),
+            "metric_options": json.loads(options.text(self.metric.options)),
             "metric_text": str(self.metric),
             "metric_version": self.metric.version,
             "higher_is_better": self.metric.higher_is_better,

@@ -1,5 +1,8 @@
 """Nothing a test does touches the caches of the person who runs it."""
 
+import sys
+from pathlib import Path
+
 import datasets
 import hypothesis
 import pytest
@@ -9,6 +12,9 @@ from torchvision.models import VisionTransformer
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 from saliency_bench import build, rooms
+
+sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
+from local_hub.fixtures import hub, shared_hub  # noqa: F401
 
 # The same examples in every run: a failure is a change, never a throw of dice.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)

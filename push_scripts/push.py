@@ -1,0 +1,110 @@
+"""Publish a dataset, a metric, a model or results on the Hub; sends what differs, goes on where it was interrupted.
+
+example:
+  saliency-bench push dataset pet-xai --dry-run
+  saliency-bench push metric saliency_miou --namespace YOUR-NAME
+  saliency-bench push model models/resnet-18-pet-xai --results runs/pet --license apache-2.0
+  saliency-bench push results runs/pet
+
+Log in with `hf auth login`, or set HF_TOKEN. What will be sent is shown first; pushing again changes nothing unless
+files have changed. A dataset whose source does not allow its images to be published becomes its annotations.
+Results are proposed as a pull request on NAMESPACE/results, as `saliency-bench submit` does.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts import _results, _shared
+
+# Options that are for one kind only: {kind: {attribute: flag}}
+OWN = {
+    "dataset": {"with_images": "--with-images"},
+    "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
+    "results": {"note": "--note"},
+}
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
+    parser.add_argument(
+        "thing", metavar="FOLDER|NAME", help="folder of a built dataset, a model or a run, name of a metric"
+    )
+    _shared.namespace(parser)
+    parser.add_argument("--name", help="of the repository (default: that of the dataset, metric or folder)")
+    parser.add_argument("--private", action="store_true", help="make the repository a private one, if it is new")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
+    parser.add_argument(
+        "--with-images", metavar="LICENCE",
+        help="dataset: publish images that their source does not allow to be passed on, under this licence",
+    )  # fmt: skip
+    parser.add_argument("--license", metavar="LICENCE", help="model: of the weights, such as apache-2.0")
+    parser.add_argument("--results", metavar="RUN", help="model: folder of a run on it, for the card's tables")
+    parser.add_argument(
+        "--eval-results", action="store_true", help="model: add .eval_results/*.yaml for the dataset's page"
+    )
+    parser.add_argument("--note", default="", help="results: a few words for the readers of the board")
+    _shared.json(parser)
+
+
+def main(args: Namespace) -> None:
+    for kind, own in OWN.items():
+        given = [flag for attribute, flag in own.items() if getattr(args, attribute)]
+        if given and kind != args.kind:
+            raise UserError(f"{given[0]} is for `push {kind}`, not for `push {args.kind}`")
+    KINDS[args.kind](args)
+
+
+def dataset(args: Namespace) -> None:
+    from saliency_bench.dataset_publishing import dataset_publication
+
+    with TemporaryDirectory(prefix="saliency-bench-") as workspace:
+        _publish(args, dataset_publication(args.thing, args.namespace, Path(workspace), args.name, args.with_images))
+
+
+def metric(args: Namespace) -> None:
+    from saliency_bench.metric_publishing import metric_publication
+
+    if args.name:
+        raise UserError("a metric's repository has the metric's name; leave out --name")
+    _publish(args, metric_publication(args.thing, args.namespace))
+
+
+def model(args: Namespace) -> None:
+    from saliency_bench.model_publishing import model_publication
+
+    _publish(
+        args,
+        model_publication(args.thing, args.namespace, args.name, args.license, args.results, args.eval_results),
+    )
+
+
+def results(args: Namespace) -> None:
+    from saliency_bench.submitting import scored
+
+    if args.name:
+        raise UserError("results go to NAMESPACE/results; leave out --name, and give --namespace")
+    _results.propose(args, scored(args.thing))
+
+
+KINDS: dict[str, Callable[[Namespace], None]] = {
+    "dataset": dataset,
+    "metric": metric,
+    "model": model,
+    "results": results,
+}
+
+
+def _publish(args: Namespace, publication) -> None:
+    from huggingface_hub.utils import disable_progress_bars
+
+    from saliency_bench.publishing import publish
+
+    if args.json:
+        disable_progress_bars()
+    say = (lambda line: None) if args.json else (lambda line: print(line, flush=True))
+    done = publish(publication, private=args.private, dry_run=args.dry_run, say=say)
+    print(json.dumps(done.as_dict(), indent=2) if args.json else done)

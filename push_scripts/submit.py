@@ -1,0 +1,40 @@
+"""Propose a run, or maps made by a method of one's own, to the board: a pull request on NAMESPACE/results.
+
+example:
+  saliency-bench submit runs/first --dry-run
+  saliency-bench submit runs/first --note "seed 0, on a laptop"
+  saliency-bench submit mine --name my-method --metrics saliency_miou saliency_pointing_game
+
+A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. What
+the board has already with the same values is not sent; values that contradict it are shown, and stand beside it.
+--dry-run shows what would be sent and needs no login.
+"""
+
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _results, _shared
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, a filled-in template, or maps")
+    _shared.namespace(parser)
+    parser.add_argument("--note", default="", help="a few words for the readers of the board")
+    parser.add_argument("--private", action="store_true", help="make the repository a private one, if it is new")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
+    maps = parser.add_argument_group("for maps")
+    maps.add_argument("--name", help="what your method is called")
+    maps.add_argument("--template", metavar="DIR", help="for a folder of .npy files or a Parquet file elsewhere")
+    maps.add_argument("--metrics", nargs="+", metavar="NAME", help="default: all that need one map per image")
+    maps.add_argument("--partial", action="store_true", help="leave out images without a map, instead of stopping")
+    maps.add_argument("--out", metavar="DIR", help="folder of the run that scores them (default: beside the maps)")
+    maps.add_argument("--batch-size", type=int, metavar="N", help="default: 16")
+    maps.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    _shared.json(parser)
+
+
+def main(args: Namespace) -> None:
+    from saliency_bench.submitting import scored
+
+    options = ("template", "metrics", "partial", "out", "batch_size", "device")
+    given = {option: value for option in options if (value := getattr(args, option))}
+    _results.propose(args, scored(args.what, args.name, progress=not args.json, **given))

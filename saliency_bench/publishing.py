@@ -1,0 +1,259 @@
+"""Puts files on the Hub: says first what it will do, sends only what differs, goes on where it was interrupted."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile, get_token
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils.sha import git_hash
+
+from saliency_bench import hub
+from saliency_bench.errors import UserError
+from saliency_bench.shards import sha256_of
+
+PAUSES = (2, 8)  # seconds before trying again what may pass; huggingface_hub itself tries each file several times
+LONGEST_WAIT = 300  # seconds that the Hub may ask us to wait
+SDK = "gradio"  # of Spaces
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a repository is to hold. `files`: {path there: a file here, or its content}.
+
+    owned: patterns of paths that are ours; such a file that is no longer in `files` is removed there.
+    """
+
+    kind: str  # "dataset", "model" or "space"
+    repo: str
+    files: dict[str, Path | bytes]
+    license: str | None
+    owned: Sequence[str] = ()
+
+    @property
+    def place(self) -> str:
+        return self.repo if self.kind == "model" else f"{self.kind}s/{self.repo}"
+
+    def bytes(self, path: str) -> int:
+        content = self.files[path]
+        return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What publishing would do. `changes`: {path: "new", "changed", "removed" or "unchanged"}.
+
+    `head` is the commit that was compared with; None if the repository does not exist, or was not looked at.
+    """
+
+    publication: Publication
+    private: bool
+    exists: bool
+    changes: dict[str, str]
+    head: str | None = None
+    compared: bool = True
+
+    @property
+    def operations(self) -> list[CommitOperationAdd | CommitOperationDelete]:
+        files = self.publication.files
+        return [
+            CommitOperationDelete(path)
+            if change == "removed"
+            else CommitOperationAdd(path, content if isinstance(content := files[path], bytes) else str(content))
+            for path, change in self.changes.items()
+            if change != "unchanged"
+        ]
+
+    def lines(self) -> list[str]:
+        """For a person to read before anything is sent."""
+        what, sizes = self.publication, {path: self.publication.bytes(path) for path in self.publication.files}
+        differ = [path for path, change in self.changes.items() if change != "unchanged"]
+        state = "exists" if self.exists else "new" if self.compared else "not compared with the Hub"
+        visibility = "private" if self.private else "public"
+        upload = sum(sizes.get(path, 0) for path in differ)
+        marks = {"new": "+", "changed": "~", "removed": "-"}
+        return [
+            f"{what.kind} {what.repo} ({state}, {visibility}), licence: {what.license or 'not stated'}",
+            f"  {len(sizes)} files, {size(sum(sizes.values()))}; to send: {len(differ)}, {size(upload)}",
+            *(f"    {marks[self.changes[path]]} {path}  {size(sizes.get(path, 0))}" for path in differ),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        what = self.publication
+        sizes = {path: what.bytes(path) for path in what.files}
+        return {
+            "kind": what.kind,
+            "repo": what.repo,
+            "exists": self.exists,
+            "compared": self.compared,
+            "private": self.private,
+            "license": what.license,
+            "bytes": sum(sizes.values()),
+            "files": [
+                {"path": path, "bytes": sizes.get(path, 0), "change": change} for path, change in self.changes.items()
+            ],
+        }
+
+
+@dataclass(frozen=True)
+class Published:
+    """`commit` is where the repository stands; None after a dry run. `changed`: whether anything was sent."""
+
+    plan: Plan
+    url: str
+    commit: str | None
+    changed: bool
+    dry_run: bool
+
+    def __str__(self) -> str:
+        if self.dry_run:
+            return "dry run: nothing was sent"
+        return f"{'published' if self.changed else 'nothing changed'}: {self.url} (commit {self.commit})"
+
+    def as_dict(self) -> dict[str, Any]:
+        return self.plan.as_dict() | {
+            "url": self.url,
+            "commit": self.commit,
+            "changed": self.changed,
+            "dry_run": self.dry_run,
+        }
+
+
+def publish(
+    publication: Publication,
+    *,
+    private: bool = False,
+    dry_run: bool = False,
+    api: HfApi | None = None,
+    say: Callable[[str], object] = lambda line: None,
+) -> Published:
+    """Make the repository hold the files of `publication`; equal files are not sent, and if all are equal nothing is.
+
+    say: gets the plan, line by line, before anything is sent. private: for a repository that is made now. What broke
+    half-way, here or at the last call, goes on: files that arrived are not sent again, and the commit is made once.
+    Errors: UserError, for what the Hub refuses, a connection that stays broken, and `private` where it is public.
+    """
+    api = api or hub.client()
+    _check(publication, api, dry_run)
+    url, begun = f"{api.endpoint}/{publication.place}", False
+    tell = _once_each(say)
+    for pause in (*PAUSES, None):
+        try:
+            plan = _compared_if_possible(publication, private, api) if dry_run else compare(publication, private, api)
+            for line in plan.lines():
+                tell(line)
+            if dry_run:
+                return Published(plan, url, None, False, True)
+            if not plan.operations:
+                return Published(plan, url, plan.head, begun, False)
+            begun = True
+            return Published(plan, url, _send(plan, api), True, False)
+        except UserError:
+            raise
+        except Exception as error:
+            wait = hub.retry_after(error) or pause
+            if pause is None or wait is None or wait > LONGEST_WAIT or not hub.may_pass(error):
+                raise hub.in_one_line(error, publication.repo) from error
+            say(f"{hub.reason(error, publication.repo)}; trying again in {wait} s")
+            time.sleep(wait)
+    raise AssertionError("the last try returns or raises")
+
+
+def compare(publication: Publication, private: bool, api: HfApi) -> Plan:
+    """The plan, after a look at what is there."""
+    try:
+        info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
+    except RepositoryNotFoundError as error:
+        if hub.status_of(error) == 401 and _token(api):  # with a token, a repository that is not there is a 404
+            raise
+        return Plan(publication, private, False, dict.fromkeys(sorted(publication.files), "new"))
+    if private and not info.private:
+        raise UserError(
+            f"{publication.repo} exists and is public; make it private in its settings first, or leave out --private"
+        )
+    listed = api.list_repo_tree(publication.repo, repo_type=publication.kind, revision=info.sha, recursive=True)
+    there = {file.path: file for file in listed if isinstance(file, RepoFile)}
+    gone = [p for p in there if p not in publication.files and any(fnmatch(p, own) for own in publication.owned)]
+    changes = {path: _change(content, there.get(path)) for path, content in sorted(publication.files.items())}
+    return Plan(publication, info.private, True, changes | dict.fromkeys(sorted(gone), "removed"), info.sha)
+
+
+def size(count: int) -> str:
+    """Bytes for a person: 512 B, 1.2 kB, 3.4 MB."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def _send(plan: Plan, api: HfApi) -> str:
+    """One commit on top of what was compared; its id."""
+    what = plan.publication
+    head = plan.head
+    if head is None:
+        sdk = SDK if what.kind == "space" else None
+        api.create_repo(what.repo, repo_type=what.kind, private=plan.private, exist_ok=True, space_sdk=sdk)
+        head = api.repo_info(what.repo, repo_type=what.kind).sha
+    done = api.create_commit(
+        what.repo,
+        plan.operations,
+        commit_message=f"saliency-bench push {what.kind}",
+        repo_type=what.kind,
+        parent_commit=head,
+    )
+    return done.oid
+
+
+def _compared_if_possible(publication: Publication, private: bool, api: HfApi) -> Plan:
+    """A dry run is of use without network as well."""
+    try:
+        return compare(publication, private, api)
+    except Exception as error:
+        if not hub.unreached(error):
+            raise
+        changes = dict.fromkeys(sorted(publication.files), "new")
+        return Plan(publication, private, False, changes, compared=False)
+
+
+def _change(content: Path | bytes, there: RepoFile | None) -> str:
+    if there is None:
+        return "new"
+    if (len(content) if isinstance(content, bytes) else content.stat().st_size) != there.size:
+        return "changed"
+    if there.lfs is not None:
+        here = sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(content)
+        return "unchanged" if here == there.lfs.sha256 else "changed"
+    here = git_hash(content if isinstance(content, bytes) else content.read_bytes())
+    return "unchanged" if here == there.blob_id else "changed"
+
+
+def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
+    try:
+        validate_repo_id(publication.repo)
+    except ValueError as error:
+        raise UserError(f"'{publication.repo}' cannot be a name on the Hub: {error}") from error
+    if not dry_run and _token(api) is None:
+        raise UserError("not logged in: log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither")
+
+
+def _token(api: HfApi) -> str | None:
+    if api.token is False:
+        return None
+    return api.token if isinstance(api.token, str) else get_token()
+
+
+def _once_each(say: Callable[[str], object]) -> Callable[[str], None]:
+    """A second try does not repeat what the first one said."""
+    said: list[str] = []
+
+    def once(line: str) -> None:
+        if line not in said:
+            said.append(line)
+            say(line)
+
+    return once

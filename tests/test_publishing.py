@@ -1,0 +1,519 @@
+"""Datasets, metrics and models on a Hub: pushed as planned, loaded by unmodified clients, refused in one line."""
+
+import json
+import logging
+import re
+import shutil
+from hashlib import sha256
+
+import datasets
+import numpy as np
+import pytest
+import yaml
+from huggingface_hub import DatasetCard, HfApi
+from local_hub import FOUNDER, READER, VISITOR, User
+from PIL import Image
+from transformers import ResNetConfig
+
+import saliency_bench as sb
+from saliency_bench import cli, publishing
+from saliency_bench.building import REPORT
+from saliency_bench.data import fingerprint
+from saliency_bench.dataset_publishing import dataset_publication
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import pet_xai
+from saliency_bench.metric_publishing import metric_publication
+from saliency_bench.model_publishing import model_publication
+from saliency_bench.publishing import Publication, publish
+
+TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """No xet, which the local Hub does not speak, and no pauses of ours."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    monkeypatch.setattr(publishing, "PAUSES", (0, 0))
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory):
+    """Pets: 60 pictures of six breeds, one of them a GIF and one a PNG with alpha, which become PNG without loss."""
+    root, dice = tmp_path_factory.mktemp("source") / "pets", np.random.default_rng(0)
+    for part in ("images", "annotations/trimaps"):
+        (root / part).mkdir(parents=True)
+    breeds = {"Abyssinian": 1, "beagle": 5, "Bengal": 6, "boxer": 9, "pug": 26, "Siamese": 33}
+    rows = []
+    for index in range(60):
+        breed = list(breeds)[index % 6]
+        name = f"{breed}_{index}"
+        picture = Image.fromarray(dice.integers(0, 256, (3, 4, 3), dtype=np.uint8)).resize((32, 24))
+        kind = {7: "GIF", 9: "PNG"}.get(index, "JPEG")
+        picture.convert({"GIF": "P", "PNG": "RGBA"}.get(kind, "RGB")).save(root / f"images/{name}.jpg", kind)
+        trimap = np.full((24, 32), 2, np.uint8)
+        trimap[4:14, 8 : 20 + index % 7] = 1
+        Image.fromarray(trimap).save(root / f"annotations/trimaps/{name}.png")
+        rows.append(f"{name} {breeds[breed]} 1 1")
+    (root / "annotations/list.txt").write_text("\n".join(rows))
+    return root
+
+
+@pytest.fixture(scope="session")
+def pets(source, tmp_path_factory):
+    return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "pets", source, progress=False)
+
+
+@pytest.fixture(scope="session")
+def closed(source, tmp_path_factory):
+    """The same pets, as of a source that does not allow its images to be passed on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pet_xai, "REDISTRIBUTE", False)
+        return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "closed", source, progress=False)
+
+
+@pytest.fixture(scope="session")
+def model(pets, tmp_path_factory):
+    """A checkpoint as `saliency-bench train` writes it."""
+    out = tmp_path_factory.mktemp("models") / "resnet-18-pet-xai"
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
+    return sb.train(dataset=str(pets), model=config, out=out, epochs=1, size=32, progress=False)
+
+
+@pytest.fixture
+def workspace(tmp_path):
+    (tmp_path / "workspace").mkdir()
+    return tmp_path / "workspace"
+
+
+def readme_of(hub, kind, repo):
+    return hub.files(kind, repo)["README.md"].decode()
+
+
+def small(**files):
+    return Publication("dataset", "saliency-bench/small", {path: text.encode() for path, text in files.items()}, "mit")
+
+
+# What is sent
+
+
+def test_a_dataset_goes_out_as_planned_and_a_second_time_nothing_does(hub, pets, workspace):
+    said: list[str] = []
+    publication = dataset_publication(pets, "saliency-bench", workspace)
+    dry = publish(publication, api=hub.api(), dry_run=True, say=said.append)
+    assert (dry.commit, hub.store.repos) == (None, {})
+    assert said[0] == "dataset saliency-bench/pet-xai (new, public), licence: cc-by-sa-4.0"
+    assert re.fullmatch(r"  7 files, [\d.]+ kB; to send: 7, [\d.]+ kB", said[1])
+    done = publish(publication, api=hub.api())
+    assert done.changed
+    assert done.commit == hub.api().dataset_info("saliency-bench/pet-xai").sha
+    there = hub.files("datasets", "saliency-bench/pet-xai")
+    for path in pets.rglob("*.parquet"):
+        assert there[path.relative_to(pets).as_posix()] == path.read_bytes()
+    asked = len(hub.asked)
+    again = publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api(VISITOR))
+    assert (again.changed, again.commit) == (False, done.commit)
+    assert str(again).startswith("nothing changed: http://127.0.0.1")
+    assert {each.method for each in hub.asked[asked:]} == {"GET"}
+
+
+def test_only_what_differs_is_sent_and_what_is_ours_and_gone_is_removed(hub):
+    owned = Publication("dataset", "saliency-bench/x", {"a.txt": b"a", "data/1.parquet": b"1" * 99}, None, ("data/*",))
+    publish(owned, api=hub.api())
+    hub.api().upload_file(
+        path_or_fileobj=b"mine", path_in_repo="hand.txt", repo_id="saliency-bench/x", repo_type="dataset"
+    )
+    asked = len(hub.asked)
+    less = Publication("dataset", "saliency-bench/x", {"a.txt": b"a", "b.txt": b"b"}, None, ("data/*",))
+    plan = publish(less, api=hub.api()).plan
+    assert plan.changes == {"a.txt": "unchanged", "b.txt": "new", "data/1.parquet": "removed"}
+    assert set(hub.files("datasets", "saliency-bench/x")) == {".gitattributes", "a.txt", "b.txt", "hand.txt"}
+    assert not [each for each in hub.asked[asked:] if each.method == "PUT"]
+
+
+def test_private(hub):
+    publish(small(a="1"), private=True, api=hub.api())
+    assert hub.repo("datasets", "saliency-bench/small").private
+    publish(small(a="2"), api=hub.api())  # stays so
+    assert hub.repo("datasets", "saliency-bench/small").private
+    hub.api().update_repo_settings("saliency-bench/small", private=False, repo_type="dataset")
+    with pytest.raises(UserError, match="exists and is public; make it private in its settings first"):
+        publish(small(a="3"), private=True, api=hub.api())
+    assert hub.files("datasets", "saliency-bench/small")["a"] == b"2"
+
+
+def test_the_dataset_card(hub, pets, workspace):
+    publish(dataset_publication(pets, "visitor", workspace), api=hub.api(VISITOR))
+    text = readme_of(hub, "datasets", "visitor/pet-xai")
+    card = DatasetCard(text).data
+    assert (card["license"], card["size_categories"], card["task_categories"]) == (
+        "cc-by-sa-4.0", ["n<1K"], ["image-classification"]
+    )  # fmt: skip
+    assert "parkhi2012cats" in card["citation"]
+    assert {split["name"]: split["num_examples"] for split in card["dataset_info"]["splits"]}
+    assert card["configs"][0]["config_name"] == "default"
+    for part in ("## Source and licence", "## How a sample is made", "## Samples", "## Splits", "## Known biases",
+                 "Shares of each `label` in percent", "## How to cite", 'load_dataset("visitor/pet-xai"'):  # fmt: skip
+        assert part in text
+    masks = [np.asarray(row["mask"]) > 0 for row in sb.load_dataset(pets)]
+    area, centre = np.mean([mask.mean() for mask in masks]), np.mean([mask[12, 16] for mask in masks])
+    assert f"the mask covers {area:.0%} of the image on average" in text
+    assert f"lies in it in {centre:.0%} of the samples" in text
+    files = hub.files("datasets", "visitor/pet-xai")
+    assert yaml.safe_load(files["eval.yaml"])["tasks"] == [{"id": "accuracy", "config": "default", "split": "test"}]
+    (workspace / "samples.png").write_bytes(files["assets/samples.png"])
+    sheet = np.asarray(Image.open(workspace / "samples.png"))
+    rows = len(sb.load_dataset(pets)) > 3
+    assert sheet.shape == ((2 if rows else 1) * 264 - 8, 784, 3)
+    assert len(re.findall(r"\w+ \(\w+_\d+\)", text.split("Masks in red: ")[1].split("\n")[0])) >= 3
+
+
+def test_a_metric_stands_alone_as_a_space(hub):
+    done = publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR))
+    files = hub.files("spaces", "visitor/saliency_miou")
+    assert {"app.py", "requirements.txt", "README.md", "saliency_miou.py", "score.py", "maps.py"} < set(files)
+    assert not [path for path, text in files.items() if path.endswith(".py") and b"from saliency_bench" in text]
+    card = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
+    assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "apache-2.0")
+    assert b'evaluate.load("visitor/saliency_miou")' in files["README.md"]
+    assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
+    assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
+    assert done.plan.publication.license == "apache-2.0"
+    with pytest.raises(UserError, match="did you mean saliency_miou"):
+        metric_publication("saliency_mio", "visitor")
+
+
+def test_a_model_with_its_results(hub, model, pets, tmp_path):
+    run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
+                 out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
+    publication = model_publication(model, "saliency-bench", license="mit", results=tmp_path / "run", eval_results=True)
+    publish(publication, api=hub.api())
+    files = hub.files("models", "saliency-bench/resnet-18-pet-xai")
+    assert set(files) == {
+        ".gitattributes", ".eval_results/saliency-bench.yaml", "README.md", "config.json", "model.safetensors",
+        "preprocessor_config.json", "training_log.json",
+    }  # fmt: skip
+    text, log = files["README.md"].decode(), json.loads(files["training_log.json"])
+    card = yaml.safe_load(text.split("---\n")[1])
+    assert card["datasets"] == ["saliency-bench/pet-xai"]
+    found = {(m["type"], m.get("args", {}).get("explainer")): m["value"]
+             for part in card["model-index"][0]["results"] for m in part["metrics"]}  # fmt: skip
+    assert found[("accuracy", None)] == log["test_accuracy"]
+    for cell in run.summary["cells"]:
+        assert found[("saliency_miou", cell["explainer_text"])] == cell["value"]
+    assert "gradcam" in text
+    assert str(tmp_path.parent) not in "".join(content.decode("utf-8", "replace") for content in files.values())
+    entry = yaml.safe_load(files[".eval_results/saliency-bench.yaml"])
+    assert entry[0]["dataset"] == {"id": "saliency-bench/pet-xai", "task_id": "accuracy"}
+    assert entry[0]["value"] == log["test_accuracy"]
+    assert not publish(publication, api=hub.api()).changed
+
+
+# What is refused
+
+
+def test_things_that_are_no_such_thing(pets, closed, model, workspace, tmp_path):
+    changed = tmp_path / "changed"
+    shutil.copytree(pets, changed)
+    (changed / "data/test-00000-of-00001.parquet").write_bytes(b"x")
+    shutil.copytree(model, tmp_path / "other")
+    (tmp_path / "other" / "model.safetensors").unlink()
+    mistakes = [
+        (lambda: dataset_publication(tmp_path, "x", workspace), "is no dataset built by"),
+        (lambda: dataset_publication(changed, "x", workspace), "test-00000.* is not the file that build_report.json"),
+        (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "licence as the Hub spells it"),
+        (lambda: model_publication(pets, "x"), "no weights as safetensors"),
+        (lambda: model_publication(tmp_path / "other", "x"), "no weights as safetensors"),
+        (lambda: model_publication(model, "x", results=pets), "not the folder of a finished run"),
+        (lambda: publish(Publication("dataset", "a/b/c", {}, None)), "cannot be a name on the Hub"),
+    ]
+    for call, message in mistakes:
+        with pytest.raises(UserError, match=message) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_errors_of_the_hub_in_one_line(hub):
+    def refused(match, api=None, **fault):
+        hub.heal()
+        if fault:
+            hub.fault("POST .*/commit/", times=9, **fault)
+        with pytest.raises(UserError, match=match) as error:
+            publish(small(a=str(fault)), api=api or hub.api())
+        assert "\n" not in str(error.value)
+        assert not any(token in str(error.value) for token in TOKENS)
+
+    stranger = User("stranger", "hf_nobodyknowsme")
+    refused("401.*hf auth login.*HF_TOKEN", api=hub.api(stranger))
+    refused("saliency-bench/small.*403.*--namespace", api=hub.api(VISITOR))
+    refused("403.*--namespace", api=hub.api(READER))
+    refused(r"404.*check the name", status=404)
+    refused(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
+    refused(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
+    refused(r"answers 500 for saliency-bench/small \(fault to order\); nothing is lost", status=500)
+    refused("connection broke; nothing is lost", drop_after=10)
+    assert hub.files("datasets", "saliency-bench/small").keys() == {".gitattributes"}
+    gone = HfApi(endpoint="http://127.0.0.1:9", token="hf_x")
+    refused("cannot be reached", api=gone)
+    offline = publish(small(a="1"), api=gone, dry_run=True)
+    assert "not compared with the Hub" in offline.plan.lines()[0]
+
+
+def test_nobody_is_logged_in(monkeypatch, hub):
+    monkeypatch.setattr(publishing, "get_token", lambda: None)
+    with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
+        publish(small(a="1"), api=HfApi(endpoint=hub.url))
+    assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
+
+
+# What passes when tried again
+
+
+def test_troubles_that_pass(hub, monkeypatch):
+    waits: list[float] = []
+    monkeypatch.setattr(publishing.time, "sleep", waits.append)
+    said: list[str] = []
+    hub.fault("GET .*/datasets/saliency-bench/small$", status=500)
+    hub.fault("POST .*/commit/", status=429, headers={"Retry-After": "3"})
+    publish(small(a="1"), api=hub.api(), say=said.append)
+    assert hub.files("datasets", "saliency-bench/small")["a"] == b"1"
+    assert 3 in waits
+    assert [line for line in said if "429" in line and "trying again in 3 s" in line]
+    hub.heal()
+    hub.fault("POST .*/commit/", lost=True)  # the commit was made, its answer never came
+    done = publish(small(a="2"), api=hub.api())
+    assert done.changed
+    assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 3
+    hub.fault("GET .*/datasets/saliency-bench/small", delay=0.3)
+    assert publish(small(a="3"), api=hub.api()).changed
+
+
+def test_a_change_by_someone_else_meanwhile_is_seen(hub):
+    """The commit says on top of what it was compared with; the Hub refuses it, and the comparison is made again."""
+    publish(small(a="1", b="1"), api=hub.api())
+    api = hub.api()
+    commit = api.create_commit
+
+    def late(*args, **kwargs):
+        api.create_commit = commit
+        publish(small(a="2", b="1"), api=hub.api())
+        return commit(*args, **kwargs)
+
+    api.create_commit = late
+    publish(small(a="1", b="2"), api=api)
+    files = hub.files("datasets", "saliency-bench/small")
+    assert (files["a"], files["b"]) == (b"1", b"2")
+    assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 4
+
+
+def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
+    """The connection breaks in the middle of the second of three large files, for good; later the rest is sent."""
+    content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
+    publication = Publication("dataset", "saliency-bench/large", content, None)
+    first = publication.files["0.parquet"]
+    publish(Publication("dataset", "saliency-bench/large", {"0.parquet": first}, None), api=hub.api())
+    hub.fault("PUT", drop_after=100_000)
+    done = publish(publication, api=hub.api())  # the client tries again by itself
+    assert done.changed
+    puts = [each.path for each in hub.asked if each.method == "PUT" and each.status == 200]
+    assert len(puts) == len(set(puts)) == 3
+    assert {path: hub.files("datasets", "saliency-bench/large")[path] for path in content} == content
+
+
+# Images that may not be passed on
+
+
+@pytest.fixture
+def annotations(closed, tmp_path):
+    """What is published of the closed pets, as a folder."""
+    (tmp_path / "made").mkdir()
+    out = tmp_path / "annotations-only"
+    for path, content in dataset_publication(closed, "saliency-bench", tmp_path / "made").files.items():
+        (out / path).parent.mkdir(parents=True, exist_ok=True)
+        (out / path).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    return out
+
+
+def test_annotations_hold_no_image(annotations, closed, source):
+    rows = datasets.load_dataset(str(annotations), "annotations", split="train")
+    whole = datasets.load_dataset(str(closed), split="train")
+    assert rows.column_names == [*(name for name in whole.column_names if name != "image"), "image_sha256"]
+    assert rows["image_id"][:] == whole["image_id"][:]
+    assert np.array_equal(np.asarray(rows[0]["mask"]), np.asarray(whole[0]["mask"]))
+    by_id = dict(zip(rows["image_id"], rows["image_sha256"], strict=True))
+    jpeg = next(name for name in by_id if name not in ("beagle_7", "boxer_9"))
+    assert by_id[jpeg] == sha256((source / f"images/{jpeg}.jpg").read_bytes()).hexdigest()
+    published = b"".join(path.read_bytes() for path in annotations.rglob("*") if path.is_file())
+    assert not [path for path in (source / "images").iterdir() if path.read_bytes()[-200:] in published]
+    text = (annotations / "README.md").read_text()
+    assert "**The images must not be published**" in text
+    assert 'source="FOLDER-OF-THE-SOURCE"' in text
+    assert not (annotations / "assets").exists()
+    with pytest.raises(UserError, match=r"without its images.*load_dataset\('.*', source=DIR\)"):
+        sb.load_dataset(annotations)
+
+
+def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, source, monkeypatch):
+    for split in ("train", "validation", "test"):
+        joined, whole = sb.load_dataset(annotations, split, source=source), sb.load_dataset(closed, split)
+        assert joined.features == whole.features
+        assert fingerprint(joined) == fingerprint(whole)
+    monkeypatch.setattr("saliency_bench.annotations.build", None)
+    assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
+    monkeypatch.setattr(pet_xai, "VERSION", "2")
+    with pytest.raises(UserError, match="made by version 1 of its builder, this is version 2"):
+        sb.load_dataset(annotations, source=source)
+
+
+def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    ids = datasets.load_dataset(str(annotations), "annotations", split="test")["image_id"][:]
+    (other / f"images/{ids[0]}.jpg").unlink()
+    Image.new("RGB", (32, 24)).save(other / f"images/{ids[1]}.jpg")
+    with pytest.raises(UserError) as error:
+        sb.load_dataset(annotations, source=other)
+    assert str(error.value) == (
+        f"pet-xai, split test: 1 of {len(ids)} images are missing in the source ({ids[0]}) and 1 of {len(ids)} images "
+        f"differ from those that were annotated ({ids[1]}); get the source again, whole and unchanged"
+    )
+    shutil.copytree(source, tmp_path / "masks")
+    Image.fromarray(np.ones((24, 32), np.uint8)).save(tmp_path / f"masks/annotations/trimaps/{ids[0]}.png")
+    with pytest.raises(UserError, match="split test: masks or labels in the source differ from those that were publ"):
+        sb.load_dataset(annotations, source=tmp_path / "masks")
+    with pytest.raises(UserError, match="none does not exist; give the folder that holds the raw data"):
+        sb.load_dataset(annotations, source=tmp_path / "none")
+
+
+def test_where_a_source_makes_no_sense(pets, source):
+    with pytest.raises(UserError, match="comes with its images; leave out `source`"):
+        sb.load_dataset(pets, source=source)
+    with pytest.raises(UserError, match="has no revisions"):
+        sb.load_dataset(pets, revision="main")
+
+
+def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
+    publication = dataset_publication(closed, "saliency-bench", workspace, with_images="cc-by-4.0")
+    text = publication.files["README.md"].decode()
+    assert publication.license == "cc-by-4.0"
+    assert "The images are published under `cc-by-4.0`, by who published this repository." in text
+    assert "data/test-00000-of-00001.parquet" in publication.files
+    assert list(workspace.iterdir()) == []
+
+
+# The command
+
+
+@pytest.fixture
+def line(hub, monkeypatch):
+    """`saliency-bench` in this process, with the Hub and a token in its environment."""
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    return lambda *words: cli.main([str(word) for word in words])
+
+
+def test_command(line, hub, pets, model, capsys):
+    assert line("push", "dataset", pets, "--dry-run") == 0
+    assert "dry run: nothing was sent" in capsys.readouterr().out
+    assert line("push", "dataset", pets, "--name", "my-pets", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["repo"], told["license"], told["private"], told["changed"]) == (
+        "saliency-bench/my-pets", "cc-by-sa-4.0", False, True
+    )  # fmt: skip
+    assert {
+        "path": "eval.yaml",
+        "bytes": len(hub.files("datasets", told["repo"])["eval.yaml"]),
+        "change": "new",
+    } in told["files"]
+    assert line("push", "dataset", pets, "--name", "my-pets") == 0
+    assert "nothing changed: http" in capsys.readouterr().out
+    assert line("push", "metric", "saliency_pointing_game", "--private") == 0
+    assert hub.repo("spaces", "saliency-bench/saliency_pointing_game").private
+    assert line("push", "model", model) == 0
+    assert "licence: not stated" in capsys.readouterr().out
+    for words, message in (
+        (
+            ("metric", "saliency_miou", "--with-images", "mit"),
+            "--with-images is for `push dataset`, not for `push metric`",
+        ),
+        (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
+        (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
+        (("model", "nowhere"), "no weights as safetensors"),
+        (("metric", "saliency_miou", "--namespace", "someone"), "(403)"),
+    ):
+        assert line("push", *words) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
+    """Not in what is printed, logged, raised (with --debug) or written."""
+    caplog.set_level("DEBUG")
+    for words in (("--namespace", "someone"), (), ("--name", "other")):
+        hub.fault("PUT", status=500)
+        hub.fault("POST .*/commit/", drop_after=10, times=9 if "--name" in words else 1)
+        try:
+            line("push", "dataset", pets, *words, "--debug")
+        except UserError as error:
+            logging.getLogger("test").error("raised", exc_info=error)
+        hub.heal()
+    printed = capsys.readouterr()
+    seen = printed.out + printed.err + caplog.text
+    assert "nothing is lost" in seen
+    assert "403" in seen
+    written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 5
+    for token in TOKENS:
+        assert token not in seen
+        assert not [content for content in written if token.encode() in content]
+
+
+# What users type
+
+
+def test_the_three_lines(hub, pets, model, workspace):
+    """By unmodified clients, in processes of their own; a second machine, then the first one without network."""
+    publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
+    publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
+    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    pinned = hub.api().dataset_info("saliency-bench/pet-xai").sha
+    changed = hub.files("datasets", "saliency-bench/pet-xai")["README.md"] + b"\nmore\n"
+    hub.api().upload_file(
+        path_or_fileobj=changed, path_in_repo="README.md", repo_id="saliency-bench/pet-xai", repo_type="dataset"
+    )
+    use = """
+import datasets
+import evaluate
+import numpy as np
+import saliency_bench as sb
+from transformers import AutoModelForImageClassification, AutoImageProcessor
+whole = datasets.load_dataset("saliency-bench/pet-xai")
+rows = sb.load_dataset("saliency-bench/pet-xai")
+assert rows.features == whole["test"].features and len(rows) == len(whole["test"])
+metric = evaluate.load("saliency-bench/saliency_miou")
+mask = np.asarray(rows[0]["mask"])[None] > 0
+assert metric.compute(predictions=mask * 1.0, references=mask) == {"saliency_miou": 1.0}
+classifier = sb.load_classifier("saliency-bench/resnet-18-pet-xai")
+AutoModelForImageClassification.from_pretrained("saliency-bench/resnet-18-pet-xai")
+AutoImageProcessor.from_pretrained("saliency-bench/resnet-18-pet-xai")
+from saliency_bench.data import fingerprint
+print("fingerprint", fingerprint(rows), classifier.digest)
+"""
+    more = f"""
+streamed = list(datasets.load_dataset("saliency-bench/pet-xai", split="test", streaming=True))
+assert [row["image_id"] for row in streamed] == rows["image_id"][:]
+old = datasets.load_dataset("saliency-bench/pet-xai", "default", split="test", revision={pinned!r})
+assert fingerprint(old) == fingerprint(sb.load_dataset("pet-xai", revision={pinned!r})) == fingerprint(rows)
+"""
+    online = hub.python(use + more, user=None)
+    assert online.returncode == 0, online.stderr
+    asked = len(hub.asked)
+    nowhere = "http://127.0.0.1:9"  # evaluate knows no HF_HUB_OFFLINE: it asks, and then takes what it has
+    offline = hub.python(use, user=None, HF_HUB_OFFLINE="1", HF_ENDPOINT=nowhere)
+    assert offline.returncode == 0, offline.stderr
+    report = json.loads((pets / REPORT).read_text())
+    told = f"fingerprint {report['splits']['test']['fingerprint']} {sb.load_classifier(model).digest}"
+    assert told in online.stdout
+    assert told in offline.stdout
+    assert len(hub.asked) == asked

@@ -1,0 +1,403 @@
+"""Submissions against a Hub: pull requests, what is not sent twice, contradictions, refusals in one line, no token."""
+
+import json
+import shutil
+import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
+
+import huggingface_hub.constants
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import HfApi
+from local_hub import FOUNDER, READER, VISITOR
+
+import saliency_bench as sb
+from saliency_bench import records
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.files import write_json
+from saliency_bench.results import of_run
+from saliency_bench.statistics import bootstrap
+from saliency_bench.submitting import plan
+
+BOARD = "saliency-bench/results"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, shapes, resnet):
+    return sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random", "centre"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path_factory.mktemp("runs") / "first", device="cpu", progress=False,
+    ).folder  # fmt: skip
+
+
+@pytest.fixture
+def here(hub, tmp_path, monkeypatch):
+    """This process as a client of the Hub; call it with who is logged in."""
+    own = {
+        "ENDPOINT": hub.url, "HUGGINGFACE_CO_URL_TEMPLATE": hub.url + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "hf"), "HF_TOKEN_PATH": str(tmp_path / "no-token"), "HF_HUB_DISABLE_XET": True,
+    }  # fmt: skip
+    for name, value in own.items():
+        monkeypatch.setattr(huggingface_hub.constants, name, value)
+
+    def log_in(user):
+        monkeypatch.setenv("HF_TOKEN", user.token) if user else monkeypatch.delenv("HF_TOKEN", raising=False)
+
+    log_in(FOUNDER)
+    return log_in
+
+
+def merge(hub, *numbers, board=BOARD, user=FOUNDER):
+    for number in numbers:
+        hub.api(user).merge_pull_request(board, number, repo_type="dataset")
+
+
+def other_run(run, tmp_path, shift=0.25, explainer="random"):
+    """The same run with other scores of one explainer, as a machine with a fault would have made it."""
+    folder = tmp_path / "other"
+    shutil.copytree(run, folder)
+    table = pq.read_table(folder / "records.parquet")
+    rows = table.to_pylist()
+    for row in rows:
+        row["value"] += shift * (row["explainer"] == explainer)
+    records.write(folder / "records.parquet", pa.Table.from_pylist(rows, schema=records.SCHEMA), records.SCHEMA)
+    summary = json.loads((folder / "summary.json").read_text())
+    for cell in summary["cells"]:
+        scores = [row["value"] for row in rows if row["cell_id"] == cell["cell_id"]]
+        cell["value"], cell["low"], cell["high"] = bootstrap(pa.array(scores).to_numpy())
+    write_json(folder / "summary.json", summary)
+    return folder
+
+
+def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, run):
+    done = sb.submit(run, note="on a laptop")
+    assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes", "README.md", "schema.json"}  # nothing but its card
+    assert sb.load_results(BOARD).cells == []
+    proposed = sb.load_results(BOARD, revision="refs/pr/1", records=True)
+    assert len(proposed.cells) == 2
+    details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
+    assert details.title == "2 cells: random, centre on shapes with tiny"
+    merge(hub, 1)
+    board = sb.load_results(BOARD)
+    summary = json.loads((run / "summary.json").read_text())
+    told = {row["explainer"]: row for row in board.cells}
+    for cell in summary["cells"]:
+        row = told[cell["explainer"]]
+        assert [row[k] for k in ("value", "low", "high", "n")] == [cell[k] for k in ("value", "low", "high", "n")]
+        assert (row["submitters"], row["conflict"]) == (["founder"], False)
+    table = board.table()
+    assert len(table) == 2
+    assert table[0]["cell_id"] == board.cells[0]["cell_id"]
+    assert [result.note for result in board.results.values()] == ["on a laptop"]
+
+
+def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
+    first = sb.submit(run)
+    again = sb.submit(run)
+    assert again.pending == first.pull_request
+    assert len(hub.repo("datasets", BOARD).discussions) == 1
+    merge(hub, 1)
+    before = len(hub.asked)
+    for user in (FOUNDER, VISITOR):
+        here(user)
+        last = sb.submit(run)
+        assert (last.pull_request, last.new, len(last.known)) == (None, [], 2)
+        assert last.lines()[-1] == "nothing to submit"
+    assert not [line for line in hub.lines()[before:] if line.startswith(("POST", "PUT"))]
+
+
+def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    merge(hub, 1)
+    more = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random", "gradcam"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
+    )  # fmt: skip
+    done = sb.submit(more)
+    assert [cell["explainer"] for cell in done.new] == ["gradcam"]
+    (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path.endswith("result.json")
+               and path not in hub.files("datasets", BOARD)]  # fmt: skip
+    sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
+    assert [cell["explainer"] for cell in sent["cells"]] == ["gradcam"]
+
+
+def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    more = sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
+        batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
+    )  # fmt: skip
+    merge(hub, 1)
+    here(VISITOR)
+    done = sb.submit(more)
+    assert (len(done.new), done.conflicts) == (1, [])
+    merge(hub, 2)
+    board = sb.load_results(BOARD)
+    assert board.conflicts == []
+    (row,) = [row for row in board.cells if row["explainer"] == "random"]
+    assert (row["n"], row["submitters"]) == (20, ["visitor", "founder"])
+    here(FOUNDER)
+    assert sb.submit(run).new == []
+
+
+def test_two_submitters_at_once(hub, here, run, monkeypatch):
+    """They never touch the same file, so both pull requests merge, in either order."""
+    hub.api().create_repo(BOARD, repo_type="dataset")
+
+    def go(user):
+        api = HfApi(endpoint=hub.url, token=user.token)
+        monkeypatch.setattr("saliency_bench.hub.client", lambda: api)
+        return plan(run, namespace="saliency-bench")
+
+    plans = [go(user) for user in (FOUNDER, VISITOR)]
+    assert len({path for each in plans for path in each.files}) == 4
+    with ThreadPoolExecutor(2) as pool:
+        urls = list(pool.map(lambda each: each.publish(), plans))
+    assert len(set(urls)) == 2
+    merge(hub, 2, 1)
+    board = sb.load_results(BOARD)
+    assert len(board.cells) == 2
+    assert all(row["submitters"] == ["founder", "visitor"] for row in board.cells)
+    assert board.conflicts == []
+
+
+def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
+    sb.submit(run)
+    merge(hub, 1)
+    before = hub.files("datasets", BOARD)
+    here(VISITOR)
+    done = sb.submit(other_run(run, tmp_path))
+    assert [cell["explainer"] for cell in done.new] == ["random"]
+    assert [cell["explainer"] for cell in done.known] == ["centre"]
+    (line,) = [line for line in done.lines() if line.startswith("conflict: random by saliency_miou")]
+    assert "by founder (n = 12) and" in line
+    assert "by visitor (n = 12)" in line
+    merge(hub, 2)
+    after = hub.files("datasets", BOARD)
+    assert {path: after[path] for path in before} == before  # nothing was overwritten
+    board = sb.load_results(BOARD)
+    rows = [row for row in board.cells if row["explainer"] == "random"]
+    assert {tuple(row["submitters"]) for row in rows} == {("founder",), ("visitor",)}
+    assert all(row["conflict"] for row in rows)
+    assert abs(rows[0]["value"] - rows[1]["value"]) == pytest.approx(0.25)
+    (conflict,) = board.conflicts
+    assert sorted(conflict["submitters"]) == ["founder", "visitor"]
+    assert (conflict["samples"], conflict["of"]) == (12, 12)
+    assert "1 conflicts" in str(board)
+    assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
+
+
+def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, capsys):
+    sb.submit(run)
+    merge(hub, 1)
+    (path,) = [path for path in hub.files("datasets", BOARD) if path.endswith("result.json")]
+    content = json.loads(hub.files("datasets", BOARD)[path])
+    for name, edit in (("wrong/place/founder-1", {}), ("a/b/c", {"cells": "all"})):
+        hub.api().upload_file(
+            path_or_fileobj=json.dumps(content | edit).encode(), path_in_repo=f"{name}/result.json", repo_id=BOARD,
+            repo_type="dataset",
+        )  # fmt: skip
+    board = sb.load_results(BOARD)
+    assert len(board.cells) == 2
+    assert any(line.startswith("a/b/c/result.json: cells: ") for line in board.refused)
+    assert any("belongs into the folder" in line for line in board.refused)
+    assert "left out: a/b/c/result.json" in capsys.readouterr().err
+
+
+def test_a_local_folder_is_a_board_too(run, tmp_path):
+    for who in ("ada", "bob"):
+        of_run(run, who).write(tmp_path)
+    board = sb.load_results(tmp_path)
+    assert all(row["submitters"] == ["ada", "bob"] for row in board.cells)
+    with pytest.raises(UserError, match="is no folder"):
+        sb.load_results(tmp_path / "nowhere")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="holds no results"):
+        sb.load_results(tmp_path / "empty")
+    min(tmp_path.rglob("records.parquet")).write_bytes(b"torn")
+    torn = sb.load_results(tmp_path)
+    assert len(torn.refused) == 1
+    assert all(row["submitters"] == ["bob"] for row in torn.cells)
+
+
+def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
+    here(VISITOR)
+    done = sb.submit(run, namespace="visitor", private=True)
+    assert done.create
+    assert done.lines()[0] == "create the private dataset visitor/results"
+    assert hub.repo("datasets", "visitor/results").private
+    assert sb.submit(run, namespace="visitor").private
+    here(FOUNDER)
+    with pytest.raises(UserError, match="visitor/results"):
+        sb.load_results("visitor/results")
+    sb.submit(run)
+    with pytest.raises(UserError, match="exists and is public; leave out --private"):
+        sb.submit(run, private=True)
+
+
+def test_the_card_of_a_board_loads_the_single_scores(hub, here, run, monkeypatch):
+    sb.submit(run)
+    merge(hub, 1)
+    code = (
+        "import datasets; rows = datasets.load_dataset('saliency-bench/results', 'records', split='train'); "
+        "print(len(rows), sorted(set(rows['explainer'])))"
+    )
+    done = hub.python(code, user=None, home="fresh")
+    assert done.stdout == "24 ['centre', 'random']\n", done.stderr
+    assert json.loads(hub.files("datasets", BOARD)["schema.json"])["properties"]["cells"]
+
+
+def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
+    here(None)
+    assert main(["submit", str(run), "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "create the public dataset saliency-bench/results" in shown
+    assert "records.parquet" in shown
+    assert shown.endswith("dry run: nothing was sent\n")
+    assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["dry_run"], told["pull_request"], len(told["new"])) == (True, None, 2)
+    assert not [line for line in hub.lines() if line.startswith(("POST", "PUT"))]
+
+
+def one_line(capsys, run, *words):
+    assert main(["submit", str(run), *words]) == 2
+    shown = capsys.readouterr()
+    assert shown.err.count("\n") == 1
+    assert shown.err.startswith("saliency-bench: error: ")
+    assert not any(user.token in shown.out + shown.err for user in (FOUNDER, VISITOR, READER))
+    return shown.err
+
+
+def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
+    here(None)
+    assert "not logged in: log in with `hf auth login`" in one_line(capsys, run)
+    monkeypatch.setenv("HF_TOKEN", "hf_ThisIsNoToken0123456789")
+    error = one_line(capsys, run)
+    assert "401" in error
+    assert "hf_ThisIsNoToken" not in error
+    here(VISITOR)
+    assert "does not exist, or is private; check --namespace (yours: visitor)" in one_line(capsys, run)
+    here(FOUNDER)
+    sb.submit(run)
+    here(READER)  # a token that may only read
+    error = one_line(capsys, run)
+    assert "403" in error
+    assert "--namespace" in error
+    here(FOUNDER)
+    assert "'no/such/results'" in one_line(capsys, run, "--namespace", "no/such")
+
+
+@pytest.mark.parametrize(
+    ("match", "order", "words"),
+    [
+        ("GET /api/whoami-v2", {"status": 500}, "500"),
+        ("GET /api/whoami-v2", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+        ("GET /api/datasets/saliency-bench/results$", {"status": 503}, "503"),
+        ("GET /api/datasets/saliency-bench/results$", {"status": 403}, "403"),
+        ("commit/main", {"status": 409}, "409"),
+        ("commit/main", {"status": 404}, "404"),
+        ("commit/main", {"status": 429, "headers": {"Retry-After": "77"}}, "wait 77 s"),
+        ("commit/main", {"status": 500, "message": "all is lost"}, "all is lost"),
+        ("GET /api/whoami-v2", {"lost": True}, "cannot be reached, or the connection broke"),
+        ("commit/main", {"lost": True}, "cannot be reached, or the connection broke"),
+    ],
+)
+def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, capsys, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the client tries again by itself
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    hub.fault(match, times=100, **order)
+    assert words in one_line(capsys, run)
+    hub.heal()
+    assert main(["submit", str(run)]) == 0  # nothing half-done is in the way
+    done = "the rest is proposed already: " if match.startswith("commit") and "lost" in order else "submitted: "
+    assert done in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("status", [400, 403, 409])
+def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run, capsys):
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.fault("commit/main", status=status, times=100, message=f"you sent {FOUNDER.token}")
+    one_line(capsys, run)
+    with pytest.raises(UserError) as error:
+        sb.submit(run)
+    shown = "".join(traceback.format_exception(error.value))
+    assert FOUNDER.token not in shown
+
+
+@pytest.mark.parametrize(("status", "words"), [(401, "401"), (404, "404"), (429, "wait 9 s"), (500, "500")])
+def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run, monkeypatch):
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    sb.submit(run)
+    hub.fault("api/datasets/saliency-bench/results", status=status, times=100, headers={"Retry-After": "9"})
+    with pytest.raises(UserError, match=words) as error:
+        sb.load_results(BOARD)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_of_the_same_name_is_not_taken_for_the_hub(hub, here, run, tmp_path, monkeypatch):
+    of_run(run, "founder").write(tmp_path / "saliency-bench" / "results")
+    monkeypatch.chdir(tmp_path)
+    assert len(sb.submit(run).new) == 2
+    assert len(sb.load_results(BOARD).cells) == 2  # here a folder may be meant, as with datasets and models
+
+
+def test_a_board_without_its_card_gets_it(hub, here, run):
+    """As after a submission that was interrupted when the repository was made."""
+    hub.fault("commit/main", status=400)
+    with pytest.raises(UserError, match="400"):
+        sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes"}
+    sb.submit(run)
+    assert set(hub.files("datasets", BOARD)) == {".gitattributes", "README.md", "schema.json"}
+    assert 'sb.load_results("saliency-bench/results")' in hub.files("datasets", BOARD)["README.md"].decode()
+
+
+def test_no_network(here, run, capsys, monkeypatch, hub):
+    monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    assert "the Hub cannot be reached" in one_line(capsys, run)
+    with pytest.raises(UserError, match="cannot be reached"):
+        sb.load_results(BOARD)
+
+
+def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
+    sb.submit(run)
+    merge(hub, 1)
+    code = "import sys, saliency_bench as sb; print(sb.load_results('saliency-bench/results'))"
+    line = "2 cells of 1 submissions, 0 conflicts\n"
+    assert hub.python(code, user=None, home="fresh").stdout == line
+    code += f"; from saliency_bench.cli import main; sys.exit(main(['submit', {str(run)!r}]))"
+    done = hub.python(code, home="fresh", HF_HUB_OFFLINE="1")
+    assert (done.stdout, done.returncode) == (line, 2)
+    assert "HF_HUB_OFFLINE is set" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_token_is_in_no_output_log_file_or_traceback(hub, run, tmp_path):
+    """With all that can be made to talk: --debug and the libraries' logs."""
+    shutil.copytree(run, tmp_path / "run")
+    hub.api().create_repo(BOARD, repo_type="dataset")
+    hub.fault("commit/main", status=403)
+    hub.fault("commit/main", status=400)
+    code = """
+import logging, sys, traceback
+from saliency_bench.cli import main
+logging.basicConfig(level=logging.DEBUG)
+for attempt in range(3):
+    try: main(["submit", sys.argv[1], "--debug"])
+    except Exception: traceback.print_exc()
+"""
+    line = [sys.executable, "-c", code, str(tmp_path / "run")]
+    done = hub.run(line, HF_HUB_VERBOSITY="debug", HF_DEBUG="1")
+    assert "UserError" in done.stderr
+    assert "submitted: " in done.stdout
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(written) > 10
+    assert FOUNDER.token not in done.stdout + done.stderr
+    assert not [path for path in written if FOUNDER.token.encode() in path.read_bytes()]
