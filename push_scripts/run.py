@@ -8,20 +8,22 @@ example:
 import json
 from argparse import ArgumentParser, Namespace
 
-from saliency_bench import rooms
 from saliency_bench.push_scripts import _shared
+
+EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
+METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
 
 def arguments(parser: ArgumentParser) -> None:
     _shared.dataset(parser)
     parser.add_argument("--model", required=True, help="Hub id, local folder or torchvision:NAME")
     parser.add_argument(
-        "--explainers", nargs="+", default=rooms.names("explainers"), metavar="NAME",
-        help="names, with options as rise:masks=1000,p=0.3 (default: all)",
+        "--explainers", nargs="+", default=EXPLAINERS, metavar="NAME",
+        help=f"names, with options as rise:masks=1000,p=0.3 (default, for any network: {' '.join(EXPLAINERS)})",
     )  # fmt: skip
     parser.add_argument(
-        "--metrics", nargs="+", metavar="NAME",
-        help="names, with options as saliency_miou:threshold=0.3 (default: all that the dataset and the model allow)",
+        "--metrics", nargs="+", default=METRICS, metavar="NAME",
+        help=f"names, with options as saliency_miou:threshold=0.3 (default: {' '.join(METRICS)})",
     )  # fmt: skip
     _shared.out(parser)
     parser.add_argument("--split", default="test", help="default: test")

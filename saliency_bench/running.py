@@ -29,7 +29,7 @@ from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.files import write_json
 from saliency_bench.merging import merge
-from saliency_bench.metric import Metric, list_metrics, load_metric
+from saliency_bench.metric import Metric, load_metric
 from saliency_bench.processes import accelerator_on, agreed
 from saliency_bench.progress import bar
 from saliency_bench.reporting import report
@@ -61,7 +61,7 @@ def run(
     dataset: str,
     model,
     explainers: Sequence[str | Explainer | Callable[..., Maps]],
-    metrics: Sequence[str | Metric] | None = None,
+    metrics: Sequence[str | Metric],
     out: str | Path,
     split: str = "test",
     target: str = "label",
@@ -80,7 +80,6 @@ def run(
 
     dataset: a name or folder (`load_dataset`). model: what `load_classifier` takes. explainers, metrics: names, with
     options as "rise:masks=1000", or objects; an explainer may be any function (classifier, images, target) -> maps.
-    metrics=None: all, but for those that need groups of classes where none are known.
     target: "label", "predicted", "contrast:second" or a CSV file. groups: {group: [class, ...]} of the model's classes,
     or a file of it, for metrics and contrasts that ask for groups; those of ImageNet, pets, VOC and shapes are known.
     limit: the first N samples. batch_size: samples per chunk, the unit that is computed whole. strict: a sample that
@@ -94,17 +93,16 @@ def run(
     """
     started, begun = time.time(), time.perf_counter()
     chosen = dict.fromkeys(as_explainer(explainer) for explainer in _listed(explainers))
-    named = list_metrics() if metrics is None else _listed(metrics)
-    scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in named)
+    scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
     if len({explainer.identity for explainer in chosen}) < len(chosen):
         raise UserError("two explainers have the same name, options and code; give one of the functions another name")
     if batch_size < 1 or (limit is not None and limit < 1):
         raise UserError("--batch-size and --limit must be at least 1")
     accelerator = accelerator_on(device)
-    work = load_work(dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict,
-                     precision, channels_last, groups)  # fmt: skip
-    if metrics is None and work.groups is None:
-        scorers = dict.fromkeys(metric for metric in scorers if "groups" not in metric.needs)
+    work = load_work(
+        dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict=strict,
+        precision=precision, channels_last=channels_last, groups=groups,
+    )  # fmt: skip
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
     samples = min(limit or len(work.rows), len(work.rows))
     chunks = range(-(-samples // batch_size))

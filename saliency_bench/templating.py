@@ -82,9 +82,7 @@ def template(
         raise UserError("--batch-size and --limit must be at least 1")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
-    work = load_work(
-        dataset, model, split, target, label_map, batch_size, seed, device_of(device), out, False, None, None
-    )
+    work = load_work(dataset, model, split, target, label_map, batch_size, seed, device_of(device), out)
     count = min(limit or len(work.rows), len(work.rows))
     rows, size = _samples(work, count, images, progress)
     table = io.StringIO()
@@ -214,8 +212,8 @@ def score_maps(
     method = explainer_of(name, source, files, (height, width), told.seed, partial)
     chosen = source.parent / f"scored-{name}-{method.version}" if out is None else Path(out)
     work = load_work(told.dataset, told.model, told.split, told.target, told.label_map, batch_size, told.seed,
-                     device_of(device), chosen, False, None, None)  # fmt: skip
-    if metrics is None and getattr(work, "groups", None) is None:
+                     device_of(device), chosen)  # fmt: skip
+    if metrics is None and work.groups is None:
         scorers = [metric for metric in scorers if "groups" not in metric.needs]
     for what, now, then in (("dataset", work.identity["fingerprint"], told.fingerprint),
                             ("model", work.classifier.digest, told.digest)):  # fmt: skip

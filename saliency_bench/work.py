@@ -122,8 +122,8 @@ class Work:
 
 
 def load_work(
-    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, strict, precision, channels_last,
-    groups=None,
+    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, *, strict=False, precision=None,
+    channels_last=None, groups=None,
 ) -> Work:  # fmt: skip
     """Load dataset and classifier and match their classes, before any file is written."""
     dataset = str(dataset)
