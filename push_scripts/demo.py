@@ -30,7 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     from saliency_bench.building import build
     from saliency_bench.running import run
-    from saliency_bench.summary import read_json
+    from saliency_bench.summary import LEGEND, read_json
     from saliency_bench.training import train
 
     def say(text: str) -> None:
@@ -57,7 +57,7 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return
-    say(f"\n{result}\n\n95 % bootstrap intervals in brackets; {time.perf_counter() - started:.0f} s")
+    say(f"\n{result}\n\n{LEGEND}; {time.perf_counter() - started:.0f} s")
     say(f"report: {result.report}")
 
 

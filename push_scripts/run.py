@@ -50,6 +50,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> int:
     from saliency_bench.running import run
+    from saliency_bench.summary import LEGEND
 
     result = run(
         dataset=args.dataset,
@@ -77,7 +78,7 @@ def main(args: Namespace) -> int:
         return _faulty(result)
     accuracy = result.summary["model"]["accuracy"]
     print(f"{result}\n")
-    print(f"{accuracy['n']} samples, accuracy {accuracy['value']:.1%}, 95 % bootstrap intervals in brackets")
+    print(f"{accuracy['n']} samples, accuracy {accuracy['value']:.1%}, {LEGEND}")
     print(f"report: {result.report}")
     return _faulty(result)
 

@@ -20,6 +20,7 @@ from saliency_bench.statistics import bootstrap, contrasts, ranks
 
 FORMAT = 1
 NAN = float("nan")
+LEGEND = "95 % bootstrap intervals in brackets, # 1 + how many explainers are told apart as better"
 Aggregate = Callable[[np.ndarray], float]
 
 
@@ -40,8 +41,12 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     scores, reasons = _by_cell(folder / "records.parquet")
-    used = {cell_id: metric.aggregate for cell_id, metric in _metrics(plan["cells"], scores, metrics or {}).items()}
-    compared, ranked = _compared(plan["cells"], scores, used, work.seed)
+    aggregates = {
+        cell_id: ((metrics or {}).get(cell_id) or load_metric(cell["metric"], **cell["metric_options"])).aggregate
+        for cell_id, cell in plan["cells"].items()
+        if cell_id in scores
+    }
+    compared, ranked = _compared(plan["cells"], scores, aggregates, work.seed)
     passes, halved = _passes(folder, list(plan["cells"]), -(-samples // work.batch_size))
     summary = {
         "format": FORMAT,
@@ -67,10 +72,9 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         "seed": work.seed,
         "batch_size": work.batch_size,
         "cells": [
-            _cell(cell, scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, used[cell_id])
+            _cell(plan["cells"][cell_id], scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, aggregate)
             | {"rank": ranked.get(cell_id)}
-            for cell_id, cell in plan["cells"].items()
-            if cell_id in scores
+            for cell_id, aggregate in aggregates.items()
         ],
         "comparisons": compared,
         "faults": _faults(reasons),
@@ -113,15 +117,6 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
                 passes[cell]["explain"] += notes["passes"].get("explain", 0)
                 passes[cell]["metric"] += notes["passes"].get(cell, 0)
     return passes, halved
-
-
-def _metrics(plan: dict[str, dict], scores: dict, known: dict[str, Metric]) -> dict[str, Metric]:
-    """{cell: its metric}"""
-    return {
-        cell_id: known.get(cell_id) or load_metric(cell["metric"], **cell["metric_options"])
-        for cell_id, cell in plan.items()
-        if cell_id in scores
-    }
 
 
 def _compared(

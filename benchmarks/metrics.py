@@ -1,0 +1,154 @@
+"""Time per map of every metric, as a function and through its `evaluate` module, and beside Quantus on the same maps.
+
+example:
+  python benchmarks/metrics.py
+
+Maps are smooth random fields of 224 x 224 without ties, masks are discs. What runs the classifier is measured with one
+that does next to nothing, so that the metric and the drawing of pictures are what counts: the last column says how
+many pictures it classifies. Times are seconds of the processor, on one thread, medians over rounds: what else runs on
+the machine disturbs them little.
+"""
+
+import argparse
+import atexit
+import os
+import shutil
+import statistics
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import process_time
+
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_EVALUATE_OFFLINE": "1", "HF_UPDATE_DOWNLOAD_COUNTS": "0"}
+
+import numpy as np
+import torch
+from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+from torch import nn
+from torchvision.transforms.functional import gaussian_blur
+
+from saliency_bench import rooms
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import one_hot
+
+ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
+RANKED = ("saliency_average_precision",)  # they sort pixels, as all do at threshold=mask_area
+AT_MASK_AREA = ("saliency_miou", "saliency_precision", "saliency_recall")
+QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the same thing
+    "saliency_pointing_game": ("PointingGame", {}),
+    "saliency_recall:threshold=mask_area": ("RelevanceRankAccuracy", {}),
+    "saliency_iosr": ("TopKIntersection", {"k": 10000}),
+    "saliency_average_precision": ("AUC", {}),
+    "saliency_deletion": ("PixelFlipping", {}),
+}
+
+parser = argparse.ArgumentParser(
+    description=__doc__.partition("\n\n")[0],
+    epilog=__doc__.partition("\n\n")[2],
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+)
+parser.add_argument("--maps", type=int, default=64, metavar="N", help="maps per call; default: 64")
+parser.add_argument("--size", type=int, default=224, metavar="N", help="pixels of a side; default: 224")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="calls of each kind; default: 3")
+args = parser.parse_args()
+torch.set_num_threads(1)
+warnings.simplefilter("ignore")
+
+
+class Nothing(nn.Module):
+    """Two logits from one pixel."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
+
+    def forward(self, images):
+        return images[:, :2, 0, 0]
+
+
+torch.manual_seed(0)
+maps = gaussian_blur(torch.randn(args.maps, args.size, args.size), [31, 31], [8.0, 8.0]).numpy()
+rows, columns = np.mgrid[: args.size, : args.size] / args.size
+centres = np.random.default_rng(0).random((args.maps, 2))
+masks = np.stack([(rows - y) ** 2 + (columns - x) ** 2 < 0.06 for y, x in centres])
+work = Path(tempfile.mkdtemp(prefix="metrics-"))
+atexit.register(shutil.rmtree, work, ignore_errors=True)
+modules = init_dynamic_modules("evaluate_metrics_benchmark", str(work / "modules"))
+
+
+def milliseconds(call: Callable[[], object], count: int) -> float:
+    """The median of the rounds, per map, after one call to warm up."""
+    call()
+    times = []
+    for _ in range(args.rounds):
+        begun = process_time()
+        call()
+        times.append(process_time() - begun)
+    return 1000 * statistics.median(times) / count
+
+
+def shell(name: str):
+    found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+    return import_main_class(found.module_path)(cache_dir=str(work / "cache"), hash=found.hash)
+
+
+def measured(text: str) -> tuple[float, float, float | None, int]:
+    """Milliseconds a map of the function, of the shell, of Quantus; pictures classified for each map."""
+    metric = load_metric(text)
+    chosen = {key: value for key, value in metric.options if f"{key}=" in text}
+    module, pictures = shell(metric.name), 0
+    if metric.needs == ("maps", "masks"):
+        count = args.maps
+        ours = milliseconds(lambda: metric(maps, masks), count)
+        outside = milliseconds(lambda: module.compute(predictions=maps, references=masks, **chosen), count)
+    else:
+        count = min(2, args.maps)
+        classifier, images = Nothing(), torch.rand(count, 3, args.size, args.size)
+
+        def function():
+            nonlocal pictures
+            curves = Curves(classifier, images, one_hot([0] * count, 2), maps[:count])
+            metric(curves)
+            pictures = curves.passes // count
+
+        given = {"predictions": maps[:count], "references": [0] * count, "images": images, "classifier": classifier}
+        ours = milliseconds(function, count)
+        outside = milliseconds(lambda: module.compute(**given, **chosen), count)
+    return ours, outside, milliseconds(quantus_call(text, count), count) if text in QUANTUS else None, pictures
+
+
+def quantus_call(text: str, count: int) -> Callable[[], object]:
+    import quantus
+
+    name, options = QUANTUS[text]
+    if name == "PixelFlipping":
+        options = {"features_in_step": args.size, "perturb_baseline": "black"}
+    metric = getattr(quantus, name)(disable_warnings=True, abs=False, normalise=False, **options)
+    given = {
+        "model": Nothing().eval() if name == "PixelFlipping" else None,
+        "x_batch": np.zeros((count, 3, args.size, args.size), np.float32),
+        "y_batch": np.zeros(count, int),
+        "a_batch": maps[:count, None],
+        "s_batch": masks[:count, None],
+    }
+    return lambda: metric(**given)
+
+
+names = [
+    metric for metric in map(load_metric, rooms.names("metrics")) if set(metric.needs) <= {"maps", "masks", "curves"}
+]
+texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
+print(f"milliseconds of one processor for a map of {args.size} x {args.size}, medians of {args.rounds} rounds\n")
+print(f"{'metric':<40} {'function':>9} {'evaluate':>9} {'adds':>7} {'Quantus':>9} {'ratio':>7} {'pictures':>9}")
+worst = {"a threshold": 0.0, "an order": 0.0, "evaluate": 0.0}
+for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).needs, text)):
+    ours, outside, theirs, pictures = measured(text)
+    peer = f"{theirs:>9.3f} {theirs / ours:>6.1f}x" if theirs else f"{'':>9} {'':>7}"
+    print(f"{text:<40} {ours:>9.3f} {outside:>9.3f} {outside - ours:>7.3f} {peer} {pictures or '':>9}", flush=True)
+    if not pictures:
+        kind = "an order" if text in RANKED or text.endswith("mask_area") else "a threshold"
+        worst[kind], worst["evaluate"] = max(worst[kind], ours), max(worst["evaluate"], outside - ours)
+asked = zip(worst.items(), (ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL), strict=True)
+print("\nat most: " + "; ".join(f"{kind} {value:.3f} (asked: {limit:g})" for (kind, value), limit in asked))
