@@ -178,7 +178,9 @@ def test_pushing_in_a_process_of_its_own(hub, pets):
     nowhere = hub.command("push", "dataset", pets, HF_ENDPOINT="http://127.0.0.1:9")
     assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
     assert "cannot be reached" in nowhere.stderr
-    for run in (done, again, refused, nobody, nowhere):
+    offline = hub.command("push", "dataset", pets, HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE is set, so nothing can be sent" in offline.stderr
+    for run in (done, again, refused, nobody, nowhere, offline):
         assert FOUNDER.token not in run.stdout + run.stderr
         assert VISITOR.token not in run.stdout + run.stderr
     for path in hub.root.rglob("*"):

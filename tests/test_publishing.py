@@ -262,17 +262,21 @@ def test_a_change_by_someone_else_meanwhile_is_seen(hub):
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 4
 
 
-def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
-    """The connection breaks in the middle of the second of three large files, for good; later the rest is sent."""
+def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, monkeypatch):
+    """The connection breaks in the middle of one of three large files, every time; later only that one is sent."""
+    monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
-    first = publication.files["0.parquet"]
-    publish(Publication("dataset", "saliency-bench/large", {"0.parquet": first}, None), api=hub.api())
-    hub.fault("PUT", drop_after=100_000)
-    done = publish(publication, api=hub.api())  # the client tries again by itself
-    assert done.changed
-    puts = [each.path for each in hub.asked if each.method == "PUT" and each.status == 200]
-    assert len(puts) == len(set(puts)) == 3
+    broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
+    with pytest.raises(UserError, match="the connection broke; nothing is lost: start the same command again"):
+        publish(publication, api=hub.api())
+    assert broken.seen > 3
+    assert hub.files("datasets", "saliency-bench/large").keys() == {".gitattributes"}
+    assert len(hub.lines("PUT")) == 2
+    hub.heal()
+    hub.fault("PUT", drop_after=100_000)  # and once more, which the client mends by itself
+    assert publish(publication, api=hub.api()).changed
+    assert len(hub.lines("PUT")) == 3
     assert {path: hub.files("datasets", "saliency-bench/large")[path] for path in content} == content
 
 
@@ -341,7 +345,16 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
+def test_annotations_twice_are_the_same(hub, closed, tmp_path):
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        done = publish(dataset_publication(closed, "saliency-bench", tmp_path / attempt), api=hub.api())
+        assert done.changed == (attempt == "first")
+
+
 def test_where_a_source_makes_no_sense(pets, source):
+    with pytest.raises(UserError, match="is drawn by the package and has no source"):
+        sb.load_dataset("shapes-xai", source=source)
     with pytest.raises(UserError, match="comes with its images; leave out `source`"):
         sb.load_dataset(pets, source=source)
     with pytest.raises(UserError, match="has no revisions"):
