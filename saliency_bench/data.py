@@ -21,6 +21,7 @@ from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.hub import unreached
 from saliency_bench.seeds import seed_of
 
 NAMESPACE = "saliency-bench"
@@ -180,6 +181,10 @@ def _had_from(repo: str, split: str, revision: str | None, config: str | None = 
         raise UserError(f"{trouble}; {_instead(repo)}") from error
     except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}", config) from error
+    except Exception as error:
+        if not unreached(error):
+            raise
+        raise UserError(f"the connection to the Hub broke while loading {repo} ({_line(error)}); load again") from error
 
 
 def _check(rows: Dataset, account: dict, name: str, split: str) -> None:
