@@ -39,8 +39,8 @@ def images(root: Path, categories: list[str], report: Report) -> Found:
                 empty.discard(category)
     if len(empty) == len(categories):
         raise UserError(
-            f"{root} has neither places365_standard/train/, nor {'/, '.join(TRAIN[:2])}/, nor {VALIDATION[0]}/ with its "
-            f"lists; give the folder as downloaded and unpacked: {HOME}"
+            f"{root} has neither places365_standard/train/, nor {'/, '.join(TRAIN[:2])}/, nor "
+            f"{VALIDATION[0]}/ with its lists; give the folder as downloaded and unpacked: {HOME}"
         )
     if empty:
         raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
