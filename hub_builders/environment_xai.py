@@ -30,7 +30,7 @@ PAPER_COUNTS = {"samples": 5000, "masks": 3052}
 CITATION = _places.CITATION
 RULE = """Images of twelve categories of Places365, by their exact names, in two classes; `per_class` images of each
 class are drawn. The masks are what annotators drew (`masks/`, or the published release); images without one stay,
-without a mask. `category` is the category of Places365 (null for the published release), `source_split` train or val."""
+without a mask. `category` is that of Places365 (null for the published release), `source_split` train or val."""
 
 NATURE = ["mountain", "pond", "waterfall", "field/wild", "forest/broadleaf", "rainforest"]
 URBAN = ["house", "bridge", "campus", "tower", "street", "driveway"]
