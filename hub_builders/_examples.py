@@ -1,0 +1,98 @@
+"""Small sources in the raw layout of each dataset, drawn by the package: what a folder must look like.
+
+For the tests and for the page of samples; the pictures are those of shapes-xai or phantoms, no one's data.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.hub_builders._source import library
+
+
+def dicom(
+    path: Path, units: np.ndarray, place: tuple[float, float, float], uid: str, series: str, patient: str, **tags
+):
+    """One CT slice as scanners write it: unsigned pixels, intercept -1024. `tags` replace tags; None takes one out."""
+    pydicom = library("pydicom")
+    meta = pydicom.dataset.FileMetaDataset()
+    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.2"
+    meta.MediaStorageSOPInstanceUID = uid
+    meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    data = pydicom.dataset.FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    values = np.clip(units + 1024, 0, 65535).astype(np.uint16)
+    known = {
+        "SOPClassUID": meta.MediaStorageSOPClassUID,
+        "SOPInstanceUID": uid,
+        "SeriesInstanceUID": series,
+        "PatientID": patient,
+        "Modality": "CT",
+        "ImagePositionPatient": list(place),
+        "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
+        "PixelSpacing": [0.7, 0.7],
+        "Rows": values.shape[0],
+        "Columns": values.shape[1],
+        "SamplesPerPixel": 1,
+        "PhotometricInterpretation": "MONOCHROME2",
+        "BitsAllocated": 16,
+        "BitsStored": 16,
+        "HighBit": 15,
+        "PixelRepresentation": 0,
+        "RescaleSlope": 1,
+        "RescaleIntercept": -1024,
+        "PixelData": values.tobytes(),
+    }
+    for key, value in (known | tags).items():
+        if value is not None:
+            setattr(data, key, value)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data.save_as(path)
+
+
+def chest(height: int, width: int, seed: int = 0) -> np.ndarray:
+    """Hounsfield units of a phantom: air, a body of soft tissue, two lungs with vessels."""
+    rows, columns = np.mgrid[:height, :width]
+    y, x = (rows + 0.5) / height - 0.5, (columns + 0.5) / width - 0.5
+    units = np.full((height, width), -1000.0)
+    units[(x / 0.46) ** 2 + (y / 0.4) ** 2 < 1] = 40
+    for side in (-0.22, 0.22):
+        units[((x - side) / 0.17) ** 2 + (y / 0.3) ** 2 < 1] = -820
+    noise = np.random.default_rng(seed)
+    for _ in range(40):
+        top, left = noise.random(2) - 0.5
+        vessel = (x - left) ** 2 + (y - top) ** 2 < 0.006**2
+        units[vessel & (units == -820)] = 20
+    return units + noise.normal(0, 15, units.shape)
+
+
+def outline(rows: Sequence[int], columns: Sequence[int]) -> list[tuple[int, int]]:
+    """The contour (column, row) just outside a rectangle of pixels [first, last], as readers draw it."""
+    top, bottom, left, right = rows[0] - 1, rows[1] + 1, columns[0] - 1, columns[1] + 1
+    upper = [(c, top) for c in range(left, right)] + [(right, r) for r in range(top, bottom)]
+    return upper + [(c, bottom) for c in range(right, left, -1)] + [(left, r) for r in range(bottom, top, -1)]
+
+
+def lidc_xml(
+    series: str, sessions: Sequence[Sequence[tuple]], root: str = "LidcReadMessage", space: str = "http://www.nih.gov"
+) -> str:
+    """Readings: each session is a list of (kind, name, [(z, uid, inclusion, points)]); kind is that of the element."""
+
+    def roi(edge, z, uid, inclusion, points):
+        edges = "".join(f"<{edge}><xCoord>{x}</xCoord><yCoord>{y}</yCoord></{edge}>" for x, y in points)
+        if edge == "locus":
+            return f"<imageZposition>{z}</imageZposition><imageSOP_UID>{uid}</imageSOP_UID>{edges}"
+        return (
+            f"<roi><imageZposition>{z}</imageZposition><imageSOP_UID>{uid}</imageSOP_UID>"
+            f"<inclusion>{str(inclusion).upper()}</inclusion>{edges}</roi>"
+        )
+
+    def mark(kind, name, contours):
+        edge = "locus" if kind == "nonNodule" else "edgeMap"
+        key = "nonNoduleID" if kind == "nonNodule" else "noduleID"
+        return f"<{kind}><{key}>{name}</{key}>{''.join(roi(edge, *one) for one in contours)}</{kind}>"
+
+    read = ("".join(mark(*one) for one in marks) for marks in sessions)
+    readings = "".join(f"<readingSession><annotationVersion>3</annotationVersion>{m}</readingSession>" for m in read)
+    head = f"<ResponseHeader><SeriesInstanceUid>{series}</SeriesInstanceUid></ResponseHeader>"
+    return f'<?xml version="1.0" encoding="UTF-8"?><{root} xmlns="{space}">{head}{readings}</{root}>'
