@@ -96,3 +96,20 @@ def lidc_xml(
     readings = "".join(f"<readingSession><annotationVersion>3</annotationVersion>{m}</readingSession>" for m in read)
     head = f"<ResponseHeader><SeriesInstanceUid>{series}</SeriesInstanceUid></ResponseHeader>"
     return f'<?xml version="1.0" encoding="UTF-8"?><{root} xmlns="{space}">{head}{readings}</{root}>'
+
+
+def nifti(path: Path, world: np.ndarray, axes: str = "RAS", spacing: float = 1.0, tilt: float = 0.0, **header) -> None:
+    """A volume given as world[right, front, head], stored with other axes, such as "LPS" or "SRA", and an affine that
+    says so; `tilt` turns it about the first axis (radians). `header`: slope, inter."""
+    nibabel = library("nibabel")
+    plain = nibabel.orientations.axcodes2ornt("RAS")
+    turn = nibabel.orientations.ornt_transform(plain, nibabel.orientations.axcodes2ornt(tuple(axes)))
+    data = nibabel.orientations.apply_orientation(world, turn)
+    affine = np.diag([spacing, spacing, spacing, 1.0]) @ nibabel.orientations.inv_ornt_aff(turn, world.shape)
+    rotation = np.eye(4)
+    rotation[1:3, 1:3] = [[np.cos(tilt), -np.sin(tilt)], [np.sin(tilt), np.cos(tilt)]]
+    file = nibabel.Nifti1Image(data, rotation @ affine)
+    if "slope" in header:
+        file.header.set_slope_inter(header["slope"], header["inter"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nibabel.save(file, path)

@@ -50,7 +50,7 @@ with `inclusion` FALSE are holes. A sample is the middle slice of that volume: a
 (half as much again as the nodule where that is more), the nodule at a random place in it unless `centred`, in the lung
 window (centre -600, width 1500), 224 x 224. For each nodule a square of the same size in the same slice that is at
 least 10 mm away, also in z, from every mark of every reader, and of which a quarter or more is lung, is a sample
-without nodule. All samples of a patient are in one split. `readers` is how many marked the nodule, `slice_uid` the slice."""
+without nodule. All samples of a patient are in one split. `readers` is how many marked the nodule."""
 
 HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
 CENTRE, WIDTH = -600, 1500  # of the lung window

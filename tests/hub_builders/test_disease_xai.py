@@ -257,9 +257,9 @@ def test_what_is_missing_or_odd_is_named(source):
     assert "EntitiesForbidden" in reasons[3]
     assert reasons[4] == "163.xml is no reading of LIDC-IDRI but html"
     texts = [remark["text"] for remark in report.remarks]
-    assert texts[0] == "another XML of the same series was read before"
-    assert texts[1].startswith("1-001.dcm: no usable DICOM file")
-    assert texts[2] == "1 slices of the series seem to be missing"
+    assert "another XML of the same series was read before" in texts
+    assert texts[0].startswith("1-001.dcm: no usable DICOM file")
+    assert texts[1] == "1 slices of the series seem to be missing"
 
 
 @pytest.mark.parametrize(
