@@ -81,7 +81,7 @@ def test_a_tumour_and_a_normal_slice(source):
     for name, sample in samples.items():
         number = sample["slice_index"]
         plane = body()[::-1, ::-1, number].T.astype(float)
-        grey = np.clip(np.rint((plane + 160) * 255 / 400), 0, 255).astype(np.uint8)
+        grey = np.clip(np.rint((plane + 160) * (255 / 400)), 0, 255).astype(np.uint8)
         assert (sample["image"][..., 0] == np.asarray(Image.fromarray(grey).resize((224, 224), 2))).all()
         if name.startswith("pancreas"):
             assert 3 <= number <= 5
