@@ -15,7 +15,8 @@ hold), these constants
 
 and two functions
 
-    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds
+    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds; it may ask for
+                                                       `source` and options by their names
     samples(source, report, *, option=default, ...)    yields a Job for each image, in an order that never changes
 
 A `Job(make, *args)` is a call `make(report, *args)` that gives the sample, a dict (or several, or None); jobs run on
@@ -28,6 +29,7 @@ the added columns, and `group` (samples of one group share a split; default: the
 texts on the command line. An option `seed` gets the seed of the build.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -149,11 +151,11 @@ def _fill(
     place: Path, name: str, builder: ModuleType, source: Path | None, settings: dict, progress: bool, workers: int
 ) -> None:
     """Write the dataset to `place / "dataset"`, by way of the chunks in `place / "chunks"`."""
-    features, report, twins = columns(builder), Report(), _Twins()
+    own = {key: settings[key] for key in bound.defaults(builder.samples)}
+    features, report, twins = columns(builder, source=source, **own), Report(), _Twins()
     folder, data = place / "dataset", place / "dataset" / "data"
     data.mkdir(parents=True)
     splits = {split: _Split(data, split, features) for split in SPLITS}
-    own = {key: settings[key] for key in bound.defaults(builder.samples)}
     with ExitStack() as open_files:
         for part in splits.values():
             open_files.callback(part.shards.abandon)
@@ -173,9 +175,10 @@ def _fill(
     (folder / "README.md").write_bytes(card(builder, account, features).encode())
 
 
-def columns(builder: ModuleType) -> Features:
-    """The unified columns, then what the source adds."""
-    own = dict(builder.features())
+def columns(builder: ModuleType, **known: Any) -> Features:
+    """The unified columns, then what the source adds; `known` is what `features` may ask for."""
+    wanted = inspect.signature(builder.features).parameters
+    own = dict(builder.features(**{key: value for key, value in known.items() if key in wanted}))
     first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
     return Features({**first, "image_id": Value("string"), "source_split": Value("string"), **own})
 
