@@ -59,7 +59,7 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 def entries_of(root: Path, split: str, captions: bool, report: Report) -> tuple[dict[int, Entry], dict[int, str]]:
     """({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
     content = json_of(root / "annotations" / f"instances_{split}.json", dict)
-    names = {one["id"]: str(one["name"]) for one in _dicts(content, "categories") if {"id", "name"} <= set(one)}
+    names = {one["id"]: str(one.get("name")) for one in _dicts(content, "categories") if type(one.get("id")) is int}
     found: dict[int, Entry] = {}
     for image in _dicts(content, "images"):
         key, file_name = image.get("id"), image.get("file_name")
@@ -70,12 +70,14 @@ def entries_of(root: Path, split: str, captions: bool, report: Report) -> tuple[
         else:
             found[key] = Entry(file_name, split, _number(image.get("height")) * _number(image.get("width")))
     for one in _dicts(content, "annotations"):
-        if one.get("image_id") in found:
+        if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
+            report.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
+        elif one["image_id"] in found:
             keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
             found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
     if captions:
         for one in _dicts(json_of(root / "annotations" / f"captions_{split}.json", dict), "annotations"):
-            if one.get("image_id") in found and isinstance(one.get("caption"), str):
+            if type(one.get("image_id")) is int and one["image_id"] in found and isinstance(one.get("caption"), str):
                 found[one["image_id"]].captions.append(one["caption"])
     return found, names
 
