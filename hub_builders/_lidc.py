@@ -72,7 +72,10 @@ def reading_of(path: Path) -> Reading | None:
     marks, faults = [], []
     for reader, session in enumerate(_all(root, "readingSession")):
         for element in session:
-            if _local(element.tag) not in ("unblindedReadNodule", "nonNodule"):
+            kind = _local(element.tag)
+            if kind not in ("unblindedReadNodule", "nonNodule"):
+                if kind not in ("annotationVersion", "servicingRadiologistID"):
+                    faults.append(f"reader {reader + 1}: an element {kind} is passed over")
                 continue
             name = _text(next(iter(_all(element, "noduleID", "nonNoduleID")), None))
             try:

@@ -109,11 +109,17 @@ def samples(
         else:
             folder, told = series[reading.series]
             patient = patients.get(reading.series) or told
+            if told and patient != told:
+                report.remark(reading.series, f"the metadata table says {patient}, the DICOM files say {told}")
             if patient:
                 yield Job(nodules, path, folder, patient, min_readers, crop_mm, centred, seed)
             else:
                 report.leave_out(reading.series, "image", "no patient: neither in a metadata table nor in the DICOM")
         seen.add(reading.series)
+    for uid in sorted(set(series) - seen):
+        report.remark(
+            uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}"
+        )
 
 
 def read(path: Path, root: Path, report: Report) -> _lidc.Reading | None:

@@ -215,6 +215,6 @@ def head_box(path: Path, name: str, report: Report) -> list[int] | None:
         if box is None:
             raise ValueError("it has no object/bndbox")
         return [int(box.findtext(corner, "")) for corner in BOX]
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         report.remark(name, f"head box left out, {path.name} cannot be used: {error}")
         return None
