@@ -58,7 +58,7 @@ def voc(root: Path, count: int, side: int) -> None:
     base = root / "VOCdevkit/VOC2012"
     names = [f"2007_{index:06d}" for index in range(count)]
     for index, name in enumerate(names):
-        mask = _picture(base / f"JPEGImages/{name}.jpg", index, side)
+        mask = _picture(base / f"JPEGImages/{name}.jpg", index + 8, side)
         values = Image.fromarray(np.where(mask, index % 20 + 1, 0).astype(np.uint8))
         values.putpalette([(89 * n) % 256 for n in range(768)])
         (base / "SegmentationClass").mkdir(exist_ok=True)
@@ -74,7 +74,7 @@ def coco(root: Path, count: int, side: int, split: str = "train2017") -> None:
     encode = library("pycocotools.mask").encode
     for index in range(count):
         key, name = index + 1, f"{index + 1:012d}.jpg"
-        mask = _picture(root / split / name, index, side)
+        mask = _picture(root / split / name, index + 16, side)
         packed = encode(np.asfortranarray(mask.astype(np.uint8)))
         segmentation = {"size": packed["size"], "counts": packed["counts"].decode()}
         images.append({"id": key, "file_name": name, "height": side, "width": side})
@@ -89,14 +89,14 @@ def coco(root: Path, count: int, side: int, split: str = "train2017") -> None:
 
 def gender(root: Path, count: int, side: int) -> None:
     coco(root, count, side)
-    _save(root / "masks/000000000001.png", drawn(0, side)["mask"].astype(np.uint8) * 255)
+    _save(root / "masks/000000000001.png", drawn(16, side)["mask"].astype(np.uint8) * 255)
 
 
 def release(root: Path, count: int, side: int, classes: Sequence[str] = ("men", "women")) -> None:
     rows: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
     for index in range(count):
         name = classes[index % 2]
-        mask = _picture(root / f"image/{name}/{index:04d}.jpg", index, side)
+        mask = _picture(root / f"image/{name}/{index:04d}.jpg", index + 24, side)
         large = np.asarray(Image.fromarray(mask).resize((224, 224), Image.Resampling.NEAREST))
         rows[name].append((f"{index:04d}.jpg", json.dumps(large.astype(int).tolist(), separators=(",", ":"))))
     (root / "attention_label").mkdir()
@@ -109,7 +109,7 @@ def places(root: Path, count: int, side: int) -> None:
     nature = ["m/mountain", "p/pond", "w/waterfall", "f/field/wild", "f/forest/broadleaf", "r/rainforest"]
     twelve = [*nature, "h/house", "b/bridge", "c/campus", "t/tower", "s/street", "d/driveway"]
     for index in range(max(count, 12)):
-        mask = _picture(root / f"data_256/{twelve[index % 12]}/{index:08d}.jpg", index, side)
+        mask = _picture(root / f"data_256/{twelve[index % 12]}/{index:08d}.jpg", index + 32, side)
         name = twelve[index % 12][2:].replace("/", "_")
         _save(root / f"masks/train_{name}_{index:08d}.png", mask.astype(np.uint8) * 255)
 
@@ -118,7 +118,7 @@ def sixray(root: Path, count: int, side: int) -> None:
     rows: list[tuple[str, ...]] = [("name", "Gun", "Knife", "Wrench", "Pliers", "Scissors")]
     for index in range(2 * count):
         name = f"{'PN'[index >= count]}{index:05d}"
-        mask = _picture(root / f"JPEGImage/{name}.jpg", index, side)
+        mask = _picture(root / f"JPEGImage/{name}.jpg", index + 48, side)
         rows.append((name, "1" if index < count else "-1", *["-1"] * 4))
         down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
         box = zip(BOX, (across[0], down[0], across[-1], down[-1]), strict=True)
@@ -173,7 +173,7 @@ def actx(root: Path, count: int, side: int) -> None:
     told: dict[str, dict] = {}
     (root / "ACT-X/visual/val").mkdir(parents=True)
     for index in range(count):
-        mask = _picture(root / f"images/{index:09d}.jpg", index, side)
+        mask = _picture(root / f"images/{index:09d}.jpg", index + 72, side)
         answer = ("ironing", "skating, ice")[index % 2]
         told[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
         np.save(root / f"ACT-X/visual/val/v{index}.npy", np.stack([mask, mask, np.roll(mask, 2, 0)]).astype(np.float32))
