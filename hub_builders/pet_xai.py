@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from saliency_bench.building import Report
+from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.pictures import Picture, UnreadableError, read, values
 
@@ -88,7 +88,7 @@ def features() -> dict:
     }
 
 
-def samples(source: Path | None, report: Report, *, border: bool = False) -> Iterator[dict]:
+def samples(source: Path | None, report: Report, *, border: bool = False) -> Iterator[Job]:
     """The images in the order of their names.
 
     border: count the trimap's border band (value 3) as pet
@@ -99,8 +99,7 @@ def samples(source: Path | None, report: Report, *, border: bool = False) -> Ite
     found = sorted((root / "images").iterdir())
     report.expected = len(found)
     for path in found:
-        if sample := sample_of(path, root, listed, border, report):
-            yield sample | {"source_split": split.get(path.stem)}
+        yield Job(sample_of, path, root, listed.get(path.stem), split.get(path.stem), border)
     for name in sorted(set(listed) - {path.stem for path in found if path.suffix == ".jpg"}):
         report.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
 
@@ -143,12 +142,13 @@ def names_in(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
-def sample_of(path: Path, root: Path, listed: dict[str, int], border: bool, report: Report) -> dict | None:
+def sample_of(report: Report, path: Path, root: Path, told: int | None, split: str | None, border: bool) -> dict | None:
+    """`told` is the CLASS-ID of list.txt; None if the image is not in it."""
     name = path.stem
     if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
         report.leave_out(path.name, "image", "not an image file by its name")
         return None
-    breed = breed_of(name, listed, report)
+    breed = breed_of(name, told, report)
     if breed is None:
         report.leave_out(
             name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37"
@@ -164,14 +164,15 @@ def sample_of(path: Path, root: Path, listed: dict[str, int], border: bool, repo
         "image": picture,
         "label": breed,
         "species": "cat" if breed[0].isupper() else "dog",
-        "mask": mask_of(name, picture, root, listed, border, report),
+        "mask": mask_of(name, picture, root, told is not None, border, report),
+        "source_split": split,
         "head_box": head_box(root / "annotations" / "xmls" / f"{name}.xml", name, report),
     }
 
 
-def breed_of(name: str, listed: dict[str, int], report: Report) -> str | None:
+def breed_of(name: str, class_id: int | None, report: Report) -> str | None:
     """From list.txt, else from the file name; where both speak and differ, list.txt holds and the report says so."""
-    told = BREEDS[listed[name] - 1] if name in listed else None
+    told = None if class_id is None else BREEDS[class_id - 1]
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
     if told and told != by_name:
@@ -179,12 +180,10 @@ def breed_of(name: str, listed: dict[str, int], report: Report) -> str | None:
     return told or by_name
 
 
-def mask_of(
-    name: str, picture: Picture, root: Path, listed: dict[str, int], border: bool, report: Report
-) -> np.ndarray | None:
+def mask_of(name: str, picture: Picture, root: Path, listed: bool, border: bool, report: Report) -> np.ndarray | None:
     """The trimap's pet as bool (H, W); None, with the reason in the report, where there is none to trust."""
     try:
-        if name not in listed:
+        if not listed:
             raise UnreadableError("not in annotations/list.txt")
         return pet_of(root / "annotations" / "trimaps" / f"{name}.png", picture, border)
     except UnreadableError as error:
@@ -218,6 +217,6 @@ def head_box(path: Path, name: str, report: Report) -> list[int] | None:
         if box is None:
             raise ValueError("it has no object/bndbox")
         return [int(box.findtext(corner, "")) for corner in BOX]
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         report.remark(name, f"head box left out, {path.name} cannot be used: {error}")
         return None

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Report
+from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._shapes_colours import Dice, palette
 from saliency_bench.hub_builders._shapes_objects import FULL, OBJECTS, painted_object
@@ -48,7 +48,7 @@ def features() -> dict:
     }
 
 
-def samples(source: Path | None, report: Report, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[dict]:
+def samples(source: Path | None, report: Report, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[Job]:
     """The drawings in order.
 
     size: pixels on each side, 32 to 2048
@@ -63,7 +63,11 @@ def samples(source: Path | None, report: Report, *, size: int = 64, count: int =
         raise UserError(f"shapes-xai: count={count} draws nothing; use 1 or more")
     report.expected = count
     for index in range(count):
-        yield {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
+        yield Job(sample_of, index, size, seed)
+
+
+def sample_of(report: Report, index: int, size: int, seed: int) -> dict:
+    return {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
 
 
 def drawn(index: int, size: int = 64, seed: int = 0) -> dict:

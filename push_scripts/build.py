@@ -16,7 +16,7 @@ from types import ModuleType
 
 from saliency_bench import options, rooms
 
-COMMON = ("source", "out", "overwrite", "json", "debug", "seed")
+COMMON = ("source", "out", "overwrite", "json", "debug", "seed", "workers")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
         given["overwrite"],
         progress=not given["json"],
         seed=given["seed"],
+        workers=given["workers"],
         **own,
     )
     report = json.loads((out / REPORT).read_text(encoding="utf-8"))
@@ -65,6 +66,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the split, and of what is drawn (default: 0)"
     )
+    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one for each core)")
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
             add_option(parser, key, default, help_of(builder, key))
@@ -106,6 +108,8 @@ def account(report: dict, out: Path) -> str:
     lines += [
         f"  left out  {count:,} {what}{'s' * (count > 1)}: {reason}" for (what, reason), count in reasons.most_common()
     ]
+    twins = report["near_duplicates"]
+    lines += [f"  alike     {len(twins):,} near-duplicates across splits, named in build_report.json"] * bool(twins)
     lines += [f"  remark    {remark['id']}: {remark['text']}" for remark in report["remarks"][:5]]
     lines += [f"            and {len(report['remarks']) - 5} more in build_report.json"] * (len(report["remarks"]) > 5)
     if not report["redistribute_images"]:

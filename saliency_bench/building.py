@@ -16,42 +16,52 @@ hold), these constants
 
 and two functions
 
-    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds
-    samples(source, report, *, option=default, ...)    yields one dict per sample, in an order that never changes
+    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds; it may ask for
+                                                       `source` and options by their names
+    samples(source, report, *, option=default, ...)    yields a Job for each image, in an order that never changes
 
+A `Job(make, *args)` is a call `make(report, *args)` that gives the sample, a dict (or several, or None); jobs run on
+several threads, so what is slow belongs there, and its arguments are small. Yielding the dict itself works too.
 A sample has `image_id` (text, unique), `image`, `label` (a class name), and where they exist `mask`, `source_split`,
 the added columns, and `group` (samples of one group share a split; default: the image id). Pictures are a
 `pictures.Picture` (what `pictures.read` gives), uint8 (H, W, 3), or for masks bool (H, W). What is left out is said by
 `report.leave_out(image_id, "image" or "mask", reason)`; `report.remark(image_id, text)` notes what is odd but kept;
-`report.expected = n` feeds the progress bar. Lines "option: text" in the docstring of `samples` are the help texts on
-the command line. An option `seed` gets the seed of the build.
+`report.expected = n` (jobs) feeds the progress bar. Lines "option: text" in the docstring of `samples` are the help
+texts on the command line. An option `seed` gets the seed of the build.
 """
 
+import inspect
 import json
+import os
 import shutil
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from datasets import ClassLabel, Features, Image, Value
 from filelock import FileLock
 
+import saliency_bench
+from saliency_bench import near_duplicates, pictures, rooms
 from saliency_bench import options as bound
-from saliency_bench import pictures, rooms
 from saliency_bench.caching import cache_folder
 from saliency_bench.dataset_card import card
 from saliency_bench.errors import UserError
+from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.jobs import Chunks, Job, Report
 from saliency_bench.progress import bar
 from saliency_bench.seeds import seed_of
 from saliency_bench.shards import Shards, sha256_of
 
 SPLITS = ("train", "validation", "test")
 REPORT = "build_report.json"
+GROUP, HASH = "_group", "_hash"  # of a sample, in the chunks only
 
 
 def build(
@@ -61,6 +71,7 @@ def build(
     overwrite: bool = False,
     progress: bool = True,
     seed: int = 0,
+    workers: int | None = None,
     **options: Any,
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
@@ -68,22 +79,32 @@ def build(
     source: folder with the raw data as downloaded; None for datasets that need none
     overwrite: replace `out` if it is a dataset built before; by default an existing folder that is not empty is refused
     seed: of the split into train, validation and test, and of what the builder draws
+    workers: threads that read and write pictures; by default one for each core
     options: of the builder, see `saliency-bench build NAME --help`
 
-    `out` appears complete or not at all: everything is written beside it and renamed at the end. Equal input gives
-    equal bytes. Errors: UserError for an unknown name or option, a missing source, an `out` that exists.
+    `out` appears complete or not at all: everything is written beside it and renamed at the end; a build that was
+    killed goes on where it was when it is started again. Equal input gives equal bytes, with any number of workers.
+    Errors: UserError for an unknown name or option, a missing source, an `out` that exists.
     """
     builder = rooms.load("hub_builders", name)
     name = builder.__name__.rpartition(".")[2].replace("_", "-")
     settings = settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
     origin = None if source is None else _source(Path(source).expanduser().resolve(), out)
+    if workers is not None and workers < 1:
+        raise UserError(f"workers={workers} cannot work; use 1 or more")
+    made_by = [saliency_bench.__version__, name, builder.VERSION, settings, str(origin)]
     with _alone(out):
         _check_free(out, overwrite)
-        with _beside(out) as folder:
-            _fill(folder, name, builder, origin, settings, progress)
-            _publish(folder, out)
+        with _beside(out, json.dumps(made_by)) as place:
+            _fill(place, name, builder, origin, settings, progress, workers or cores())
+            _publish(place / "dataset", out)
     return out
+
+
+def cores() -> int:
+    """How many this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
@@ -103,27 +124,6 @@ def split_of(seed: int, group: str) -> str:
     return "train" if place < 70 else "validation" if place < 85 else "test"
 
 
-@dataclass
-class Report:
-    """What a builder says beside its samples."""
-
-    expected: int | None = None
-    left_out: list[dict[str, str]] = field(default_factory=list)
-    remarks: list[dict[str, str]] = field(default_factory=list)
-
-    def leave_out(self, image_id: str, what: str, reason: str) -> None:
-        """`what` is "image" (there will be no such sample) or "mask" (the sample has none)."""
-        if what not in ("image", "mask"):
-            raise ValueError(f"only an image or a mask is left out, not {what!r}")
-        self.left_out.append({"id": image_id, "what": what, "reason": reason})
-
-    def remark(self, image_id: str, text: str) -> None:
-        self.remarks.append({"id": image_id, "text": text})
-
-    def count(self, what: str) -> int:
-        return sum(entry["what"] == what for entry in self.left_out)
-
-
 class _Split:
     """Rows of one split on their way to disk, and what is counted of them."""
 
@@ -135,67 +135,121 @@ class _Split:
         }
 
     def add(self, row: dict) -> None:
-        mask = row["mask"]
-        self.print.add(row["image_id"], row["label"], row["image"]["bytes"], mask and mask["bytes"])
+        """`row` as `features.encode_example` gives it."""
+        mask, label = row["mask"], self.name("label", row["label"])
+        self.print.add(row["image_id"], label, row["image"]["bytes"], mask and mask["bytes"])
         self.masks += mask is not None
         for column, counts in self.classes.items():
             if row[column] is not None:
-                counts[row[column]] += 1
-        self.shards.add(self.shards.features.encode_example(row))
+                counts[self.name(column, row[column])] += 1
+        self.shards.add(row)
+
+    def name(self, column: str, value: int | None) -> str | None:
+        return None if value is None else self.shards.features[column].names[value]
 
 
-def _fill(folder: Path, name: str, builder: ModuleType, source: Path | None, settings: dict, progress: bool) -> None:
-    features, report = columns(builder), Report()
-    data = folder / "data"
-    data.mkdir()
-    splits = {split: _Split(data, split, features) for split in SPLITS}
+def _fill(
+    place: Path, name: str, builder: ModuleType, source: Path | None, settings: dict, progress: bool, workers: int
+) -> None:
+    """Write the dataset to `place / "dataset"`, by way of the chunks in `place / "chunks"`."""
     own = {key: settings[key] for key in bound.defaults(builder.samples)}
+    features, report, twins = columns(builder, source=source, **own), Report(), _Twins()
+    folder, data = place / "dataset", place / "dataset" / "data"
+    data.mkdir(parents=True)
+    splits = {split: _Split(data, split, features) for split in SPLITS}
     with ExitStack() as open_files:
         for part in splits.values():
             open_files.callback(part.shards.abandon)
-        for sample in _counted(name, builder.samples(source, report, **own), report, progress):
-            group = sample.pop("group", sample["image_id"])
-            splits[split_of(settings["seed"], group)].add(_row(sample, features))
+        jobs = builder.samples(source, report, **own)
+        for row in _rows(name, jobs, report, features, place / "chunks", progress, workers):
+            split = split_of(settings["seed"], row.pop(GROUP))
+            twins.add(row["image_id"], SPLITS.index(split), row.pop(HASH))
+            splits[split].add(row)
         files = {split: part.shards.close() for split, part in splits.items()}
     splits = {split: part for split, part in splits.items() if files[split]}  # `datasets` cannot load an empty split
     if not splits:
         raise UserError(
             f"{name}: no usable image in {source}; compare the folder with `saliency-bench build {name} --help`"
         )
-    account = _account(name, builder, settings, report, splits, files)
+    account = _account(name, builder, settings, report, splits, files) | {"near_duplicates": twins.account()}
     (folder / REPORT).write_bytes((json.dumps(account, indent=2, ensure_ascii=False) + "\n").encode())
     (folder / "README.md").write_bytes(card(builder, account, features).encode())
 
 
-def columns(builder: ModuleType) -> Features:
-    """The unified columns, then what the source adds."""
-    own = dict(builder.features())
+def columns(builder: ModuleType, **known: Any) -> Features:
+    """The unified columns, then what the source adds; `known` is what `features` may ask for."""
+    wanted = inspect.signature(builder.features).parameters
+    own = dict(builder.features(**{key: value for key, value in known.items() if key in wanted}))
     first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
     return Features({**first, "image_id": Value("string"), "source_split": Value("string"), **own})
 
 
-def _counted(name: str, samples: Iterator[dict], report: Report, progress: bool) -> Iterator[dict]:
-    """With a progress bar on standard error; an id that comes twice is a fault of the builder."""
-    seen = set()
+class _Twins:
+    """What is needed to find near-duplicates across splits: a few numbers of each picture."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.splits, self.hashes = array("B"), array("Q")
+
+    def add(self, image_id: str, split: int, picture: int) -> None:
+        self.ids.append(image_id)
+        self.splits.append(split)
+        self.hashes.append(picture)
+
+    def account(self) -> list[dict]:
+        found = near_duplicates.across(np.array(self.hashes, np.uint64), np.array(self.splits, np.int64))
+        return [
+            {
+                "id": self.ids[i],
+                "split": SPLITS[self.splits[i]],
+                "like": self.ids[j],
+                "in": SPLITS[self.splits[j]],
+                "bits": bits,
+            }
+            for i, j, bits in found
+        ]
+
+
+def _rows(
+    name: str,
+    jobs: Iterable[dict | Job],
+    report: Report,
+    features: Features,
+    chunks: Path,
+    progress: bool,
+    workers: int,
+) -> Iterator[dict]:
+    """Encoded rows, with a progress bar on standard error; an id that comes twice is a fault of the builder."""
+    seen, said = set(), Report()
+    schema = features.arrow_schema.append(pa.field(GROUP, pa.string())).append(pa.field(HASH, pa.uint64()))
     with bar(desc=f"building {name}", unit=" images", shown=progress, leave=False) as shown:
-        for sample in samples:
-            if sample["image_id"] in seen:
-                raise ValueError(f"the builder of {name} gives the image id {sample['image_id']!r} twice")
-            seen.add(sample["image_id"])
+
+        def done(count: int) -> None:
             shown.total = report.expected
-            shown.update()
-            yield sample
+            shown.update(count)
+
+        work = Chunks(chunks, lambda sample: _row(sample, features), schema, workers, done)
+        for table, part in work.tables(jobs):
+            said.add(part)
+            for row in table.to_pylist():
+                if row["image_id"] in seen:
+                    raise ValueError(f"the builder of {name} gives the image id {row['image_id']!r} twice")
+                seen.add(row["image_id"])
+                yield row
+    report.add(said)  # after what the builder said itself, however far it was ahead of the threads
 
 
 def _row(sample: dict, features: Features) -> dict:
-    if unknown := set(sample) - set(features):
+    if unknown := set(sample) - set(features) - {"group"}:
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
-    row = {column: sample.get(column) for column in features}
+    row: dict[str, Any] = {column: sample.get(column) for column in features}
     file = sample["image_id"].replace("/", "_")
     for column, kind in features.items():
         if isinstance(kind, Image) and sample.get(column) is not None:
             row[column] = _stored(sample[column], file if column == "image" else f"{file}-{column}")
-    return row
+    encoded = features.encode_example(row)
+    picture = near_duplicates.difference_hash(encoded["image"]["bytes"])
+    return encoded | {GROUP: str(sample.get("group", sample["image_id"])), HASH: picture}
 
 
 def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict:
@@ -283,18 +337,24 @@ def _alone(out: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """A fresh folder next to `out`, gone afterwards; what a killed build left there is removed first."""
+def _beside(out: Path, made_by: str) -> Iterator[Path]:
+    """A folder next to `out`, gone afterwards. What a killed build of the same things left there is used again."""
     folder = out.parent / f".{out.name}.building"
+    said = folder / "made_by.json"
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        if not said.is_file() or said.read_bytes() != made_by.encode():
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder / "dataset", ignore_errors=True)
+        (folder / "chunks").mkdir(parents=True, exist_ok=True)
+        write_text(said, made_by)
     except OSError as error:
         raise UserError(f"cannot write beside {out}: {error.strerror}; choose another folder") from error
     try:
         yield folder
-    finally:
+    except Exception:
         shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)  # not when stopped from the keyboard: the next start goes on
 
 
 def _publish(folder: Path, out: Path) -> None:

@@ -10,6 +10,7 @@ from PIL import Image
 from saliency_bench.building import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
+from saliency_bench.jobs import made
 from saliency_bench.pictures import Picture
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "oxford-iiit-pet"
@@ -74,7 +75,7 @@ def source(tmp_path):
 @pytest.fixture
 def built(source):
     report = Report()
-    return {sample["image_id"]: sample for sample in pet_xai.samples(source, report)}, report
+    return {sample["image_id"]: sample for sample in made(pet_xai.samples(source, report), report)}, report
 
 
 def test_breeds_are_37_in_the_order_of_the_class_ids():
@@ -130,8 +131,8 @@ def test_columns(built):
 
 
 def test_border_is_an_option(source):
-    thin = next(pet_xai.samples(source, Report()))["mask"]
-    thick = next(pet_xai.samples(source, Report(), border=True))["mask"]
+    thin = next(made(pet_xai.samples(source, Report()), Report()))["mask"]
+    thick = next(made(pet_xai.samples(source, Report(), border=True), Report()))["mask"]
     assert (thin == (trimap() == 1)).all()
     assert (thick == (trimap() != 2)).all()
 
@@ -140,7 +141,7 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
     text = (source / "annotations/list.txt").read_text()
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
     report = Report()
-    assert next(pet_xai.samples(source, report))["label"] == "Bengal"
+    assert next(made(pet_xai.samples(source, report), report))["label"] == "Bengal"
     assert report.remarks[0] == {
         "id": "Abyssinian_1",
         "text": "annotations/list.txt says Bengal, the file name says Abyssinian",

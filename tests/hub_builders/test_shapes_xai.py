@@ -8,6 +8,7 @@ import pytest
 from saliency_bench.building import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.jobs import made
 
 # sha256 over the bytes of image, mask and image_without_object of drawings 0 to 63 (each object on each scene once) at
 # 64 pixels, seed 0, in this order; computed once with this code, version 1 of the builder.
@@ -91,7 +92,7 @@ def test_centred_gaussian_does_no_better_than_chance(masks):
 
 
 def test_classes_and_scenes_are_balanced_and_crossed():
-    pairs = [(s["label"], s["scene"]) for s in shapes_xai.samples(None, Report(), size=32, count=128)]
+    pairs = [(s["label"], s["scene"]) for s in made(shapes_xai.samples(None, Report(), size=32, count=128), Report())]
     assert len(pairs) == 128
     assert all(pairs.count(pair) == 2 for pair in set(pairs))
     assert len(set(pairs)) == 64
@@ -104,8 +105,8 @@ def test_objects_of_all_classes_have_about_the_same_size(masks):
 
 
 def test_an_image_does_not_depend_on_how_many_are_drawn():
-    few = list(shapes_xai.samples(None, Report(), size=32, count=3))
-    many = list(shapes_xai.samples(None, Report(), size=32, count=9))
+    few = list(made(shapes_xai.samples(None, Report(), size=32, count=3), Report()))
+    many = list(made(shapes_xai.samples(None, Report(), size=32, count=9), Report()))
     assert [s["image_id"] for s in few] == ["shapes-000000", "shapes-000001", "shapes-000002"]
     assert all((a["image"] == b["image"]).all() for a, b in zip(few, many, strict=False))
 

@@ -1,0 +1,156 @@
+"""MS COCO as downloaded: captions, instances, and masks from polygons and run lengths."""
+
+import math
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._source import first_folder, json_of, library, needed, part
+from saliency_bench.jobs import Report
+from saliency_bench.pictures import UnreadableError
+
+HOME = "MS COCO, cocodataset.org (annotations CC BY 4.0; each image under its own Flickr licence)"
+CITATION = """@inproceedings{lin2014microsoft,
+  title = {Microsoft {COCO}: Common Objects in Context},
+  author = {Lin, Tsung-Yi and Maire, Michael and Belongie, Serge and Hays, James and Perona, Pietro and Ramanan, Deva
+            and Doll{\\'a}r, Piotr and Zitnick, C. Lawrence},
+  booktitle = {European Conference on Computer Vision},
+  year = {2014}
+}"""
+SPLITS = ("train2017", "val2017", "train2014", "val2014")  # of an image that is in several, the first counts
+
+
+@dataclass
+class Entry:
+    """What the annotations say of one image."""
+
+    file_name: str
+    split: str
+    size: float  # height times width
+    objects: list[dict[str, Any]] = field(default_factory=list)
+    captions: list[str] = field(default_factory=list)
+
+    def of(self, category: int) -> list[dict[str, Any]]:
+        return [found for found in self.objects if found.get("category_id") == category]
+
+
+def root_of(source: Path | None, name: str) -> Path:
+    source = needed(source, name, HOME)
+    root = first_folder(source, "coco", "COCO") if not (source / "annotations").is_dir() else source
+    part(root or source, "annotations/", HOME)
+    return root or source
+
+
+def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
+    """The splits whose images and annotation files are all there. Errors: UserError with what is missing."""
+    wanted = [split for split in SPLITS if split.startswith(only)]
+    there = [split for split in wanted if (root / split).is_dir()]
+    if not there:
+        raise UserError(f"{root} has none of {', '.join(f'{split}/' for split in wanted)}; {HOME}")
+    for split in there:
+        for kind in kinds:
+            part(root, f"annotations/{kind}_{split}.json", HOME)
+    return there
+
+
+def entries_of(root: Path, split: str, captions: bool, report: Report) -> tuple[dict[int, Entry], dict[int, str]]:
+    """({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
+    content = json_of(root / "annotations" / f"instances_{split}.json", dict)
+    listed = partial(_dicts, report=report, file=f"instances_{split}.json")
+    names = {one["id"]: str(one.get("name")) for one in listed(content, "categories") if type(one.get("id")) is int}
+    found: dict[int, Entry] = {}
+    for image in listed(content, "images"):
+        key, file_name = image.get("id"), image.get("file_name")
+        if type(key) is not int or not isinstance(file_name, str):
+            report.remark(str(key), f"instances_{split}.json: an image without id or file_name is passed over")
+        elif key in found:
+            report.remark(file_name, f"instances_{split}.json: image id {key} comes twice; the first counts")
+        else:
+            found[key] = Entry(file_name, split, _number(image.get("height")) * _number(image.get("width")))
+    for one in listed(content, "annotations"):
+        if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
+            report.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
+        elif one["image_id"] in found:
+            keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
+            found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
+    if captions:
+        file = f"captions_{split}.json"
+        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", report, file):
+            if type(one.get("image_id")) is not int or not isinstance(one.get("caption"), str):
+                report.remark(str(one.get("id")), f"{file}: a caption without text or image is passed over")
+            elif one["image_id"] in found:
+                found[one["image_id"]].captions.append(one["caption"])
+    return found, names
+
+
+def _dicts(content: dict, key: str, report: Report, file: str) -> list[dict]:
+    listed = content.get(key)
+    if not isinstance(listed, list):
+        raise UserError(f'a COCO annotation file has no list "{key}"; download it again: {HOME}')
+    if odd := sum(not isinstance(one, dict) for one in listed):
+        report.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
+    return [one for one in listed if isinstance(one, dict)]
+
+
+def category(names: dict[int, str], name: str) -> int:
+    for key, known in names.items():
+        if known == name:
+            return key
+    raise UserError(f'the COCO annotations have no category "{name}"; download them again: {HOME}')
+
+
+def area_of(found: dict[str, Any]) -> float:
+    return _number(found.get("area"))
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
+
+
+def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """bool (H, W) of polygons in parts, or of run lengths, plain or compressed. Errors: UnreadableError."""
+    mask = library("pycocotools.mask")
+    if isinstance(segmentation, list):
+        polygons = [_polygon(one, height, width) for one in segmentation]
+        if not polygons:
+            raise UnreadableError("empty mask")
+        return mask.decode(mask.merge(mask.frPyObjects(polygons, height, width))).astype(bool)
+    if not isinstance(segmentation, dict) or segmentation.get("size") != [height, width]:
+        raise UnreadableError("mask of another size than its image" if isinstance(segmentation, dict) else "no mask")
+    counts = segmentation.get("counts")
+    runs: Any = decompressed(counts) if isinstance(counts, str) else counts
+    plain = isinstance(runs, list) and all(type(run) is int and run >= 0 for run in runs)
+    if not plain or sum(runs) != height * width:  # the library would write beyond its memory
+        raise UnreadableError("run lengths that do not fill the image")
+    encoded = {"size": [height, width], "counts": counts.encode() if isinstance(counts, str) else counts}
+    return mask.decode(encoded if isinstance(counts, str) else mask.frPyObjects(encoded, height, width)).astype(bool)
+
+
+def _polygon(one: Any, height: int, width: int) -> list[float]:
+    if not isinstance(one, list) or len(one) < 6 or len(one) % 2:
+        raise UnreadableError("a polygon that is no list of three or more points")
+    if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in one):
+        raise UnreadableError("a polygon with points far outside the image")
+    return one
+
+
+def decompressed(text: str) -> list[int] | None:
+    """Run lengths of COCO's text: 5 bits a character, lowest first, from the third on as difference to the last but
+    one. None where the text is no such thing."""
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        code = ord(character) - 48
+        if not 0 <= code < 64 or shift > 30:
+            return None
+        value |= (code & 31) << shift
+        shift += 5
+        if not code & 32:
+            value -= (code & 16) and 1 << shift
+            runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+            value = shift = 0
+    return None if shift else runs

@@ -1,0 +1,72 @@
+"""torchvision's pretrained Faster R-CNN, asked what it sees in a picture; every answer is kept in a file.
+
+The file has one JSON object a line: what, found (COCO category ids over the confidence). What is in it is not asked
+again, so a pass that was stopped goes on, and a rebuild needs no detector.
+"""
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.progress import bar
+
+CONFIDENCE = 0.5
+NEEDS = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or days"
+Look = Callable[[np.ndarray], list[int]]
+
+
+def seen(
+    file: Path, pictures: Iterable[tuple[str, Callable[[], np.ndarray | None]]], total: int
+) -> dict[str, list[int]]:
+    """{name: COCO category ids found with more than `CONFIDENCE`}; what cannot be read has no entry.
+
+    pictures: (name, a function that gives uint8 (H, W, 3)), made only for what the file does not hold.
+    """
+    known = _read(file)
+    look: Look | None = None
+    with file.open("a", encoding="utf-8") as lines:
+        for name, make in bar(pictures, desc="asking the detector", unit=" pictures", total=total, leave=False):
+            if name in known or (picture := make()) is None:
+                continue
+            look = look or faster_rcnn()
+            known[name] = look(picture)
+            lines.write(json.dumps({"what": name, "found": known[name]}) + "\n")
+    return known
+
+
+def _read(file: Path) -> dict[str, list[int]]:
+    known: dict[str, list[int]] = {}
+    for line in file.read_bytes().splitlines() if file.is_file() else []:
+        try:
+            said = json.loads(line)
+            known[str(said["what"])] = [int(one) for one in said["found"]]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            continue  # the line that was being written when the pass was stopped: it is asked again
+    return known
+
+
+def faster_rcnn() -> Look:
+    """Errors: UserError where the weights cannot be had."""
+    import torch
+    from torchvision.models import detection
+
+    weights = detection.FasterRCNN_ResNet50_FPN_Weights.COCO_V1
+    try:
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
+    except Exception as error:  # no network, no disk, a wrong hash
+        text = " ".join(str(error).split())
+        raise UserError(f"the detector needs {NEEDS}: {text}; leave it out with --no-detector") from error
+    model = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
+    model.load_state_dict(state)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model = model.eval().requires_grad_(False).to(device)
+
+    def look(picture: np.ndarray) -> list[int]:
+        image = torch.from_numpy(picture.copy()).permute(2, 0, 1).to(device).float() / 255
+        found = model([image])[0]
+        return sorted(set(found["labels"][found["scores"] > CONFIDENCE].tolist()))
+
+    return look

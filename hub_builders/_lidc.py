@@ -1,0 +1,187 @@
+"""The marks of LIDC-IDRI: XML of up to four readers, contours, and which of them mean the same nodule.
+
+A contour is a list of pixels (column, row from 0) just outside the nodule: by the standard of the database the edge
+does not belong to what it encloses. `inclusion` FALSE encloses a hole. A nodule under 3 mm is a single point, and what
+a reader thinks is none (`nonNodule`) a locus. `noduleID` is private to each reader.
+"""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+from saliency_bench.hub_builders._source import xml_of
+from saliency_bench.pictures import UnreadableError
+
+WIDE = 4096  # more than a slice has columns or rows; voxels are numbered slice * WIDE^2 + row * WIDE + column
+CT, XRAY = "LidcReadMessage", "IdriReadMessage"
+
+
+@dataclass(frozen=True)
+class Contour:
+    uid: str  # of the slice
+    z: float
+    inclusion: bool
+    points: tuple[tuple[int, int], ...]  # column, row
+
+    @property
+    def is_point(self) -> bool:
+        return len(set(self.points)) < 3
+
+
+@dataclass
+class Mark:
+    """What one reader marked at one place: a nodule with contours, or a point."""
+
+    reader: int
+    name: str
+    contours: list[Contour] = field(default_factory=list)
+
+    @property
+    def is_point(self) -> bool:
+        return all(contour.is_point for contour in self.contours)
+
+
+@dataclass
+class Reading:
+    """All marks of one series."""
+
+    series: str
+    marks: list[Mark]
+    faults: list[str]
+
+
+def kind_of(root: Any) -> str:
+    return _local(root.tag)
+
+
+def reading_of(path: Path) -> Reading | None:
+    """The marks of an XML file; None if they are of a chest X-ray. Errors: UnreadableError."""
+    root = xml_of(path)
+    kind = kind_of(root)
+    if kind == XRAY:
+        return None
+    if kind != CT:
+        raise UnreadableError(f"{path.name} is no reading of LIDC-IDRI but {kind}")
+    series = _text(next(iter(_all(root, "SeriesInstanceUid")), None))
+    if not series:
+        raise UnreadableError(f"{path.name} names no series")
+    marks, faults = [], []
+    for reader, session in enumerate(_all(root, "readingSession")):
+        for element in session:
+            kind = _local(element.tag)
+            if kind not in ("unblindedReadNodule", "nonNodule"):
+                if kind not in ("annotationVersion", "servicingRadiologistID"):
+                    faults.append(f"reader {reader + 1}: an element {kind} is passed over")
+                continue
+            name = _text(next(iter(_all(element, "noduleID", "nonNoduleID")), None))
+            try:
+                marks.append(Mark(reader, name, _contours(element)))
+            except UnreadableError as error:
+                faults.append(f"reader {reader + 1}, mark {name!r}: {error}")
+    return Reading(series, marks, faults)
+
+
+def _contours(element: Any) -> list[Contour]:
+    rois = _all(element, "roi") or ([element] if _local(element.tag) == "nonNodule" else [])
+    found = []
+    for roi in rois:
+        parts = {_local(child.tag): _text(child) for child in roi}
+        points = tuple(_point(edge) for edge in _all(roi, "edgeMap", "locus"))
+        try:
+            z = float(parts.get("imageZposition", ""))
+        except ValueError:
+            z = math.nan
+        if not points or not math.isfinite(z):
+            raise UnreadableError("a contour without points or without place")
+        inclusion = parts.get("inclusion", "TRUE").upper() != "FALSE"
+        found.append(Contour(parts.get("imageSOP_UID", ""), z, inclusion, points))
+    if not found:
+        raise UnreadableError("no contour")
+    return found
+
+
+def _point(edge: Any) -> tuple[int, int]:
+    parts = {_local(child.tag): _text(child) for child in edge}
+    try:
+        column, row = int(parts["xCoord"]), int(parts["yCoord"])
+    except (KeyError, ValueError):
+        raise UnreadableError("a point that is not two whole numbers") from None
+    if not (0 <= column < WIDE and 0 <= row < WIDE):
+        raise UnreadableError("a point outside the slice")
+    return column, row
+
+
+def enclosed(points: tuple[tuple[int, int], ...]) -> np.ndarray:
+    """int64 (n, 2): rows and columns of the pixels strictly inside a contour."""
+    columns, rows = np.array(points).T
+    left, top = columns.min(), rows.min()
+    moved = [(int(column - left), int(row - top)) for column, row in points]
+    canvas = Image.new("1", (int(columns.max() - left) + 1, int(rows.max() - top) + 1))
+    if len(set(points)) >= 3:
+        pen = ImageDraw.Draw(canvas)
+        pen.polygon(moved, fill=1)
+        pen.line([*moved, moved[0]], fill=0)
+    return np.argwhere(np.asarray(canvas)) + np.array([top, left])
+
+
+def voxels_of(mark: Mark, number_of: dict[str, int]) -> np.ndarray:
+    """Sorted voxel numbers of a nodule; `number_of` counts the slices by their UID."""
+    kept: list[np.ndarray] = []
+    holes: list[np.ndarray] = []
+    for contour in mark.contours:
+        if contour.uid in number_of:
+            inside = enclosed(contour.points)
+            numbers = number_of[contour.uid] * WIDE**2 + inside[:, 0] * WIDE + inside[:, 1]
+            (kept if contour.inclusion else holes).append(numbers)
+    voxels = np.unique(np.concatenate(kept)) if kept else np.zeros(0, np.int64)
+    return np.setdiff1d(voxels, np.concatenate(holes)) if holes else voxels
+
+
+def nodules_of(volumes: list[tuple[int, np.ndarray]]) -> list[dict[int, np.ndarray]]:
+    """Nodules as {reader: voxels}, of (reader, voxels) of each mark.
+
+    Marks of different readers that share a voxel mean the same nodule, and so do chains of them; of one reader who
+    marked it in parts, the parts are joined.
+    """
+    group = list(range(len(volumes)))
+    for i, (reader, voxels) in enumerate(volumes):
+        for j in range(i):
+            if reader != volumes[j][0] and group[i] != group[j] and _meet(voxels, volumes[j][1]):
+                old, new = max(group[i], group[j]), min(group[i], group[j])
+                group = [new if one == old else one for one in group]
+    found = []
+    for one in sorted(set(group)):
+        readers: dict[int, np.ndarray] = {}
+        for (reader, voxels), own in zip(volumes, group, strict=True):
+            if own == one:
+                readers[reader] = np.union1d(readers.get(reader, np.zeros(0, np.int64)), voxels)
+        found.append(readers)
+    return found
+
+
+def _meet(a: np.ndarray, b: np.ndarray) -> bool:
+    if not len(a) or not len(b) or a[0] > b[-1] or b[0] > a[-1]:
+        return False
+    return bool(np.isin(a, b, assume_unique=True).any())
+
+
+def agreed(readers: list[np.ndarray]) -> np.ndarray:
+    """Voxels in at least half of the readers' volumes, for readers who marked the nodule."""
+    voxels, counts = np.unique(np.concatenate(readers), return_counts=True)
+    return voxels[2 * counts >= len(readers)]
+
+
+def _all(root: Any, *names: str) -> list[Any]:
+    return [element for element in root.iter() if _local(element.tag) in names]
+
+
+def _local(tag: Any) -> str:
+    return str(tag).rpartition("}")[2]
+
+
+def _text(element: Any) -> str:
+    return "" if element is None else (element.text or "").strip()

@@ -1,0 +1,122 @@
+"""Writes `hub_builders/README.md`: of each dataset six samples, the rule, the counts and the licence.
+
+    python -m saliency_bench.hub_builders._page
+
+The samples come from the small sources of `_examples.py`: the page shows no one's data and is the same every time.
+"""
+
+import tempfile
+from functools import partial
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench import rooms
+from saliency_bench.building import Report
+from saliency_bench.files import write_text, write_with
+from saliency_bench.hub_builders import _examples
+from saliency_bench.jobs import made
+from saliency_bench.pictures import Picture
+
+HERE = Path(__file__).parent
+SIDE, SAMPLES = 128, 6
+EDGE = (255, 0, 200)
+OPTIONS: dict[str, dict] = {
+    "shapes-xai": {"size": 96, "count": 6},
+    "gender-xai": {"min_area": 0.0},
+    "disease-xai": {"crop_mm": 25.0},
+    "action-xai": {"ask": False},
+    "ebam-xai": {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2},
+}
+HEAD = """# Datasets
+
+`saliency-bench build NAME --source DIR --out DIR` makes a dataset folder from the raw source as downloaded;
+`saliency-bench build NAME --help` says where the source is had and what the folder must hold. The pictures show what
+the builders make of small drawn sources (no one's data); the mask is outlined. Every build ends with
+`build_report.json`: the counts beside the paper's, what was left out and why, the shares of the classes in each split,
+near-duplicates across splits, and checksums. This page is written by `python -m saliency_bench.hub_builders._page`.
+
+| dataset | classes | samples (paper) | masks (paper) | licence | images may be published |
+| --- | --- | ---: | ---: | --- | --- |
+"""
+
+
+def page() -> tuple[str, dict[str, Image.Image]]:
+    """The text, and {dataset: picture}."""
+    rows, parts, pictures = [], [], {}
+    for name in rooms.names("hub_builders"):
+        builder = rooms.load("hub_builders", name)
+        with tempfile.TemporaryDirectory() as folder:
+            source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.WRITERS else None
+            own = OPTIONS.get(name, {})
+            samples = list(made(builder.samples(source, Report(), **own), Report()))
+            pictures[name] = montage(samples)
+        rows.append(row(name, builder))
+        parts.append(section(name, builder, samples))
+    return HEAD + "\n".join(rows) + "\n\n" + "\n".join(parts), pictures
+
+
+def row(name: str, builder: ModuleType) -> str:
+    paper = builder.PAPER_COUNTS
+    counts = [f"{paper[what]:,}" if what in paper else "" for what in ("samples", "masks")]
+    title, allowed = f"[{name}](#{name})", "yes" if builder.REDISTRIBUTE else "no: masks and labels only"
+    return f"| {title} | {classes(builder)} | {counts[0]} | {counts[1]} | {builder.LICENSE} | {allowed} |"
+
+
+def classes(builder: ModuleType) -> str:
+    try:
+        names = builder.features()["label"].names
+    except TypeError:  # they depend on the source
+        return "from the source"
+    return f"{len(names)}" if len(names) > 3 else ", ".join(names)
+
+
+def section(name: str, builder: ModuleType, samples: list[dict]) -> str:
+    about = (builder.__doc__ or "").partition("\n\n")[0].strip()
+    shown = ", ".join(f"`{sample['label']}`" for sample in chosen(samples))
+    return f"## {name}\n\n{about}\n\n![six samples](_pictures/{name}.png)\n\nShown: {shown}.\n\n{builder.RULE}\n"
+
+
+def chosen(samples: list[dict]) -> list[dict]:
+    """Six samples: of each class in turn, those with a mask first."""
+    by_class: dict[str, list[dict]] = {}
+    for sample in sorted(samples, key=lambda sample: sample.get("mask") is None):
+        by_class.setdefault(sample["label"], []).append(sample)
+    longest = max(map(len, by_class.values()))
+    turns = (listed[place] for place in range(longest) for listed in by_class.values() if place < len(listed))
+    return list(islice(turns, SAMPLES))
+
+
+def montage(samples: list[dict]) -> Image.Image:
+    canvas = Image.new("RGB", (SAMPLES * (SIDE + 4) - 4, SIDE), "white")
+    for place, sample in enumerate(chosen(samples)):
+        canvas.paste(tile(sample), (place * (SIDE + 4), 0))
+    return canvas
+
+
+def tile(sample: dict) -> Image.Image:
+    image = sample["image"]
+    picture = Image.open(BytesIO(image.data)) if isinstance(image, Picture) else Image.fromarray(image)
+    pixels = np.array(picture.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC))
+    if (mask := sample.get("mask")) is not None:
+        inside = np.asarray(Image.fromarray(mask).resize((SIDE, SIDE), Image.Resampling.NEAREST))
+        padded = np.pad(inside, 1)
+        core = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+        pixels[inside & ~core] = EDGE
+    return Image.fromarray(pixels)
+
+
+def main() -> None:
+    text, pictures = page()
+    for name, picture in pictures.items():
+        small = picture.quantize(96, dither=Image.Dither.NONE)
+        write_with(HERE / "_pictures" / f"{name}.png", partial(small.save, format="png", optimize=True))
+    write_text(HERE / "README.md", text)
+
+
+if __name__ == "__main__":
+    main()

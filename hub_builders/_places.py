@@ -1,0 +1,96 @@
+"""Places365 in the three layouts in which it is distributed."""
+
+from pathlib import Path
+
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._source import entries, first_folder, inside, lines, part
+from saliency_bench.jobs import Report
+from saliency_bench.pictures import UnreadableError
+
+HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
+CITATION = """@article{zhou2017places,
+  title = {Places: A 10 million Image Database for Scene Recognition},
+  author = {Zhou, Bolei and Lapedriza, Agata and Khosla, Aditya and Oliva, Aude and Torralba, Antonio},
+  journal = {IEEE Transactions on Pattern Analysis and Machine Intelligence},
+  year = {2017}
+}"""
+EASY = ("places365_standard", ".")
+TRAIN = ("data_256", "data_large", "data_256_standard", "data_large_standard")
+VALIDATION = ("val_256", "val_large")
+Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
+
+
+def images(root: Path, categories: list[str], report: Report) -> Found:
+    """The images of these categories (exact names such as "field/wild"), whatever the layout.
+
+    Errors: UserError if the source has none of the layouts, or a category has no folder in any of them.
+    """
+    found: Found = {}
+    empty = set(categories)
+    for folder, category, split in _folders(root, categories):
+        empty.discard(category)
+        for path in entries(folder):
+            _add(found, f"{split}/{category}/{path.stem}", path, category, split, report)
+    flat = first_folder(root, *VALIDATION)
+    if flat:
+        for number, name, category in _validation(root):
+            if category in empty | set(categories):
+                _listed(found, flat, number, name, category, report)
+                empty.discard(category)
+    if len(empty) == len(categories):
+        raise UserError(
+            f"{root} has neither places365_standard/train/, nor {'/, '.join(TRAIN[:2])}/, nor "
+            f"{VALIDATION[0]}/ with its lists; give the folder as downloaded and unpacked: {HOME}"
+        )
+    if empty:
+        raise UserError(f"{root} has no images of {', '.join(sorted(empty))}; unpack all of {HOME}")
+    return found
+
+
+def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
+    """(folder, category, split) of the layouts with one folder a category."""
+    there = []
+    easy = next(
+        (root / name for name in EASY if (root / name / "train").is_dir() or (root / name / "val").is_dir()), None
+    )
+    deep = first_folder(root, *TRAIN)
+    for category in categories:
+        if easy:
+            there += [(easy / split / category.replace("/", "-"), category, split) for split in ("train", "val")]
+        if deep:
+            there.append((deep / category[0] / category, category, "train"))
+    return [one for one in there if one[0].is_dir()]
+
+
+def _add(found: Found, name: str, path: Path, category: str, split: str, report: Report) -> None:
+    if path.suffix.lower() not in (".jpg", ".jpeg") or path.name.startswith("."):
+        report.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
+    elif name not in found:  # the small and the large distribution hold the same images
+        found[name] = (path, category, split)
+
+
+def _validation(root: Path) -> list[tuple[int, str, str]]:
+    """(line number, file name, category) of the list of the validation images."""
+    categories = {}
+    for number, words in lines(part(root, "categories_places365.txt", HOME)):
+        if len(words) != 2 or not words[1].isascii() or not words[1].isdigit() or len(words[0]) < 4:
+            raise UserError(f"{root / 'categories_places365.txt'} line {number}: expected '/LETTER/CATEGORY NUMBER'")
+        categories[int(words[1])] = words[0][3:]
+    listed = []
+    for number, words in lines(part(root, "places365_val.txt", HOME)):
+        if len(words) != 2 or not words[1].isascii() or not words[1].isdigit():
+            raise UserError(f"{root / 'places365_val.txt'} line {number}: expected 'NAME.jpg NUMBER'")
+        if int(words[1]) not in categories:
+            raise UserError(f"{root / 'places365_val.txt'} line {number}: {words[1]} is no number of a category")
+        listed.append((number, words[0], categories[int(words[1])]))
+    return listed
+
+
+def _listed(found: Found, flat: Path, number: int, name: str, category: str, report: Report) -> None:
+    try:
+        path = inside(flat, name)
+        if path.stem in found:
+            report.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
+        found.setdefault(path.stem, (path, category, "val"))
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))

@@ -1,0 +1,119 @@
+"""The published Saliency-Bench release of gender-xai and environment-xai.
+
+`image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and `attention` (a JSON array
+of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked; the array is brought to the size of the
+image by nearest neighbour.
+"""
+
+import csv
+import json
+from collections.abc import Iterator
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._source import FIELD, entries, mask_or_none, nearest, picture_of
+from saliency_bench.jobs import Job, Report
+from saliency_bench.pictures import Picture, UnreadableError
+
+SIDE = 224
+HOME = "the Saliency-Bench release (Google Drive), with image/CLASS/*.jpg and attention_label/*.csv"
+Place = tuple[Path, int, int]  # file, first byte, how many
+
+
+def is_release(root: Path) -> bool:
+    return (root / "image").is_dir() and (root / "attention_label").is_dir()
+
+
+def jobs(root: Path, report: Report, aliases: dict[str, str]) -> Iterator[Job]:
+    """The images by class folder and name. aliases: {class folder, in small letters: label}."""
+    attention = attention_of(root / "attention_label", report)
+    seen: set[str] = set()
+    listed = []
+    for folder in entries(root / "image"):
+        if folder.is_dir() and folder.name.lower() not in aliases:
+            for path in entries(folder):
+                report.leave_out(path.stem, "image", f"its folder {folder.name} is none of the classes")
+            continue
+        for path in entries(folder):
+            if path.suffix.lower() not in (".jpg", ".jpeg", ".png") or path.name.startswith("."):
+                report.leave_out(path.name, "image", "not an image file by its name")
+            elif path.stem in seen:
+                report.leave_out(f"{folder.name}/{path.name}", "image", "another image has this name; the first stays")
+            else:
+                seen.add(path.stem)
+                listed.append((path, aliases[folder.name.lower()]))
+    for stem in sorted(set(attention) - seen):
+        report.leave_out(stem, "mask", "an attention label without image")
+    report.expected = len(listed)
+    for path, label in listed:
+        yield Job(sample_of, path, label, attention.get(path.stem))
+
+
+def attention_of(folder: Path, report: Report) -> dict[str, Place]:
+    """{image name without ending: where its row is}. The rows are large, so they are read when needed."""
+    csv.field_size_limit(max(csv.field_size_limit(), FIELD))
+    found: dict[str, Place] = {}
+    for path in entries(folder):
+        if path.suffix.lower() != ".csv" or path.name.startswith("."):
+            continue
+        try:
+            for name, place in _rows(path):
+                stem = Path(name.replace("\\", "/")).stem
+                if stem in found:
+                    report.remark(stem, f"{path.name}: a second attention label; the first counts")
+                found.setdefault(stem, place)
+        except (OSError, ValueError, csv.Error) as error:
+            raise UserError(f"{path} cannot be read as a table of img_idx and attention: {error}; {HOME}") from error
+    return found
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Place]]:
+    with path.open("rb") as file:
+        ends = [0]
+
+        def texts() -> Iterator[str]:
+            for line in file:
+                ends.append(ends[-1] + len(line))
+                yield line.decode("utf-8-sig" if len(ends) == 2 else "utf-8")
+
+        reader = csv.reader(texts())
+        columns = next(reader, [])
+        if not {"img_idx", "attention"} <= set(columns):
+            raise ValueError("it has no columns img_idx and attention")
+        start = ends[-1]
+        for row in reader:
+            if len(row) == len(columns):
+                place = (path, start, ends[-1] - start)
+                yield f"{row[columns.index('img_idx')]}", place
+            start = ends[-1]
+            del ends[:-1]
+
+
+def sample_of(report: Report, path: Path, label: str, place: Place | None) -> dict | None:
+    picture = picture_of(report, path.stem, path)
+    if picture is None:
+        return None
+    mask = mask_or_none(report, path.stem, lambda: marked(place, picture))
+    return {"image_id": path.stem, "image": picture, "label": label, "mask": mask}
+
+
+def marked(place: Place | None, picture: Picture) -> np.ndarray:
+    if place is None:
+        raise UnreadableError("no attention label")
+    path, start, count = place
+    with path.open("rb") as file:
+        header = next(csv.reader([file.readline().decode("utf-8-sig")]))
+        file.seek(start)
+        row = next(csv.reader(StringIO(file.read(count).decode(), newline="")))
+    try:
+        values = np.array(json.loads(row[header.index("attention")]), np.float64)
+    except (ValueError, TypeError, RecursionError):
+        raise UnreadableError("its attention label is no JSON array of numbers") from None
+    if values.size == SIDE * SIDE:
+        values = values.reshape(SIDE, SIDE)
+    if values.shape != (SIDE, SIDE) or not np.isfinite(values).all():
+        raise UnreadableError(f"its attention label is not {SIDE} x {SIDE} numbers")
+    return nearest(values / (255 if values.max() > 1 else 1) >= 0.5, picture.height, picture.width)

@@ -1,0 +1,191 @@
+"""What builders share: the parts of a source folder, and lists, tables, JSON and XML that others wrote.
+
+A part without which there is no dataset is a UserError that names it; what is wrong with one sample is an
+UnreadableError whose text goes into the report.
+"""
+
+import csv
+import json
+from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.errors import UserError
+from saliency_bench.jobs import Report
+from saliency_bench.pictures import Picture, UnreadableError, read, values
+from saliency_bench.seeds import seed_of
+
+FIELD = 2**26  # bytes of one field of a table: a map of 224 x 224 numbers has about a million
+BOX = ("xmin", "ymin", "xmax", "ymax")
+
+
+def library(name: str) -> ModuleType:
+    """An optional library. Errors: UserError with the line that installs it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        missing = name.partition(".")[0]
+        raise UserError(f'reading this source needs {missing}: pip install "saliency-bench[builders]"') from error
+
+
+def needed(source: Path | None, name: str, home: str) -> Path:
+    if source is None:
+        raise UserError(f"{name} is built from a source folder: give --source DIR (source=DIR) with {home}")
+    return source
+
+
+def part(root: Path, relative: str, home: str) -> Path:
+    """A file, or with "/" at the end a folder, that must be there. Errors: UserError that says where to get it."""
+    path = root / relative
+    if not (path.is_dir() if relative.endswith("/") else path.is_file()):
+        raise UserError(f"{root} has no {relative}; give the folder as downloaded and unpacked: {home}")
+    return path
+
+
+def first_folder(root: Path, *names: str) -> Path | None:
+    return next((root / name for name in names if (root / name).is_dir()), None)
+
+
+def entries(folder: Path) -> list[Path]:
+    """What is in a folder, in the order of the names."""
+    return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
+
+
+def inside(folder: Path, name: str) -> Path:
+    """The file that a list of the source names. Errors: UnreadableError for a name that leads out of the folder."""
+    pure = PurePosixPath(name)
+    if pure.is_absolute() or ".." in pure.parts or "\0" in name or "\\" in name or not pure.name:
+        raise UnreadableError("its name leads out of the source folder")
+    return folder / pure
+
+
+def text_of(path: Path) -> str:
+    """Errors: UserError for a file that is no text in UTF-8."""
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as text: {error}; download it again") from error
+
+
+def lines(path: Path) -> list[tuple[int, list[str]]]:
+    """(line number, its words) of a list; empty lines and those that begin with # are none."""
+    split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
+    return [(number, words) for number, words in split if words and not words[0].startswith("#")]
+
+
+def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """(line number, row) of a CSV file. Errors: UserError for a column that is missing or a file that is no table."""
+    csv.field_size_limit(max(csv.field_size_limit(), FIELD))
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
+                raise UserError(f"{path} has no column {', '.join(missing)}; download it again")
+            for row in reader:
+                yield reader.line_num, {key: value or "" for key, value in row.items() if key}
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a table: {error}; download it again") from error
+
+
+def json_of(path: Path, kind: type) -> Any:
+    """Errors: UserError for a file that is no JSON of that kind (dict, list)."""
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {error}; download it again") from error
+    if not isinstance(content, kind):
+        raise UserError(f"{path} holds no JSON {'object' if kind is dict else 'list'}; download it again")
+    return content
+
+
+def xml_of(path: Path) -> Any:
+    """The root element. Entities are refused: they can unpack to gigabytes. Errors: UnreadableError."""
+    defused = library("defusedxml.ElementTree")
+    try:
+        return defused.fromstring(path.read_bytes())
+    except OSError as error:
+        raise UnreadableError(f"{path.name} cannot be read ({error.strerror})") from None
+    except (ValueError, defused.ParseError, LookupError) as error:  # also entities, and encodings without a decoder
+        raise UnreadableError(f"{path.name} is no usable XML ({_line(error)})") from None
+
+
+def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
+    """(class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML. Errors: UnreadableError."""
+    found = []
+    for element in root.iter("object"):
+        name = (element.findtext("name") or "").strip()
+        try:
+            box = [float(element.findtext(f"bndbox/{corner}") or "") for corner in BOX]
+        except ValueError:
+            raise UnreadableError(f"the box of an object {name!r} is not four numbers") from None
+        found.append((name, box))
+    return found
+
+
+def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
+    """bool (H, W): the pixels of a box whose corners count from 1 and belong to it. Errors: UnreadableError."""
+    if not np.isfinite(box).all():
+        raise UnreadableError("a box that is not four numbers")
+    left, top, right, bottom = (round(value) for value in box)
+    mask = np.zeros((height, width), bool)
+    if left <= right and top <= bottom:
+        mask[max(top - 1, 0) : max(bottom, 0), max(left - 1, 0) : max(right, 0)] = True
+    if not mask.any():
+        raise UnreadableError("a box without a pixel in the image")
+    return mask
+
+
+def picture_of(report: Report, image_id: str, path: Path) -> Picture | None:
+    """The picture, or None with the reason in the report."""
+    try:
+        if not path.is_file():
+            raise UnreadableError("no such image file")
+        return read(path)
+    except UnreadableError as error:
+        report.leave_out(image_id, "image", str(error))
+        return None
+
+
+def mask_or_none(report: Report, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
+    """What `make` gives, bool (H, W); None, with the reason in the report, where that is nothing to trust."""
+    try:
+        mask = make()
+        if not mask.any():
+            raise UnreadableError("empty mask")
+        return mask
+    except UnreadableError as error:
+        report.leave_out(image_id, "mask", str(error))
+        return None
+
+
+def indices(path: Path, picture: Picture) -> np.ndarray:
+    """The values of a mask file, uint8, in the size of the picture. Errors: UnreadableError."""
+    if not path.is_file():
+        raise UnreadableError("no mask")
+    try:
+        found = values(path)
+    except UnreadableError as error:
+        raise UnreadableError(f"mask: {error}") from None
+    if found.shape != (picture.height, picture.width):
+        raise UnreadableError("mask of another size than its image")
+    return found
+
+
+def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
+    """bool (height, width) of a bool mask, by nearest neighbour."""
+    return np.asarray(Image.fromarray(mask).resize((width, height), Image.Resampling.NEAREST))
+
+
+def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
+    """`count` of the names (0: all), by a hash of (seed, name): another name more or less changes at most one."""
+    ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
+    return set(ordered[:count] if count else ordered)
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

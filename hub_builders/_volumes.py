@@ -1,0 +1,209 @@
+"""Slices of CT volumes: DICOM series and NIfTI files, in Hounsfield units, the way a radiologist looks at them.
+
+Row 0 is in front (anterior), column 0 at the patient's right, slice 0 at the feet. Which axis of a file is which, and
+in which direction it runs, comes from its affine or its direction cosines, never from the order of the array.
+"""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.hub_builders._source import library, nearest
+from saliency_bench.pictures import MAX_PIXELS, UnreadableError
+
+AIR = -1000.0  # Hounsfield units, where the scanner saw nothing
+SIDE = 224
+TAGS = ["SOPInstanceUID", "SeriesInstanceUID", "PatientID", "ImagePositionPatient", "ImageOrientationPatient"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A file of a DICOM series; `place` in millimetres along the normal of its plane, growing towards the head."""
+
+    path: Path
+    uid: str
+    place: float
+
+
+def windowed(units: np.ndarray, centre: float, width: float) -> np.ndarray:
+    """uint8 of Hounsfield units: 0 at the window's lower end and below, 255 at its upper end and above."""
+    low = centre - width / 2
+    return np.clip(np.rint((units - low) * (255 / width)), 0, 255).astype(np.uint8)
+
+
+def squared(grey: np.ndarray, side: int = SIDE) -> np.ndarray:
+    """uint8 (side, side, 3) of a grey picture, bilinear, averaged where it shrinks."""
+    small = Image.fromarray(grey).resize((side, side), Image.Resampling.BILINEAR)
+    return np.repeat(np.asarray(small)[..., None], 3, axis=2)
+
+
+def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
+    return nearest(mask, side, side)
+
+
+# DICOM
+
+
+def header(path: Path) -> Any:
+    """Errors: UnreadableError."""
+    pydicom = library("pydicom")
+    try:
+        found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
+        return found if found.get("SeriesInstanceUID") else _no("DICOM without series")
+    except UnreadableError:
+        raise
+    except Exception as error:  # the reader raises all kinds of errors on damaged files
+        raise UnreadableError(f"no usable DICOM file ({_line(error)})") from None
+
+
+def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
+    """(folder, a header) of each folder below that holds a DICOM series, in the order of the paths.
+
+    The header is None where no file of the folder can be read.
+    """
+    for folder, inner, files in os.walk(root):
+        inner.sort()
+        dicoms = sorted(name for name in files if name.lower().endswith(".dcm") and not name.startswith("."))
+        if dicoms:
+            yield Path(folder), next(filter(None, (_header_or_none(Path(folder) / name) for name in dicoms)), None)
+
+
+def _header_or_none(path: Path) -> Any:
+    try:
+        return header(path)
+    except UnreadableError:
+        return None
+
+
+def slices_of(folder: Path, series: str) -> tuple[list[Slice], list[str]]:
+    """(the slices of a series from the feet to the head, what is wrong with the files of the folder)."""
+    found: dict[float, Slice] = {}
+    faults = []
+    for path in sorted(folder.iterdir(), key=lambda path: path.name):
+        if path.suffix.lower() != ".dcm" or path.name.startswith("."):
+            continue
+        try:
+            head = header(path)
+            if str(head.SeriesInstanceUID) != series:
+                continue
+            one = Slice(path, str(head.get("SOPInstanceUID")), _place(head))
+            if one.place in found:
+                raise UnreadableError(f"at the same place as {found[one.place].path.name}")
+            found[one.place] = one
+        except UnreadableError as error:
+            faults.append(f"{path.name}: {error}")
+    return [found[place] for place in sorted(found)], faults
+
+
+def gaps(slices: list[Slice]) -> int:
+    """How many slices are missing between those that are there, by the usual distance."""
+    steps = np.diff([one.place for one in slices])
+    return 0 if len(steps) == 0 else int(np.maximum(np.rint(steps / np.median(steps)) - 1, 0).sum())
+
+
+def _cosines(head: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Directions in which columns, rows and slices grow, in DICOM's axes (left, behind, head)."""
+    try:
+        across, down = np.array(head.ImageOrientationPatient, np.float64).reshape(2, 3)
+        place = np.array(head.ImagePositionPatient, np.float64).reshape(3)
+    except Exception:
+        raise UnreadableError("DICOM without position and orientation") from None
+    normal = np.cross(across, down)
+    if not np.isfinite([*across, *down, *place]).all() or abs(normal[2]) < 0.5 or abs(across[0]) < 0.5:
+        raise UnreadableError("not an axial slice")
+    return across, down, normal
+
+
+def _place(head: Any) -> float:
+    normal = _cosines(head)[2]
+    return float(np.array(head.ImagePositionPatient, np.float64) @ (normal * np.sign(normal[2])))
+
+
+def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, bool]]:
+    """(Hounsfield units (H, W) in the order of the file, millimetres between rows and columns, does row 0 lie behind
+    and column 0 at the left). Errors: UnreadableError."""
+    pydicom = library("pydicom")
+    try:
+        data = pydicom.dcmread(path)
+        if (
+            int(data.get("Rows", 0)) * int(data.get("Columns", 0)) * int(data.get("NumberOfFrames", 1) or 1)
+            > MAX_PIXELS
+        ):
+            raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
+        if "PixelData" not in data:
+            raise UnreadableError("DICOM without pixel data")
+        values = np.asarray(data.pixel_array, np.float64)
+        spacing = [float(value) for value in data.PixelSpacing]
+        slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
+        padding = data.get("PixelPaddingValue")
+        limit = data.get("PixelPaddingRangeLimit", padding)
+        across, down, _ = _cosines(data)
+    except UnreadableError:
+        raise
+    except Exception as error:
+        raise UnreadableError(f"no usable DICOM file ({_line(error)})") from None
+    if values.ndim != 2 or len(spacing) != 2 or not min(spacing) > 0 or not np.isfinite([slope, intercept]).all():
+        raise UnreadableError("DICOM without one plane of pixels and their spacing")
+    units = values * slope + intercept
+    if padding is not None:
+        units[(values >= min(float(padding), float(limit))) & (values <= max(float(padding), float(limit)))] = AIR
+    return units, (spacing[0], spacing[1]), (bool(down[1] < 0), bool(across[0] < 0))
+
+
+def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
+    return plane[:: -1 if flips[0] else 1, :: -1 if flips[1] else 1]
+
+
+# NIfTI
+
+
+class Nifti:
+    """A volume whose slices are read when they are asked for. Errors: UnreadableError."""
+
+    def __init__(self, path: Path):
+        nibabel = library("nibabel")
+        try:
+            self.file = nibabel.load(path)
+            shape = tuple(int(n) for n in self.file.shape)
+            while len(shape) > 3 and shape[-1] == 1:
+                shape = shape[:-1]
+            axes = nibabel.io_orientation(self.file.affine)
+        except Exception as error:
+            raise UnreadableError(f"no usable NIfTI file ({_line(error)})") from None
+        if len(shape) != 3 or min(shape) < 1:
+            raise UnreadableError(f"has {len(shape)} axes, not 3")
+        if not np.isfinite(axes).all() or sorted(axes[:, 0]) != [0, 1, 2]:
+            raise UnreadableError("has no usable affine")
+        if np.prod(np.delete(shape, int(np.argmax(axes[:, 0] == 2)))) > MAX_PIXELS:
+            raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels in a slice")
+        self.axis = [int(np.flatnonzero(axes[:, 0] == world)[0]) for world in range(3)]  # of right, front, head
+        self.grows = [axes[axis, 1] > 0 for axis in self.axis]
+        self.shape, self.affine = shape, np.asarray(self.file.affine, np.float64)
+
+    def __len__(self) -> int:
+        return self.shape[self.axis[2]]
+
+    def slice(self, number: int) -> np.ndarray:
+        """Slice `number` from the feet, upright, float64 with the file's scale; where it is not a number, air."""
+        place: list[Any] = [slice(None)] * len(self.file.shape)
+        place[self.axis[2]] = number if self.grows[2] else len(self) - 1 - number
+        place[3:] = [0] * (len(place) - 3)
+        try:
+            plane = np.asarray(self.file.dataobj[tuple(place)], np.float64)
+        except Exception as error:
+            raise UnreadableError(f"no usable NIfTI file ({_line(error)})") from None
+        plane = plane if self.axis[1] < self.axis[0] else plane.T  # rows from front to back, columns from right to left
+        return np.where(np.isfinite(plane), plane, AIR)[:: -1 if self.grows[1] else 1, :: -1 if self.grows[0] else 1]
+
+
+def _no(text: str) -> None:
+    raise UnreadableError(text)
+
+
+def _line(error: Exception) -> str:
+    return (" ".join(str(error).split()) or type(error).__name__)[:200]

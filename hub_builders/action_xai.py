@@ -1,0 +1,203 @@
+"""ACT-X: what people in pictures do, with the regions that people pointed at as mask.
+
+Source: a folder that holds, as downloaded and unpacked,
+
+- ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` of
+  train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none).
+  `ACT-X/` may be left away;
+- the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`).
+
+Which pairs of question and answer make a class is asked of a language model, once for each pair, through the inference
+providers of Hugging Face (a token is needed); the answers are kept in `answers.jsonl` in the source folder (or
+`--answers FILE`), with which a rebuild needs neither.
+"""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _language_model
+from saliency_bench.hub_builders._source import (
+    first_folder,
+    inside,
+    json_of,
+    mask_or_none,
+    nearest,
+    needed,
+    part,
+    picture_of,
+)
+from saliency_bench.pictures import Picture, UnreadableError
+
+VERSION = "1"
+TITLE = "Action-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+PAPER_COUNTS = {"samples": 11511, "masks": 11511}
+CITATION = """@inproceedings{park2018multimodal,
+  title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
+  author = {Park, Dong Huk and Hendricks, Lisa Anne and Akata, Zeynep and Rohrbach, Anna and Schiele, Bernt and Darrell,
+            Trevor and Rohrbach, Marcus},
+  booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
+  year = {2018}
+}
+@inproceedings{andriluka2014human,
+  title = {2D Human Pose Estimation: New Benchmark and State of the Art Analysis},
+  author = {Andriluka, Mykhaylo and Pishchulin, Leonid and Gehler, Peter and Schiele, Bernt},
+  booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
+  year = {2014}
+}"""
+RULE = """The label is the answer, where a language model accepts question and answer as a classification task (fixed
+prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half of their
+map's maximum), brought to the size of the image by nearest neighbour. As published, ACT-X has maps for its validation
+and test split only; samples without one stay, without a mask. `explanations` are the source's texts, `image` ids that
+several questions share are in one split."""
+
+HOME = (
+    "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
+)
+QUESTION = "What is the person doing?"  # of every ACT-X sample; the files hold the answers only
+SPLITS = ("train", "val", "test")
+BYTES = 2**26  # of one file of maps, unpacked
+
+
+def features(source: Path | None, ask: bool = True, answers: str = "", model: str = "", provider: str = "auto") -> dict:
+    """The classes are the answers that were accepted."""
+    from datasets import ClassLabel, List, Value
+
+    found = questions(root_of(source), Report())
+    keep = kept(source, found, Report(), ask, answers, model, provider)
+    names = sorted({answer for (_, answer), yes in keep.items() if yes})
+    if not names:
+        raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
+    return {"label": ClassLabel(names=names), "explanations": List(Value("string"))}
+
+
+def samples(
+    source: Path | None,
+    report: Report,
+    *,
+    ask: bool = True,
+    answers: str = "",
+    model: str = "meta-llama/Llama-3.1-8B-Instruct",
+    provider: str = "auto",
+) -> Iterator[Job]:
+    """The questions in the order of their ids, split by split.
+
+    ask: keep only the pairs of question and answer that a language model accepts
+    answers: file of the language model's answers; by default answers.jsonl in the source folder
+    model: language model on the Hub
+    provider: inference provider of it
+    """
+    root = root_of(source)
+    images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
+    if images is None:
+        raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
+    found = questions(root, report)
+    keep = kept(source, found, report, ask, answers, model, provider)
+    report.expected = len(found)
+    for key, (split, entry) in found.items():
+        if keep[entry["question"], entry["ans"]]:
+            maps = root / "visual" / split
+            yield Job(sample_of, key, split, str(entry["iid"]), entry["ans"], entry["exp"], images, maps)
+        else:
+            reason = f"the language model does not take {entry['ans']!r} for a class"
+            report.leave_out(key, "image", reason)
+
+
+def root_of(source: Path | None) -> Path:
+    source = needed(source, "action-xai", HOME)
+    root = first_folder(source, "ACT-X", "act-x") or source
+    part(root, "textual/", HOME)
+    return root
+
+
+def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
+    """{question id: (split, {question, ans, iid, exp})}. Errors: UserError without any list."""
+    found: dict[str, tuple[str, dict]] = {}
+    there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
+    if not there:
+        raise UserError(f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; {HOME}")
+    for split in there:
+        for key, entry in sorted(json_of(root / f"textual/exp_{split}_split.json", dict).items()):
+            told = entry if isinstance(entry, dict) else {}
+            answer, image = told.get("ans"), told.get("iid")
+            if not isinstance(answer, str) or not answer.strip() or not isinstance(image, str | int):
+                report.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
+            elif key in found:
+                report.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
+            else:
+                texts = told.get("exp")
+                texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
+                question = told.get("question") if isinstance(told.get("question"), str) else QUESTION
+                found[key] = (split, {
+                    "question": question, "ans": answer.strip(), "iid": image, "exp": [str(text) for text in texts],
+                })  # fmt: skip
+    return found
+
+
+def kept(
+    source: Path | None, found: dict, report: Report, ask: bool, answers: str, model: str, provider: str
+) -> dict[_language_model.Pair, bool]:
+    pairs = [(entry["question"], entry["ans"]) for _, entry in found.values()]
+    if not ask:
+        return dict.fromkeys(pairs, True)
+    file = Path(answers).expanduser() if answers else Path(source or ".") / "answers.jsonl"
+    return _language_model.accepted(pairs, file, model, provider, report)
+
+
+def sample_of(
+    report: Report, key: str, split: str, image: str, label: str, texts: list[str], images: Path, maps: Path
+) -> dict | None:
+    try:
+        picture = picture_of(report, key, inside(images, image if image.endswith(".jpg") else f"{image}.jpg"))
+    except UnreadableError as error:
+        report.leave_out(key, "image", str(error))
+        return None
+    if picture is None:
+        return None
+    return {
+        "image_id": key,
+        "image": picture,
+        "label": label,
+        "mask": mask_or_none(report, key, lambda: pointed(maps, key, picture)),
+        "explanations": texts,
+        "source_split": split,
+        "group": image,
+    }
+
+
+def pointed(folder: Path, key: str, picture: Picture) -> np.ndarray:
+    path = next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
+    if path is None:
+        raise UnreadableError("no pointing annotation")
+    maps = arrays_of(path)
+    maps = maps[None] if maps.ndim == 2 else maps
+    if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "biuf" or not np.isfinite(maps).all():
+        raise UnreadableError(f"{path.name} is no stack of maps")
+    marks = [one > one.max() / 2 for one in maps.astype(np.float64) if one.max() > 0]
+    if not marks:
+        raise UnreadableError("empty mask")
+    return nearest(2 * np.sum(marks, axis=0) >= len(marks), picture.height, picture.width)
+
+
+def arrays_of(path: Path) -> np.ndarray:
+    """The array of a NumPy file; nothing in it is executed. Errors: UnreadableError."""
+    try:
+        if path.suffix == ".npz":
+            with zipfile.ZipFile(path) as packed:
+                if sum(one.file_size for one in packed.infolist()) > BYTES:
+                    raise UnreadableError(f"{path.name} unpacks to more than {BYTES // 2**20} MiB")
+            with np.load(path, allow_pickle=False) as found:
+                return np.asarray(found[found.files[0]])
+        if path.stat().st_size > BYTES:
+            raise UnreadableError(f"{path.name} has more than {BYTES // 2**20} MiB")
+        return np.array(np.load(path, mmap_mode="r", allow_pickle=False))
+    except UnreadableError:
+        raise
+    except Exception as error:  # damaged files raise all kinds of errors
+        raise UnreadableError(f"{path.name} is no usable NumPy file ({type(error).__name__})") from None

@@ -1,0 +1,173 @@
+"""CT slices of the pancreas: tumours of the Medical Segmentation Decathlon, normal ones of NIH Pancreas-CT.
+
+Source: a folder that holds both, as downloaded and unpacked:
+
+- `Task07_Pancreas/` (medicaldecathlon.com, Task07_Pancreas.tar; CC BY-SA 4.0) with `imagesTr/*.nii.gz` and
+  `labelsTr/*.nii.gz` (1 pancreas, 2 tumour);
+- `Pancreas-CT/` (The Cancer Imaging Archive, NIH Pancreas-CT; CC BY 3.0) with a DICOM series of each case in any
+  folders below (as the NBIA Data Retriever makes them, also below `manifest-*/`).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._source import entries, first_folder, needed, part
+from saliency_bench.hub_builders._volumes import (
+    Nifti,
+    gaps,
+    series_in,
+    slices_of,
+    squared,
+    squared_mask,
+    units_of,
+    upright,
+    windowed,
+)
+from saliency_bench.pictures import UnreadableError
+from saliency_bench.seeds import seed_of
+
+VERSION = "1"
+TITLE = "Cancer-XAI"
+LICENSE = "cc-by-sa-4.0"
+REDISTRIBUTE = True
+TAGS = ["medical"]
+PAPER_COUNTS = {"samples": 361, "masks": 281, "label": {"tumour": 281, "normal": 80}}
+CITATION = """@article{antonelli2022medical,
+  title = {The Medical Segmentation Decathlon},
+  author = {Antonelli, Michela and Reinke, Annika and Bakas, Spyridon and others},
+  journal = {Nature Communications},
+  year = {2022}
+}
+@misc{roth2016data,
+  title = {Data From {Pancreas-CT}},
+  author = {Roth, Holger R. and Farag, Amal and Turkbey, Evrim B. and Lu, Le and Liu, Jiamin and Summers, Ronald M.},
+  publisher = {The Cancer Imaging Archive},
+  year = {2016}
+}"""
+RULE = """One axial slice of each case, drawn by the seed: of a case with a tumour among the slices that hold tumour
+(label 2, which is the mask), of a normal case among all. Axes and their directions come from the affine of the NIfTI
+file or the cosines of the DICOM series: front up, the patient's right on the left. Soft-tissue window (centre 40, width
+400), 224 x 224. The two classes come from two sources, so they differ in more than the tumour; `case` is the source's
+case. `slice_index` counts from the feet."""
+
+MSD = "Task07_Pancreas of the Medical Segmentation Decathlon, medicaldecathlon.com (CC BY-SA 4.0)"
+NIH = "NIH Pancreas-CT, The Cancer Imaging Archive (CC BY 3.0)"
+CENTRE, WIDTH = 40, 400  # of the soft-tissue window
+TUMOUR, LABELS = 2, 2
+
+
+def features() -> dict:
+    from datasets import ClassLabel, Value
+
+    return {
+        "label": ClassLabel(names=["tumour", "normal"]),
+        "case": Value("string"),
+        "slice_index": Value("int32"),
+    }
+
+
+def samples(source: Path | None, report: Report, *, seed: int = 0) -> Iterator[Job]:
+    """The cases with tumour, then the normal ones.
+
+    seed: of the slices
+    """
+    root = needed(source, "cancer-xai", f"{MSD}, and {NIH}")
+    decathlon = first_folder(root, "Task07_Pancreas") or root
+    part(decathlon, "imagesTr/", MSD)
+    part(decathlon, "labelsTr/", MSD)
+    normal = first_folder(root, "Pancreas-CT", "NIH Pancreas-CT") or _manifest(root)
+    if normal is None:
+        raise UserError(f"{root} has no Pancreas-CT/; give the folder as downloaded and unpacked: {NIH}")
+    images, labels = _cases(decathlon / "imagesTr", report), _cases(decathlon / "labelsTr", report)
+    for case in sorted(set(labels) - set(images)):
+        report.leave_out(case, "image", "a label without image in imagesTr/")
+    series = [(folder, head) for folder, head in series_in(normal)]
+    report.expected = len(images) + len(series)
+    for case in sorted(images):
+        yield Job(tumour, case, images[case], labels.get(case), seed)
+    seen: set[str] = set()
+    for folder, head in series:
+        case = str(head.get("PatientID") or folder.name) if head else folder.relative_to(normal).as_posix()
+        if head is None:
+            report.leave_out(case, "image", "no usable DICOM file in this folder")
+        elif case in seen:
+            report.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first stays")
+        else:
+            seen.add(case)
+            yield Job(healthy, case, folder, str(head.SeriesInstanceUID), seed)
+
+
+def _manifest(root: Path) -> Path | None:
+    return next((path for path in sorted(root.glob("manifest-*/Pancreas-CT")) if path.is_dir()), None)
+
+
+def _cases(folder: Path, report: Report) -> dict[str, Path]:
+    """{case: file}; macOS leaves `._` files in the archive."""
+    found = {}
+    for path in entries(folder):
+        if path.name.startswith("."):
+            continue
+        case = path.name.removesuffix(".gz").removesuffix(".nii")
+        if case == path.name or case in found:
+            report.leave_out(
+                f"{folder.name}/{path.name}", "image", "no NIfTI file by its name, or its case comes twice"
+            )
+        else:
+            found[case] = path
+    return found
+
+
+def tumour(report: Report, case: str, image: Path, label: Path | None, seed: int) -> dict | None:
+    try:
+        if label is None:
+            raise UnreadableError("no label in labelsTr/")
+        units, labels = Nifti(image), _labels(label)
+        if units.shape != labels.shape:
+            raise UnreadableError("mask of another size than its image")
+        if not np.allclose(units.affine, labels.affine, atol=1e-2):
+            report.remark(case, "image and label have different affines; each is turned by its own")
+        there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
+        if wrong := set().union(*there) - set(range(LABELS + 1)):
+            raise UnreadableError(f"mask: label {min(wrong):g} is none of 0 to {LABELS}")
+        number = drawn_slice([number for number, found in enumerate(there) if TUMOUR in found], seed, case)
+        mask = squared_mask(labels.slice(number) == TUMOUR)
+        if not mask.any():
+            raise UnreadableError("the tumour is too small for a pixel of the sample")
+        image_of = squared(windowed(units.slice(number), CENTRE, WIDTH))
+    except UnreadableError as error:
+        report.leave_out(case, "image", str(error))
+        return None
+    return {"image_id": case, "image": image_of, "label": "tumour", "mask": mask, "case": case, "slice_index": number}
+
+
+def _labels(path: Path) -> Nifti:
+    try:
+        return Nifti(path)
+    except UnreadableError as error:
+        raise UnreadableError(f"mask: {error}") from None
+
+
+def healthy(report: Report, case: str, folder: Path, series: str, seed: int) -> dict | None:
+    try:
+        slices, faults = slices_of(folder, series)
+        for fault in faults:
+            report.remark(case, fault)
+        if missing := gaps(slices):
+            report.remark(case, f"{missing} slices of the series seem to be missing")
+        number = drawn_slice(list(range(len(slices))), seed, case)
+        units, _, flips = units_of(slices[number].path)
+        image = squared(windowed(upright(units, flips), CENTRE, WIDTH))
+    except UnreadableError as error:
+        report.leave_out(case, "image", str(error))
+        return None
+    return {"image_id": case, "image": image, "label": "normal", "case": case, "slice_index": number}
+
+
+def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
+    if not numbers:
+        raise UnreadableError("no slice that could be drawn (no tumour, or no usable file)")
+    return numbers[seed_of(seed, case, "slice") % len(numbers)]

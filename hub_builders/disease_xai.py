@@ -1,0 +1,293 @@
+"""LIDC-IDRI: lung nodules in CT slices, where the readers agree on them, and surroundings without any mark.
+
+Source: LIDC-IDRI (The Cancer Imaging Archive; CC BY 3.0) as downloaded and unpacked: the DICOM series in any folders
+below (as the NBIA Data Retriever makes them), the readers' XML either beside the series or as `tcia-lidc-xml/*/*.xml`
+(LIDC-XML-only.zip), and, where it is, `LIDC-IDRI_MetaData.csv` or `metadata.csv` with the columns of series UID and
+patient; else the patient is read from the DICOM files.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _lidc
+from saliency_bench.hub_builders._source import needed, table
+from saliency_bench.hub_builders._volumes import (
+    AIR,
+    SIDE,
+    Slice,
+    gaps,
+    series_in,
+    slices_of,
+    squared,
+    squared_mask,
+    units_of,
+    upright,
+    windowed,
+)
+from saliency_bench.pictures import UnreadableError
+from saliency_bench.seeds import random_bits, seed_of
+
+VERSION = "1"
+TITLE = "Disease-XAI"
+LICENSE = "cc-by-3.0"
+REDISTRIBUTE = True
+TAGS = ["medical"]
+PAPER_COUNTS = {"samples": 5250, "masks": 2625, "label": {"nodule": 2625, "no nodule": 2625}}
+CITATION = """@article{armato2011lung,
+  title = {The Lung Image Database Consortium ({LIDC}) and Image Database Resource Initiative ({IDRI}): A Completed
+           Reference Database of Lung Nodules on {CT} Scans},
+  author = {Armato III, Samuel G. and McLennan, Geoffrey and Bidaut, Luc and others},
+  journal = {Medical Physics},
+  year = {2011}
+}"""
+RULE = """Marks with contours (nodules of 3 mm or more) that share a voxel mean the same nodule. Its volume is every
+voxel in at least half of the contours of the readers who marked it; pixels of a contour itself lie outside, contours
+with `inclusion` FALSE are holes. A sample is the middle slice of that volume: a square of `crop_mm` millimetres
+(half as much again as the nodule where that is more), the nodule at a random place in it unless `centred`, in the lung
+window (centre -600, width 1500), 224 x 224. For each nodule a square of the same size in the same slice that is at
+least 10 mm away, also in z, from every mark of every reader, and of which a quarter or more is lung, is a sample
+without nodule. All samples of a patient are in one split. `readers` is how many marked the nodule."""
+
+HOME = "LIDC-IDRI, The Cancer Imaging Archive (CC BY 3.0)"
+CENTRE, WIDTH = -600, 1500  # of the lung window
+AWAY = 10.0  # millimetres from any mark
+LUNG, LUNG_SHARE = (-950.0, -400.0), 0.25
+TRIES = 400
+Box = tuple[float, float, float]  # top, left, side, in pixels
+
+
+def features() -> dict:
+    from datasets import ClassLabel, Value
+
+    return {
+        "label": ClassLabel(names=["nodule", "no nodule"]),
+        "patient": Value("string"),
+        "readers": Value("int32"),
+        "slice_uid": Value("string"),
+    }
+
+
+def samples(
+    source: Path | None,
+    report: Report,
+    *,
+    min_readers: int = 1,
+    crop_mm: float = 50.0,
+    centred: bool = False,
+    seed: int = 0,
+) -> Iterator[Job]:
+    """The nodules and their surroundings, series by series.
+
+    min_readers: leave out nodules that fewer readers marked
+    crop_mm: side of the square, in millimetres
+    centred: the nodule in the middle of the square
+    seed: of the places
+    """
+    if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
+        raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
+    root = needed(source, "disease-xai", HOME)
+    series, patients = series_of(root, report), patients_of(root)
+    readings = sorted(path for path in root.rglob("*.xml") if not path.name.startswith("."))
+    if not readings:
+        raise UserError(f"{root} has no XML of the readers (LIDC-XML-only.zip); {HOME}")
+    if not series:
+        raise UserError(f"{root} has no DICOM series (*.dcm), only XML; {HOME}")
+    report.expected = len(readings)
+    seen: set[str] = set()
+    for path in readings:
+        reading = read(path, root, report)
+        if reading is None:
+            continue
+        if reading.series in seen:
+            report.remark(path.relative_to(root).as_posix(), "another XML of the same series was read before")
+        elif reading.series not in series:
+            report.leave_out(reading.series, "image", f"no DICOM series of this UID, which {path.name} is about")
+        else:
+            folder, told = series[reading.series]
+            patient = patients.get(reading.series) or told
+            if told and patient != told:
+                report.remark(reading.series, f"the metadata table says {patient}, the DICOM files say {told}")
+            if patient:
+                yield Job(nodules, path, folder, patient, min_readers, crop_mm, centred, seed)
+            else:
+                report.leave_out(reading.series, "image", "no patient: neither in a metadata table nor in the DICOM")
+        seen.add(reading.series)
+    for uid in sorted(set(series) - seen):
+        report.remark(
+            uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}"
+        )
+
+
+def read(path: Path, root: Path, report: Report) -> _lidc.Reading | None:
+    name = path.relative_to(root).as_posix()
+    try:
+        reading = _lidc.reading_of(path)
+        if reading is None:
+            report.leave_out(name, "image", "marks of a chest X-ray, not of a CT")
+        return reading
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return None
+
+
+def series_of(root: Path, report: Report) -> dict[str, tuple[Path, str]]:
+    """{series UID: (folder, patient)} of the DICOM files."""
+    found: dict[str, tuple[Path, str]] = {}
+    for folder, head in series_in(root):
+        if head is None:
+            report.leave_out(folder.relative_to(root).as_posix(), "image", "no usable DICOM file in this folder")
+        else:
+            found.setdefault(str(head.SeriesInstanceUID), (folder, str(head.get("PatientID") or "")))
+    return found
+
+
+def patients_of(root: Path) -> dict[str, str]:
+    """{series UID: patient} of the tables that are there, whatever case and spaces their columns have."""
+    found: dict[str, str] = {}
+    for path in sorted(root.rglob("*.csv")):
+        if path.name.lower() not in ("lidc-idri_metadata.csv", "metadata.csv"):
+            continue
+        for _, row in table(path, []):
+            plain = {key.strip().lower().replace(" ", ""): value.strip() for key, value in row.items()}
+            patient = plain.get("patientid") or plain.get("subjectid")
+            uid = plain.get("seriesuid") or plain.get("seriesinstanceuid")
+            if patient and uid:
+                found.setdefault(uid, patient)
+    return found
+
+
+def nodules(
+    report: Report, path: Path, folder: Path, patient: str, min_readers: int, crop_mm: float, centred: bool, seed: int
+) -> Iterator[dict]:
+    """Both kinds of samples of one series."""
+    reading = _lidc.reading_of(path)
+    assert reading is not None
+    name = f"{patient}-{reading.series.rpartition('.')[2][-6:]}"
+    slices, faults = slices_of(folder, reading.series)
+    for fault in reading.faults + faults:
+        report.remark(name, fault)
+    if missing := gaps(slices):
+        report.remark(name, f"{missing} slices of the series seem to be missing")
+    number_of = {one.uid: number for number, one in enumerate(slices)}
+    marks = [mark for mark in reading.marks if not mark.is_point]
+    for mark in marks:
+        if lost := [contour for contour in mark.contours if contour.uid not in number_of]:
+            report.remark(name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours on missing slices")
+    found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
+    for number, readers in enumerate(found, 1):
+        image_id = f"{name}-nodule-{number}"
+        try:
+            voxels = _lidc.agreed(list(readers.values()))
+            if len(readers) < min_readers:
+                raise UnreadableError(f"marked by fewer than {min_readers} readers")
+            if not len(voxels):
+                raise UnreadableError("no voxel inside its contours, or its slices are missing")
+            yield from both(report, image_id, patient, voxels, len(readers), slices, reading, crop_mm, centred, seed)
+        except UnreadableError as error:
+            report.leave_out(image_id, "image", str(error))
+
+
+def both(
+    report: Report,
+    image_id: str,
+    patient: str,
+    voxels: np.ndarray,
+    readers: int,
+    slices: list[Slice],
+    reading: _lidc.Reading,
+    crop_mm: float,
+    centred: bool,
+    seed: int,
+) -> Iterator[dict]:
+    """The sample with the nodule, and the one beside it without."""
+    numbers = np.unique(voxels // _lidc.WIDE**2)
+    middle = int(numbers[(len(numbers) - 1) // 2])
+    units, spacing, flips = units_of(slices[middle].path)
+    mask = np.zeros(units.shape, bool)
+    rows, columns = np.divmod(voxels[voxels // _lidc.WIDE**2 == middle] % _lidc.WIDE**2, _lidc.WIDE)
+    if rows.max() >= units.shape[0] or columns.max() >= units.shape[1]:
+        raise UnreadableError("a contour outside its slice")
+    mask[rows, columns] = True
+    extent = max(np.ptp(rows) + 1, np.ptp(columns) + 1)
+    side = max(crop_mm / spacing[0], 1.5 * extent)
+    common = {"patient": patient, "group": patient, "slice_uid": slices[middle].uid}
+    top, left = around(rows, columns, side, None if centred else seed_of(seed, image_id, "place"))
+    positive = cropped(units, mask, (top, left, side), flips)
+    if positive["mask"].any():
+        yield common | positive | {"image_id": image_id, "label": "nodule", "readers": readers}
+    else:
+        report.leave_out(image_id, "image", "the nodule is too small for a pixel of the sample")
+    beside = image_id.replace("-nodule-", "-beside-")
+    forbidden = marked(reading, slices[middle].place, slices, spacing)
+    box = surrounding(units, forbidden, (top, left, side), seed_of(seed, image_id, "beside"))
+    if box is None:
+        report.leave_out(beside, "image", f"no square of lung {AWAY:.0f} mm away from every mark in this slice")
+    else:
+        yield common | cropped(units, None, box, flips) | {"image_id": beside, "label": "no nodule", "readers": 0}
+
+
+def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
+    """Top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
+    place = []
+    for axis, pixels in enumerate((rows, columns)):
+        low, high = pixels.min() - 0.5, pixels.max() + 0.5
+        room = max(side - (high - low) - side / 4, 0)
+        share = 0.5 if seed is None else int(random_bits(seed, 2)[axis]) / 2**64
+        place.append((low + high) / 2 - side / 2 + room * (share - 0.5))
+    return place[0], place[1]
+
+
+def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
+    """Image and mask of a square, upright; beyond the slice there is air."""
+    top, left, side = (round(value) for value in box)
+    rows, columns = np.arange(top, top + side), np.arange(left, left + side)
+    inside = np.ix_((rows >= 0) & (rows < units.shape[0]), (columns >= 0) & (columns < units.shape[1]))
+    there = np.ix_(rows[inside[0].ravel()], columns[inside[1].ravel()])
+    window = np.full((side, side), AIR)
+    window[inside] = units[there]
+    found = {"image": squared(windowed(upright(window, flips), CENTRE, WIDTH), SIDE)}
+    if mask is None:
+        return found
+    shape = np.zeros((side, side), bool)
+    shape[inside] = mask[there]
+    return found | {"mask": squared_mask(upright(shape, flips))}
+
+
+def marked(
+    reading: _lidc.Reading, place: float, slices: list[Slice], spacing: tuple[float, float]
+) -> list[tuple[float, float, float, float]]:
+    """(top, left, bottom, right) around every mark of every reader that lies within `AWAY` of the slice, in pixels."""
+    places = {one.uid: one.place for one in slices}
+    boxes = []
+    for mark in reading.marks:
+        for contour in mark.contours:
+            if abs(places.get(contour.uid, contour.z) - place) <= AWAY:
+                columns, rows = np.array(contour.points).T
+                down, across = AWAY / spacing[0], AWAY / spacing[1]
+                boxes.append((rows.min() - down, columns.min() - across, rows.max() + down, columns.max() + across))
+    return boxes
+
+
+def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) -> Box | None:
+    """A square of the same size with enough lung and no mark: the first of `TRIES` places, drawn up to two sides away
+    first and then anywhere."""
+    top, left, side = box
+    height, width = units.shape
+    draws = random_bits(seed, 2 * TRIES).reshape(-1, 2) / 2.0**64
+    for attempt, (down, across) in enumerate(draws):
+        if attempt < TRIES // 2:
+            row, column = top + (down - 0.5) * 4 * side, left + (across - 0.5) * 4 * side
+        else:
+            row, column = down * (height - side), across * (width - side)
+        if row < 0 or column < 0 or row + side > height or column + side > width:
+            continue
+        if any(row < b and t < row + side and column < r and f < column + side for t, f, b, r in forbidden):
+            continue
+        inside = units[round(row) : round(row + side), round(column) : round(column + side)]
+        if np.mean((inside > LUNG[0]) & (inside < LUNG[1])) >= LUNG_SHARE:
+            return row, column, side
+    return None

@@ -1,0 +1,285 @@
+"""eBAM: objects cut out of COCO on scenes of Miniplaces or Places365, each with the same scene without the object.
+
+Source: a folder that holds, as downloaded and unpacked,
+
+- MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence):
+  `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of train2017, val2017, train2014,
+  val2014; `coco/` above them may stay;
+- Miniplaces (github.com/CSAILVision/miniplaces): `images/train/LETTER/CATEGORY/*.jpg`, or Places365
+  (places2.csail.mit.edu): `places365_standard/train/CATEGORY/*.jpg`, `data_256/` or `data_large/`. All images are for
+  non-commercial research and education.
+
+What the detector sees is kept in `detections.jsonl` in the source folder. It needs torchvision's Faster R-CNN weights
+(160 MB, downloaded once) and, for all of COCO, a GPU or days; `--no-detector` keeps every object and scene.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.building import Job, Report, split_of
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _coco, _detector, _places
+from saliency_bench.hub_builders._source import entries, first_folder, inside, needed
+from saliency_bench.pictures import UnreadableError, content_of, opened
+from saliency_bench.seeds import random_bits, seed_of
+
+VERSION = "1"
+TITLE = "eBAM-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+TAGS = ["paired"]
+PAPER_COUNTS: dict = {"samples": 2646328 + 378830}
+CITATION = f"""@article{{yang2019benchmarking,
+  title = {{Benchmarking Attribution Methods with Relative Feature Importance}},
+  author = {{Yang, Mengjiao and Kim, Been}},
+  journal = {{arXiv:1907.09701}},
+  year = {{2019}}
+}}
+{_coco.CITATION}
+{_places.CITATION}"""
+RULE = """An object of COCO (no crowd; at least `least_pixels` large) is scaled so that its longer side is a third to a
+half of the scene, and pasted at a random place on a scene of 128 x 128. Kept are cut-outs that Faster R-CNN, shown them
+on black, names rightly with a confidence over 0.5, scenes in which it finds nothing with a confidence over 0.5, and
+object classes of which `least` cut-outs are left. Each class of object meets each class of scene `per_pair` times. A
+photograph of COCO and a scene belong to one split each, and only those of one split meet. `label` is the object,
+`scene` the scene, `mask` the pixels of the object, `image_without_object` the same scene alone."""
+
+HOME = f"{_coco.HOME}, and Miniplaces, github.com/CSAILVision/miniplaces, or {_places.HOME}"
+SIDE = 128
+SCENES = ("images/train", "places365_standard/train", *_places.TRAIN)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    key: str
+    path: Path
+    photograph: str
+    category: int
+    segmentation: Any
+
+
+@dataclass(frozen=True)
+class Stock:
+    """What can be combined: {(class, split): ...}, in an order that never changes."""
+
+    objects: dict[tuple[str, str], list[Cutout]]
+    scenes: dict[tuple[str, str], list[Path]]
+    base: Path  # of the scenes
+
+    def classes(self, kind: str) -> list[str]:
+        return sorted({name for name, _ in (self.objects if kind == "object" else self.scenes)})
+
+
+def features(
+    source: Path | None, detector: bool = True, least: int = 500, least_pixels: int = 1024, seed: int = 0
+) -> dict:
+    """The classes are those that are left."""
+    from datasets import ClassLabel, Image, Value
+
+    stock = stock_of(source, Report(), detector, least, least_pixels, seed)
+    return {
+        "label": ClassLabel(names=stock.classes("object")),
+        "scene": ClassLabel(names=stock.classes("scene")),
+        "image_without_object": Image(),
+        "object_id": Value("string"),
+        "scene_id": Value("string"),
+    }
+
+
+def samples(
+    source: Path | None,
+    report: Report,
+    *,
+    detector: bool = True,
+    least: int = 500,
+    least_pixels: int = 1024,
+    per_pair: int = 20,
+    seed: int = 0,
+) -> Iterator[Job]:
+    """The pairs, by object class, scene class and number.
+
+    detector: keep only what Faster R-CNN names rightly; needs its weights (160 MB) and time, better a GPU
+    least: leave out object classes with fewer cut-outs than this
+    least_pixels: leave out objects with fewer pixels than this
+    per_pair: images for each pair of an object class and a scene class
+    seed: of the pairs, sizes and places
+    """
+    if min(least, least_pixels, per_pair) < 1:
+        raise UserError("ebam-xai: least, least_pixels and per_pair are numbers from 1")
+    stock = stock_of(source, report, detector, least, least_pixels, seed)
+    objects, scenes = stock.classes("object"), stock.classes("scene")
+    report.expected = len(objects) * len(scenes) * per_pair
+    for label in objects:
+        for scene in scenes:
+            for number in range(per_pair):
+                image_id = f"{label.replace(' ', '-')}+{scene.replace('/', '-')}+{number:04d}"
+                split = split_of(seed, image_id)
+                cutouts, places = stock.objects.get((label, split)), stock.scenes.get((scene, split))
+                if cutouts and places:
+                    draw = seed_of(seed, image_id, "pair")
+                    cutout = cutouts[draw % len(cutouts)]
+                    place = places[draw // len(cutouts) % len(places)]
+                    yield Job(sample_of, image_id, label, scene, cutout, place, stock.base, seed)
+                else:
+                    what = scene if cutouts else label
+                    report.leave_out(image_id, "image", f"no {what} in the split {split}")
+
+
+def stock_of(source: Path | None, report: Report, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
+    source = needed(source, "ebam-xai", HOME)
+    base = first_folder(source, *SCENES)
+    if base is None:
+        raise UserError(f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; {HOME}")
+    cutouts = cutouts_of(_coco.root_of(source, "ebam-xai"), least_pixels, report)
+    scenes = scenes_of(base)
+    if detector:
+        cutouts, scenes = detected(source / "detections.jsonl", cutouts, scenes, base, report)
+    counts: dict[str, int] = defaultdict(int)
+    for _, name in cutouts:
+        counts[name] += 1
+    for name in sorted(counts):
+        if counts[name] < least:
+            report.leave_out(f"object class {name}", "image", f"fewer than {least} cut-outs")
+    objects: dict[tuple[str, str], list[Cutout]] = defaultdict(list)
+    grounds: dict[tuple[str, str], list[Path]] = defaultdict(list)
+    for cut, name in cutouts:
+        if counts[name] >= least:
+            objects[name, split_of(seed, cut.photograph)].append(cut)
+    for path, name in scenes:
+        grounds[name, split_of(seed, f"scene {_name(path, base)}")].append(path)
+    if not objects or not grounds:
+        raise UserError(f"ebam-xai: no {'scene' if objects else 'object class'} is left; lower least or least_pixels")
+    return Stock(dict(objects), dict(grounds), base)
+
+
+def detected(
+    file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, report: Report
+) -> tuple[list[tuple[Cutout, str]], list[tuple[Path, str]]]:
+    """The cut-outs that the detector names rightly, and the scenes in which it finds nothing."""
+    shown = ((one.key, partial(on_black, one)) for one, _ in cutouts)
+    named = _detector.seen(file, shown, len(cutouts))
+    found = _detector.seen(file, ((_name(path, base), partial(scene_of, path)) for path, _ in scenes), len(scenes))
+    right = [(one, name) for one, name in cutouts if one.category in named.get(one.key, ())]
+    clean = [(path, name) for path, name in scenes if found.get(_name(path, base)) == []]
+    for key in sorted({one.key for one, _ in cutouts} - {one.key for one, _ in right}):
+        report.leave_out(key, "image", "the detector does not name this cut-out rightly")
+    for key in sorted({_name(path, base) for path, _ in scenes} - {_name(path, base) for path, _ in clean}):
+        report.leave_out(key, "image", "the detector finds an object in this scene, or it cannot be read")
+    return right, clean
+
+
+def cutouts_of(root: Path, least_pixels: int, report: Report) -> list[tuple[Cutout, str]]:
+    """(cut-out, class) of every object that is large enough, in the order of the ids."""
+    found: dict[str, tuple[Cutout, str]] = {}
+    for split in _coco.splits_of(root, ("instances",)):
+        known, names = _coco.entries_of(root, split, False, report)
+        for image, entry in known.items():
+            for one in entry.objects:
+                name, key = names.get(one.get("category_id", -1)), f"coco-{one.get('id')}"
+                if one.get("iscrowd") or _coco.area_of(one) < least_pixels or key in found:
+                    continue
+                try:
+                    if name is None:
+                        raise UnreadableError("its category is not in the list of categories")
+                    path = inside(root / split, entry.file_name)
+                    cutout = Cutout(key, path, f"coco {image}", one["category_id"], one.get("segmentation"))
+                    found[key] = (cutout, name)
+                except UnreadableError as error:
+                    report.leave_out(key, "image", str(error))
+    return [found[key] for key in sorted(found)]
+
+
+def scenes_of(base: Path) -> list[tuple[Path, str]]:
+    """(file, category) of every scene; the letter above a category is no part of its name."""
+    found = []
+    for folder in sorted(path for path in base.rglob("*") if path.is_dir()):
+        parts = folder.relative_to(base).parts
+        name = "/".join(parts[1:] if len(parts[0]) == 1 else parts)
+        found += [(path, name) for path in entries(folder) if path.suffix.lower() in (".jpg", ".jpeg") and name]
+    return [(path, name) for path, name in found if not path.name.startswith(".")]
+
+
+def _name(path: Path, base: Path) -> str:
+    return path.relative_to(base).as_posix()
+
+
+def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Errors: UnreadableError."""
+    if not cutout.path.is_file():
+        raise UnreadableError("no such image file")
+    photograph = np.asarray(opened(content_of(cutout.path)).convert("RGB"))
+    mask = _coco.mask_of(cutout.segmentation, *photograph.shape[:2])
+    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+    if not len(rows):
+        raise UnreadableError("empty mask")
+    box = np.s_[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    return photograph[box], mask[box]
+
+
+def on_black(cutout: Cutout) -> np.ndarray | None:
+    """What the detector is shown."""
+    try:
+        picture, mask = cut(cutout)
+    except UnreadableError:
+        return None
+    return np.pad(picture * mask[..., None], ((16, 16), (16, 16), (0, 0)))
+
+
+def scene_of(path: Path) -> np.ndarray | None:
+    try:
+        return read_scene(path)
+    except UnreadableError:
+        return None
+
+
+def read_scene(path: Path) -> np.ndarray:
+    image = opened(content_of(path)).convert("RGB")
+    return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
+
+
+def sample_of(
+    report: Report, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, base: Path, seed: int
+) -> dict | None:
+    try:
+        picture, mask = cut(cutout)
+        ground = read_scene(path)
+    except UnreadableError as error:
+        report.leave_out(image_id, "image", f"{cutout.key} on {_name(path, base)}: {error}")
+        return None
+    image, pasted = paste(picture, mask, ground, seed_of(seed, image_id, "place"))
+    if not pasted.any():
+        report.leave_out(image_id, "image", f"{cutout.key} is too thin for a pixel of the sample")
+        return None
+    return {
+        "image_id": image_id,
+        "image": image,
+        "image_without_object": ground,
+        "label": label,
+        "scene": scene,
+        "mask": pasted,
+        "object_id": cutout.key,
+        "scene_id": _name(path, base),
+        "group": cutout.photograph,
+    }
+
+
+def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """The scene with the object, and its pixels: longer side a third to a half of the scene, anywhere inside it."""
+    shares = [int(bits) / 2**64 for bits in random_bits(seed, 3)]
+    side = SIDE / 3 + shares[0] * (SIDE / 2 - SIDE / 3)
+    height, width = (max(round(length * side / max(mask.shape)), 1) for length in mask.shape)
+    small = np.asarray(Image.fromarray(picture).resize((width, height), Image.Resampling.BOX))
+    grey = Image.fromarray(mask.astype(np.uint8) * 255).resize((width, height), Image.Resampling.BOX)
+    shape = np.asarray(grey) >= 128
+    top, left = int(shares[1] * (SIDE - height + 1)), int(shares[2] * (SIDE - width + 1))
+    box = np.s_[top : top + height, left : left + width]
+    image, pasted = ground.copy(), np.zeros((SIDE, SIDE), bool)
+    image[box][shape], pasted[box] = small[shape], shape
+    return image, pasted

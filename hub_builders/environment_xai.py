@@ -1,0 +1,89 @@
+"""Places365: scenes of nature (mountain, pond, waterfall ...) and of towns (house, bridge, street ...).
+
+Source, one of two:
+
+- Places365-Standard (places2.csail.mit.edu; images for non-commercial research and education) as downloaded and
+  unpacked, in any of the three layouts in which it is distributed:
+  `places365_standard/{train,val}/CATEGORY/*.jpg` (places365standard_easyformat.tar; "/" in a category is "-"),
+  `data_256/` or `data_large/` with `LETTER/CATEGORY/*.jpg` (train_256_ and train_large_places365standard.tar),
+  `val_256/` or `val_large/` with `Places365_val_*.jpg`, and the lists `places365_val.txt` and
+  `categories_places365.txt` (filelist_places365-standard.tar).
+  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image.
+- the published Saliency-Bench release: `image/{nature,urban}/*.jpg` and `attention_label/*.csv` with the columns
+  `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _annotators, _places, _release
+from saliency_bench.hub_builders._source import drawn, mask_or_none, needed, picture_of
+from saliency_bench.pictures import UnreadableError
+
+VERSION = "1"
+TITLE = "Environment-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+PAPER_COUNTS = {"samples": 5000, "masks": 3052}
+CITATION = _places.CITATION
+RULE = """Images of twelve categories of Places365, by their exact names, in two classes; `per_class` images of each
+class are drawn. The masks are what annotators drew (`masks/`, or the published release); images without one stay,
+without a mask. `category` is that of Places365 (null for the published release), `source_split` train or val."""
+
+NATURE = ["mountain", "pond", "waterfall", "field/wild", "forest/broadleaf", "rainforest"]
+URBAN = ["house", "bridge", "campus", "tower", "street", "driveway"]
+LABEL_OF = dict.fromkeys(NATURE, "nature") | dict.fromkeys(URBAN, "urban")
+ALIASES = {"nature": "nature", "natural": "nature", "urban": "urban"}
+
+
+def features() -> dict:
+    from datasets import ClassLabel
+
+    return {"label": ClassLabel(names=["nature", "urban"]), "category": ClassLabel(names=NATURE + URBAN)}
+
+
+def samples(source: Path | None, report: Report, *, per_class: int = 2500, seed: int = 0) -> Iterator[Job]:
+    """The images that were drawn, in the order of their ids.
+
+    per_class: how many images of each class are drawn; 0 for all
+    seed: of the drawing
+    """
+    if per_class < 0:
+        raise UserError("environment-xai: per_class is a number of images from 0")
+    root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
+    if _release.is_release(root):
+        yield from _release.jobs(root, report, ALIASES)
+        return
+    found = _places.images(root, list(LABEL_OF), report)
+    keep: set[str] = set()
+    for label in ("nature", "urban"):
+        names = [name for name, (_, category, _) in found.items() if LABEL_OF[category] == label]
+        keep |= drawn(seed, names, per_class)
+        if surplus := len(names) - len(keep & set(names)):
+            report.remark(label, f"{surplus} more images of this class were not drawn")
+    masks = _annotators.drawn_masks(root)
+    report.expected = len(keep)
+    for name in sorted(keep):
+        yield Job(sample_of, name, *found[name], masks.get(name.replace("/", "_"), []))
+
+
+def sample_of(report: Report, name: str, path: Path, category: str, split: str, masks: list[Path]) -> dict | None:
+    picture = picture_of(report, name, path)
+    if picture is None:
+        return None
+
+    def mask():
+        if not masks:
+            raise UnreadableError("no mask was drawn")
+        return _annotators.consensus(masks, picture)
+
+    return {
+        "image_id": name,
+        "image": picture,
+        "label": LABEL_OF[category],
+        "category": category,
+        "mask": mask_or_none(report, name, mask),
+        "source_split": split,
+    }

@@ -1,0 +1,162 @@
+"""COCO images of one person whom the captions call a man or a woman, with that person as mask.
+
+Source, one of two:
+
+- MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence) as downloaded and unpacked:
+  `annotations/captions_SPLIT.json`, `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of
+  the splits train2017, val2017, train2014, val2014.
+  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image.
+- the published Saliency-Bench release: `image/{man,woman}/*.jpg` and `attention_label/*.csv` with the columns `img_idx`
+  and `attention` (a JSON array of 224 x 224 numbers).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _annotators, _coco, _release
+from saliency_bench.hub_builders._source import drawn, inside, mask_or_none, needed, picture_of
+from saliency_bench.pictures import UnreadableError
+
+VERSION = "1"
+TITLE = "Gender-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
+CITATION = _coco.CITATION
+RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
+may use the other one, or a plural. Exactly one person, and no crowd, is annotated, and fills at least `min_area` of the
+image. Of the images that are left, `per_class` are drawn for each class. The mask is what annotators drew where
+`masks/` holds it, else (unless `outline` is off) the outline of the person in COCO, which is a stand-in for it as in
+Pet-XAI; `mask_source` says which. From the published release, images, labels and masks are taken as they are."""
+
+CLASSES = ["man", "woman"]
+ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
+WORD = re.compile(r"(?<![\w-])(man|men|woman|women)(?![\w-])", re.IGNORECASE)  # man's, but neither fireman nor man-made
+LABEL_OF = {"man": "man", "men": "man", "woman": "woman", "women": "woman"}
+ORIGINS = ["annotators", "outline"]
+
+
+def features() -> dict:
+    from datasets import ClassLabel
+
+    return {"label": ClassLabel(names=CLASSES), "mask_source": ClassLabel(names=ORIGINS)}
+
+
+def samples(
+    source: Path | None,
+    report: Report,
+    *,
+    min_area: float = 0.02,
+    per_class: int = 2500,
+    outline: bool = True,
+    seed: int = 0,
+) -> Iterator[Job]:
+    """The images that were drawn, in the order of their ids.
+
+    min_area: least share of the image that the person fills
+    per_class: how many images of each class are drawn; 0 for all
+    outline: where no annotator drew a mask, take the person's outline
+    seed: of the drawing
+    """
+    if not 0 <= min_area < 1 or per_class < 0:
+        raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
+    root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
+    if _release.is_release(root):
+        for job in _release.jobs(root, report, ALIASES):
+            yield Job(of_release, *job.args)
+        return
+    root = _coco.root_of(root, "gender-xai")
+    chosen = candidates(root, min_area, report)
+    keep = {label: drawn(seed, [one for one in chosen if chosen[one][1] == label], per_class) for label in CLASSES}
+    masks = _annotators.drawn_masks(root)
+    names = sorted(keep["man"] | keep["woman"])
+    for label in CLASSES:
+        if surplus := sum(told == label for _, told, _ in chosen.values()) - len(keep[label]):
+            report.remark(label, f"{surplus} more images of this class fit the rule and were not drawn")
+    report.expected = len(names)
+    for name in names:
+        entry, label, person = chosen[name]
+        yield Job(sample_of, name, root, entry.split, entry.file_name, label, person, masks.get(name, []), outline)
+
+
+def candidates(root: Path, min_area: float, report: Report) -> dict[str, tuple[_coco.Entry, str, dict]]:
+    """{image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
+    found: dict[str, tuple[_coco.Entry, str, dict]] = {}
+    seen: set[str] = set()
+    for split in _coco.splits_of(root, ("captions", "instances")):
+        entries, names = _coco.entries_of(root, split, True, report)
+        person = _coco.category(names, "person")
+        for key, entry in entries.items():
+            name, words = f"{key:012d}", words_of(entry.captions)
+            if not words or name in seen:
+                continue
+            seen.add(name)
+            people = entry.of(person)
+            if reason := unfit(words, people, min_area * entry.size):
+                report.leave_out(name, "image", reason)
+            else:
+                found[name] = (entry, LABEL_OF[words.pop()], people[0])
+    return found
+
+
+def words_of(captions: list[str]) -> set[str]:
+    return {word.lower() for caption in captions for word in WORD.findall(caption)}
+
+
+def unfit(words: set[str], people: list[dict], least: float) -> str | None:
+    """Why an image is left out, if it is."""
+    if len({LABEL_OF[word] for word in words}) > 1:
+        return "captions mention a man and a woman"
+    if words & {"men", "women"} or len(people) > 1 or any(one.get("iscrowd") for one in people):
+        return "several people"
+    if not people:
+        return "no person is annotated"
+    return "the person is too small" if _coco.area_of(people[0]) < least else None
+
+
+def sample_of(
+    report: Report,
+    name: str,
+    root: Path,
+    split: str,
+    file_name: str,
+    label: str,
+    person: dict,
+    masks: list[Path],
+    outline: bool,
+) -> dict | None:
+    try:
+        picture = picture_of(report, name, inside(root / split, file_name))
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return None
+    if picture is None:
+        return None
+
+    def mask() -> np.ndarray:
+        if masks:
+            return _annotators.consensus(masks, picture)
+        if not outline:
+            raise UnreadableError("no mask was drawn")
+        return _coco.mask_of(person.get("segmentation"), picture.height, picture.width)
+
+    found = mask_or_none(report, name, mask)
+    origin = None if found is None else ORIGINS[not masks]
+    return {
+        "image_id": name,
+        "image": picture,
+        "label": label,
+        "mask": found,
+        "mask_source": origin,
+        "source_split": split,
+    }
+
+
+def of_release(report: Report, path: Path, label: str, place: _release.Place | None) -> dict | None:
+    sample = _release.sample_of(report, path, label, place)
+    return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}

@@ -1,0 +1,80 @@
+"""PASCAL VOC 2012: images with objects of exactly one of 20 classes, with their outlines as mask.
+
+Source: the folder of PASCAL VOC 2012 (host.robots.ox.ac.uk/pascal/VOC, VOCtrainval_11-May-2012.tar; the images come
+from Flickr and are for research only) as downloaded and unpacked: `VOCdevkit/VOC2012/`, or the folder that holds it,
+with `JPEGImages/`, `SegmentationClass/` and `ImageSets/Segmentation/{train,val}.txt`.
+
+`--segmentation augmented` adds the labels of the Semantic Boundaries Dataset (Hariharan et al. 2011): either its
+`benchmark_RELEASE/dataset/cls/*.mat` in the source folder, or a re-pack as `SegmentationClassAug/*.png` in VOC2012.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _voc
+from saliency_bench.hub_builders._source import entries, inside, picture_of
+from saliency_bench.pictures import UnreadableError
+
+VERSION = "1"
+TITLE = "Object-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+PAPER_COUNTS = {"samples": 4318, "masks": 4318}
+CITATION = _voc.CITATION
+RULE = """An image is kept if the pixels of its segmentation show objects of exactly one class; that class is the label,
+and its pixels are the mask. Index 0 is background and 255 the void border, which belongs to no mask. With
+`segmentation=augmented` images outside VOC's own segmentation lists get their labels from the Semantic Boundaries
+Dataset, as is usual. `source_split` is VOC's own split."""
+
+
+def features() -> dict:
+    from datasets import ClassLabel
+
+    return {"label": ClassLabel(names=_voc.CLASSES)}
+
+
+def samples(source: Path | None, report: Report, *, segmentation: str = "original") -> Iterator[Job]:
+    """The segmented images in the order of their names.
+
+    segmentation: original, or augmented by the Semantic Boundaries Dataset
+    """
+    if segmentation not in ("original", "augmented"):
+        raise UserError(f"object-xai: segmentation={segmentation} is unknown; use original or augmented")
+    root = _voc.root_of(source, "object-xai")
+    splits = _voc.listed(root, report)
+    found = [path for path in entries(root / "SegmentationClass") if not path.name.startswith(".")]
+    masks = {path.stem: path for path in found if path.suffix == ".png"}
+    for path in found:
+        if path.suffix != ".png":
+            report.leave_out(path.name, "image", "no segmentation PNG by its name")
+    if segmentation == "augmented":
+        masks = _voc.augmented(source or root, root) | {name: masks[name] for name in masks if name in splits}
+    names = sorted(set(masks) | set(splits))
+    report.expected = len(names)
+    for name in names:
+        yield Job(sample_of, name, root, masks.get(name), splits.get(name))
+
+
+def sample_of(report: Report, name: str, root: Path, mask: Path | None, split: str | None) -> dict | None:
+    try:
+        picture = picture_of(report, name, inside(root / "JPEGImages", f"{name}.jpg"))
+        if picture is None:
+            return None
+        if mask is None:
+            raise UnreadableError("in a segmentation list, but no such file in SegmentationClass/")
+        labels = _voc.labels(mask, picture)
+        classes = _voc.classes_in(labels)
+        if len(classes) != 1:
+            raise UnreadableError("objects of several classes" if classes else "no object: background and void only")
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return None
+    return {
+        "image_id": name,
+        "image": picture,
+        "label": _voc.CLASSES[classes[0] - 1],
+        "mask": labels == classes[0],
+        "source_split": split,
+    }

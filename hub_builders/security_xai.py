@@ -1,0 +1,183 @@
+"""SIXray: X-ray pictures of luggage with and without prohibited items, with the items' boxes as mask.
+
+Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; academic use only, no commercial use) as
+downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
+`ImageSet/{10,100,1000}/{train,test}.csv`. Lists that lie in `ImageSet/` itself are read too. Without lists, an image is
+prohibited if its XML has an `<object>`, and clean if it has none or its name begins with N.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders._source import (
+    boxes_of,
+    drawn,
+    entries,
+    first_folder,
+    inside,
+    mask_or_none,
+    needed,
+    part,
+    picture_of,
+    rasterised,
+    table,
+    xml_of,
+)
+from saliency_bench.pictures import Picture, UnreadableError
+
+VERSION = "1"
+TITLE = "Security-XAI"
+LICENSE = "other"
+REDISTRIBUTE = False
+PAPER_COUNTS = {"samples": 17654, "masks": 8827, "label": {"prohibited": 8827, "clean": 8827}}
+CITATION = """@inproceedings{miao2019sixray,
+  title = {{SIXray}: A Large-scale Security Inspection X-ray Benchmark for Prohibited Item Discovery in Overlapping
+           Images},
+  author = {Miao, Caijing and Xie, Lingxi and Wan, Fang and Su, Chi and Liu, Hongye and Jiao, Jianbin and Ye, Qixiang},
+  booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
+  year = {2019}
+}"""
+RULE = """An image is prohibited if the list has 1 for one of its items (-1 and 0 mean absent), or, where no list names
+it, if its XML holds an object. Of the clean images as many are drawn as there are prohibited ones. The boxes of the XML
+are kept as `objects` ([xmin, ymin, xmax, ymax], counted from 1, corners included) and rasterised: the mask is every
+pixel in a box. Images whose list and XML contradict each other are left out."""
+
+ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
+HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
+Told = tuple[bool, str | None]  # prohibited?, the source's split
+
+
+def features() -> dict:
+    from datasets import ClassLabel, List, Value
+
+    objects = List({"name": Value("string"), "box": List(Value("float32"))})
+    return {"label": ClassLabel(names=["prohibited", "clean"]), "objects": objects}
+
+
+def samples(
+    source: Path | None, report: Report, *, imageset: str = "10", balanced: bool = True, seed: int = 0
+) -> Iterator[Job]:
+    """The images in the order of their names.
+
+    imageset: which lists to read: 10, 100 or 1000 clean images for each prohibited one
+    balanced: draw as many clean images as there are prohibited ones
+    seed: of the drawing
+    """
+    root = needed(source, "security-xai", HOME)
+    part(root, "JPEGImage/", HOME)
+    folder = first_folder(root, "Annotation", "Annotations")
+    there = {path.stem for path in entries(root / "JPEGImage") if path.suffix.lower() == ".jpg"}
+    told = listed(root, imageset, report) or unlisted(there, folder, report)
+    prohibited = {name for name in told if told[name][0]}
+    clean = (set(told) - prohibited) & there
+    if absent := len(told) - len(prohibited) - len(clean):
+        report.remark("ImageSet", f"{absent} clean images of the lists are not in JPEGImage/")
+    if balanced:
+        keep = drawn(seed, clean, max(len(prohibited & there), 1))
+        report.remark("ImageSet", f"{len(clean) - len(keep)} more clean images were not drawn")
+        clean = keep
+    names = sorted(prohibited | clean)
+    report.expected = len(names)
+    for name in names:
+        yield Job(sample_of, name, root / "JPEGImage", folder, *told[name])
+
+
+def listed(root: Path, imageset: str, report: Report) -> dict[str, Told]:
+    """What the lists say of each image. Errors: UserError for lists of another form."""
+    folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
+    told: dict[str, Told] = {}
+    for path in entries(folder):
+        if path.suffix.lower() != ".csv" or path.name.startswith("."):
+            continue
+        for number, row in table(path, ["name"]):
+            items = {key: value.strip() for key, value in row.items() if key != "name"}
+            if not set(items) & set(ITEMS):
+                raise UserError(f"{path} has none of the columns {', '.join(ITEMS)}; {HOME}")
+            name, where = row["name"].strip().removesuffix(".jpg"), f"{path.name} line {number}"
+            if wrong := [value for value in items.values() if value not in ("1", "-1", "0")]:
+                report.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
+            elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
+                report.leave_out(name, "image", f"{where}: {new[0]!r} is none of the {len(ITEMS)} items")
+            elif name in told:
+                report.remark(name, f"{where}: listed twice; the first counts")
+            else:
+                told[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
+    return told
+
+
+def unlisted(there: set[str], folder: Path | None, report: Report) -> dict[str, Told]:
+    """What XML and names say where there are no lists."""
+    if folder is None:
+        raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
+    told: dict[str, Told] = {}
+    for name in sorted(there):
+        path = folder / f"{name}.xml"
+        try:
+            if path.is_file():
+                told[name] = (bool(boxes_of(xml_of(path))), None)
+            elif name.startswith("N"):
+                told[name] = (False, None)
+            else:
+                raise UnreadableError("neither in a list nor with an XML")
+        except UnreadableError as error:
+            report.leave_out(name, "image", str(error))
+    return told
+
+
+def sample_of(
+    report: Report, name: str, images: Path, folder: Path | None, prohibited: bool, split: str | None
+) -> dict | None:
+    try:
+        picture = picture_of(report, name, inside(images, f"{name}.jpg"))
+        if picture is None:
+            return None
+        objects, fault = objects_of(report, name, folder)
+        if objects and not prohibited:
+            raise UnreadableError(f"the list says clean, the XML shows {objects[0]['name']}")
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return None
+
+    def mask() -> np.ndarray:
+        if not objects:
+            raise UnreadableError(fault or "no box")
+        return union(report, name, objects, picture)
+
+    return {
+        "image_id": name,
+        "image": picture,
+        "label": "prohibited" if prohibited else "clean",
+        "mask": mask_or_none(report, name, mask) if prohibited else None,
+        "objects": objects,
+        "source_split": split,
+    }
+
+
+def objects_of(report: Report, name: str, folder: Path | None) -> tuple[list[dict], str | None]:
+    """(the objects of the XML, what is wrong with it)."""
+    path = folder / f"{name}.xml" if folder else None
+    if path is None or not path.is_file():
+        return [], "no XML"
+    try:
+        found = boxes_of(xml_of(path))
+    except UnreadableError as error:
+        report.remark(name, f"its objects are left out: {error}")
+        return [], str(error)
+    for item, _ in found:
+        if item not in ITEMS:
+            report.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")
+    return [{"name": item, "box": box} for item, box in found if item in ITEMS], None
+
+
+def union(report: Report, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
+    mask = np.zeros((picture.height, picture.width), bool)
+    for one in objects:
+        try:
+            mask |= rasterised(one["box"], picture.height, picture.width)
+        except UnreadableError as error:
+            report.remark(name, f"{one['name']}: {error}")
+    return mask

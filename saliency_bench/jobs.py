@@ -1,0 +1,143 @@
+"""Makes the samples of a build on several threads and keeps them in chunks on disk, in an order that never changes.
+
+A builder yields a `Job` for each image; pictures are decoded and encoded outside Python's lock, so threads use all
+cores. A chunk is one Parquet file, whole or not there: a build that was killed finds the chunks it made and goes on.
+"""
+
+import json
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saliency_bench.files import write_with
+from saliency_bench.seeds import seed_of
+
+JOBS = 32  # in a chunk: what is lost at most by each thread of a killed build
+NOTES = b"saliency-bench"
+
+
+@dataclass
+class Report:
+    """What a builder says beside its samples."""
+
+    expected: int | None = None
+    left_out: list[dict[str, str]] = field(default_factory=list)
+    remarks: list[dict[str, str]] = field(default_factory=list)
+
+    def leave_out(self, image_id: str, what: str, reason: str) -> None:
+        """`what` is "image" (there will be no such sample) or "mask" (the sample has none)."""
+        if what not in ("image", "mask"):
+            raise ValueError(f"only an image or a mask is left out, not {what!r}")
+        self.left_out.append({"id": image_id, "what": what, "reason": reason})
+
+    def remark(self, image_id: str, text: str) -> None:
+        self.remarks.append({"id": image_id, "text": text})
+
+    def count(self, what: str) -> int:
+        return sum(entry["what"] == what for entry in self.left_out)
+
+    def add(self, other: "Report") -> None:
+        self.left_out += other.left_out
+        self.remarks += other.remarks
+
+
+class Job:
+    """A call `make(report, *args)` that gives one sample, several, or None; the arguments are small and plain."""
+
+    def __init__(self, make: Callable, *args: Any):
+        self.make, self.args = make, args
+
+    def samples(self, report: Report) -> list[dict]:
+        made = self.make(report, *self.args)
+        return [] if made is None else [made] if isinstance(made, dict) else list(made)
+
+    def spelled(self) -> str:
+        """Names the call, with size and time of the files in it: a file that changed is made again."""
+        return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_told)
+
+
+def _told(thing: object) -> object:
+    if isinstance(thing, Path) and thing.is_file():
+        state = thing.stat()
+        return [str(thing), state.st_size, state.st_mtime_ns]
+    return str(thing)
+
+
+def made(samples: Iterable[dict | Job], report: Report) -> Iterator[dict]:
+    """The samples one after the other, here and now."""
+    for item in samples:
+        yield from item.samples(report) if isinstance(item, Job) else [item]
+
+
+class StoppedError(Exception):
+    """A thread stops because the build does."""
+
+
+class Chunks:
+    """Samples as rows of tables.
+
+    folder: where the chunks are kept
+    row: makes a row of a sample
+    schema: of the rows
+    workers: how many threads
+    done: is told how many jobs were done
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        row: Callable[[dict], dict],
+        schema: pa.Schema,
+        workers: int,
+        done: Callable[[int], object] = lambda count: None,
+    ):
+        self.folder, self.row, self.schema, self.workers, self.done = folder, row, schema, workers, done
+        self.stop = Event()
+
+    def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, Report]]:
+        """The rows of each chunk in their order, and what was said of them. A few chunks are in memory at once."""
+        waiting: deque[Future[Path]] = deque()
+        items = iter(items)
+        # Readers of pictures silence warnings one by one, which threads would do to each other; here it is undone.
+        with warnings.catch_warnings(), ThreadPoolExecutor(self.workers) as pool:
+            try:
+                for number, jobs in enumerate(iter(lambda: list(islice(items, JOBS)), [])):
+                    waiting.append(pool.submit(self._chunk, number, jobs))
+                    if len(waiting) > self.workers:
+                        yield self._read(waiting.popleft().result())
+                while waiting:
+                    yield self._read(waiting.popleft().result())
+            finally:
+                self.stop.set()
+                pool.shutdown(cancel_futures=True)
+
+    def _chunk(self, number: int, jobs: list[dict | Job]) -> Path:
+        key = seed_of(*(job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs))
+        path = self.folder / f"{number:06d}-{key:016x}.parquet"
+        if path.is_file():
+            self.done(len(jobs))
+            return path
+        report, rows = Report(), []
+        for job in jobs:
+            if self.stop.is_set():
+                raise StoppedError
+            rows += [self.row(sample) for sample in (job.samples(report) if isinstance(job, Job) else [job])]
+            self.done(1)
+        notes = json.dumps({"left_out": report.left_out, "remarks": report.remarks})
+        table = pa.Table.from_pylist(rows, schema=self.schema).replace_schema_metadata({NOTES: notes})
+        write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))
+        return path
+
+    def _read(self, path: Path) -> tuple[pa.Table, Report]:
+        table = pq.read_table(path)
+        notes = json.loads(table.schema.metadata[NOTES])
+        return table, Report(left_out=notes["left_out"], remarks=notes["remarks"])

@@ -1,0 +1,178 @@
+"""NIfTI volumes with flipped, permuted and oblique axes, DICOM series in any order: the same upright slice."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import cancer_xai
+from saliency_bench.hub_builders._examples import dicom, nifti
+from saliency_bench.hub_builders._volumes import Nifti
+from saliency_bench.jobs import made
+from saliency_bench.pictures import UnreadableError
+
+SHAPE = (30, 40, 9)  # right, front, head
+
+
+def body():
+    """[right, front, head]: brighter to the right, and to the front, and to the head; every voxel differs."""
+    right, front, head = np.indices(SHAPE)
+    return (-150 + 4 * right + 3 * front + 11 * head).astype(np.int16)
+
+
+def label():
+    values = np.zeros(SHAPE, np.uint8)
+    values[5:20, 5:25, 2:8] = 1
+    values[8:14, 20:24, 3:6] = 2
+    return values
+
+
+@pytest.fixture
+def source(tmp_path):
+    for case, axes in (("pancreas_001", "RAS"), ("pancreas_004", "LPS"), ("pancreas_005", "SRA")):
+        nifti(tmp_path / f"Task07_Pancreas/imagesTr/{case}.nii.gz", body(), axes)
+        nifti(tmp_path / f"Task07_Pancreas/labelsTr/{case}.nii.gz", label(), axes)
+    for number in range(9):
+        pixels = body()[::-1, ::-1, number].T.astype(float)  # DICOM: columns grow to the left, rows to the back
+        path = tmp_path / f"Pancreas-CT/PANCREAS_0001/study/series/1-{(number * 5) % 9}.dcm"
+        dicom(path, pixels, (0, 0, 2.0 * number), f"1.2.{number}", "1.2", "PANCREAS_0001")
+    return tmp_path
+
+
+def built(source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(cancer_xai.samples(source, report, **options), report)}, report
+
+
+@pytest.mark.parametrize("axes", ["RAS", "LPS", "LAS", "RPI", "SRA", "ASL", "PIR", "IPL"])
+def test_axes_and_flips_come_from_the_affine(tmp_path, axes):
+    nifti(tmp_path / "v.nii.gz", body(), axes, tilt=0.3)
+    volume = Nifti(tmp_path / "v.nii.gz")
+    assert len(volume) == 9
+    for number in (0, 4, 8):
+        plane = volume.slice(number)
+        assert plane.shape == (40, 30)
+        for row, column in ((0, 0), (39, 29), (10, 3)):  # row 0 in front, column 0 at the right
+            assert plane[row, column] == body()[29 - column, 39 - row, number]
+
+
+@given(st.floats(0.1, 5), st.floats(-2000, 2000))
+def test_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
+    path = tmp_path_factory.mktemp("scaled") / "v.nii"
+    nifti(path, body()[:3, :4, :2], slope=slope, inter=inter)
+    stored = body()[:3, :4, :2].astype(float)
+    assert np.allclose(Nifti(path).slice(1), (stored * slope + inter)[::-1, ::-1, 1].T, rtol=1e-4, atol=0.05) or (
+        np.allclose(Nifti(path).slice(1), stored[::-1, ::-1, 1].T, atol=slope)  # nibabel stores values, scaled to fit
+    )
+
+
+def test_a_tumour_and_a_normal_slice(source):
+    samples, report = built(source)
+    assert {name: s["label"] for name, s in samples.items()} == {
+        "pancreas_001": "tumour",
+        "pancreas_004": "tumour",
+        "pancreas_005": "tumour",
+        "PANCREAS_0001": "normal",
+    }
+    assert report.left_out == report.remarks == []
+    for name, sample in samples.items():
+        number = sample["slice_index"]
+        plane = body()[::-1, ::-1, number].T.astype(float)
+        grey = np.clip(np.rint((plane + 160) * (255 / 400)), 0, 255).astype(np.uint8)
+        assert (sample["image"][..., 0] == np.asarray(Image.fromarray(grey).resize((224, 224), 2))).all()
+        if name.startswith("pancreas"):
+            assert 3 <= number <= 5
+            mask = Image.fromarray(label()[::-1, ::-1, number].T == 2).resize((224, 224), 0)
+            assert (sample["mask"] == np.asarray(mask)).all()
+        else:
+            assert sample.get("mask") is None
+
+
+def test_slices_are_drawn_by_seed_whatever_the_order_of_the_array(source):
+    for case in ("pancreas_001", "pancreas_004", "pancreas_005"):
+        numbers = {built(source, seed=seed)[0][case]["slice_index"] for seed in range(8)}
+        assert numbers == {3, 4, 5}
+
+
+def test_flipped_dicom_series_gives_the_same_picture(source):
+    folder = source / "Pancreas-CT/PANCREAS_0001/study/series"
+    before = built(source)[0]["PANCREAS_0001"]["image"]
+    for path in folder.iterdir():
+        path.unlink()
+    for number in range(9):
+        turned, pixels = {"ImageOrientationPatient": [-1, 0, 0, 0, -1, 0]}, body()[..., number].T.astype(float)
+        place = (0, 0, 2.0 * number)
+        dicom(folder / f"{number}.dcm", pixels, place, f"1.2.{number}", "1.2", "PANCREAS_0001", **turned)
+    assert (built(source)[0]["PANCREAS_0001"]["image"] == before).all()
+
+
+def test_padding_is_air(source):
+    from saliency_bench.hub_builders._volumes import AIR, units_of
+
+    pixels = np.full((4, 4), 50.0)
+    pixels[0] = 2000 - 1024
+    dicom(source / "p.dcm", pixels, (0, 0, 0), "1", "2", "3", PixelPaddingValue=2000)
+    units = units_of(source / "p.dcm")[0]
+    assert (units[0] == AIR).all()
+    assert (units[1:] == 50).all()
+
+
+def test_not_a_number_is_air(tmp_path):
+    values = body().astype(np.float32)
+    values[0, 0, 0] = np.nan
+    nifti(tmp_path / "v.nii.gz", values)
+    assert Nifti(tmp_path / "v.nii.gz").slice(0)[39, 29] == -1000
+
+
+def test_what_is_wrong_with_a_case_is_named(source):
+    images, labels = source / "Task07_Pancreas/imagesTr", source / "Task07_Pancreas/labelsTr"
+    nifti(images / "pancreas_010.nii.gz", body())
+    nifti(images / "pancreas_011.nii.gz", body())
+    nifti(labels / "pancreas_011.nii.gz", label()[:, :, :5])
+    nifti(images / "pancreas_012.nii.gz", body())
+    nifti(labels / "pancreas_012.nii.gz", np.minimum(label(), 1))
+    nifti(images / "pancreas_013.nii.gz", body())
+    nifti(labels / "pancreas_013.nii.gz", label() + np.uint8(1) * (label() > 1) * 5 + label())
+    (images / "pancreas_014.nii.gz").write_bytes((images / "pancreas_001.nii.gz").read_bytes()[:-900])
+    nifti(labels / "pancreas_014.nii.gz", label())
+    nifti(labels / "pancreas_015.nii.gz", label())
+    nifti(images / "pancreas_016.nii.gz", np.stack([body()] * 2, 3)[..., 0])
+    (images / "._pancreas_001.nii.gz").write_bytes(b"mac")
+    (images / "readme.txt").write_text("hello")
+    (source / "Pancreas-CT/PANCREAS_0002").mkdir()
+    (source / "Pancreas-CT/PANCREAS_0002/1.dcm").write_bytes(b"")
+    samples, report = built(source)
+    assert len(samples) == 4
+    reasons = {entry["id"]: entry["reason"] for entry in report.left_out}
+    assert reasons["pancreas_010"] == reasons["pancreas_016"] == "no label in labelsTr/"
+    assert reasons["pancreas_011"] == "mask of another size than its image"
+    assert reasons["pancreas_012"].startswith("no slice that could be drawn")
+    assert "pancreas_013" in reasons
+    assert reasons["pancreas_014"].startswith("no usable NIfTI file")
+    assert reasons["pancreas_015"] == "a label without image in imagesTr/"
+    assert "imagesTr/readme.txt" in reasons
+    assert reasons["PANCREAS_0002"] == "no usable DICOM file in this folder"
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [("Task07_Pancreas/imagesTr", "has no imagesTr/.*medicaldecathlon"), ("Pancreas-CT", "has no Pancreas-CT/.*NIH")],
+)
+def test_a_missing_part_is_named(source, part, message):
+    (source / part).rename(source / "gone")
+    with pytest.raises(UserError, match=message):
+        built(source)
+
+
+@pytest.mark.parametrize("number", [0.0, float("nan")])
+def test_an_affine_that_says_nothing(tmp_path, number):
+    nifti(tmp_path / "v.nii", body())
+    content = bytearray((tmp_path / "v.nii").read_bytes())
+    content[252:256] = (0).to_bytes(2, "little") + (2).to_bytes(2, "little")  # qform_code, sform_code
+    content[280:328] = np.full(12, number, "<f4").tobytes()
+    (tmp_path / "v.nii").write_bytes(content)
+    with pytest.raises(UnreadableError, match=r"affine|NIfTI"):
+        Nifti(tmp_path / "v.nii")

@@ -1,0 +1,327 @@
+"""Whatever is wrong with a source: named in the report or said in one line, never a crash, never a silent drop."""
+
+import io
+import json
+import os
+import shutil
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench import building, rooms
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
+from saliency_bench.jobs import made
+
+OPTIONS: dict[str, dict] = {
+    "gender-xai": {"min_area": 0.0},
+    "security-xai": {"balanced": False},
+    "disease-xai": {"crop_mm": 20.0},
+    "action-xai": {"ask": False},
+    "ebam-xai": {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2},
+}
+
+
+def encoded(image, form="JPEG", **settings):
+    file = io.BytesIO()
+    image.save(file, form, **settings)
+    return file.getvalue()
+
+
+def noise(mode="RGB", size=(48, 48)):
+    return Image.effect_noise(size, 60).convert(mode)
+
+
+def rotated():
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    return encoded(noise(size=(40, 48)), exif=exif)
+
+
+def bad_checksum(data):
+    png = bytearray(encoded(noise(), "PNG"))
+    png[60] ^= 255
+    return bytes(png)
+
+
+def bomb(data):
+    """A PNG of a few hundred bytes that says it has 60,000 x 60,000 pixels."""
+
+    def chunk(kind, content):
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", 60000, 60000, 8, 2, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(b"\0" * 1000)) + chunk(b"IEND", b"")
+
+
+BYTES = {
+    "truncated": lambda data: data[: len(data) // 2],
+    "cut after the header": lambda data: data[:20],
+    "empty": lambda data: b"",
+    "an error page": lambda data: b"<!DOCTYPE html><html>404 Not Found</html>",
+    "zeros": lambda data: bytes(len(data)),
+    "noise": lambda data: np.random.default_rng(0).bytes(500),
+    "archive": lambda data: b"PK\3\4" + bytes(100),
+}
+FILE = {  # kinds that replace the file itself
+    "missing": lambda path: path.unlink(),
+    "a folder in its place": lambda path: (path.unlink(), path.mkdir()),
+    "a dangling link": lambda path: (path.unlink(), path.symlink_to("nowhere")),
+}
+PICTURE = {
+    "CMYK": lambda data: encoded(noise("CMYK")),
+    "grayscale": lambda data: encoded(noise("L")),
+    "16 bits": lambda data: encoded(Image.fromarray(np.full((48, 48), 40000, np.uint16)), "PNG"),
+    "alpha": lambda data: encoded(noise("RGBA"), "PNG"),
+    "palette": lambda data: encoded(noise("P"), "GIF"),
+    "float": lambda data: encoded(Image.fromarray(np.ones((8, 8), np.float32)), "TIFF"),
+    "rotated": lambda data: rotated(),
+    "one pixel": lambda data: encoded(noise(size=(1, 1))),
+    "decompression bomb": bomb,
+    "wrong checksum": bad_checksum,
+    "a drawing with script": lambda data: b'<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>',
+    "PostScript": lambda data: b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(/etc/passwd) run\n",
+}
+MASK = {
+    "empty mask": lambda data: encoded(Image.new("L", (48, 48)), "PNG"),
+    "mask of another size": lambda data: encoded(Image.new("L", (20, 30), 1), "PNG"),
+    "mask in colour": lambda data: encoded(noise(), "PNG"),
+    "mask of 16 bits": lambda data: encoded(Image.fromarray(np.full((48, 48), 300, np.uint16)), "PNG"),
+    "mask with an unknown class": lambda data: encoded(Image.new("L", (48, 48), 77), "PNG"),
+    "decompression bomb": bomb,
+}
+TEXT = {
+    "not UTF-8": lambda data: data + b"\xff\xfe\x00\n",
+    "null bytes": lambda data: data.replace(b"\n", b"\0\n"),
+    "a name that leads out": lambda data: data + b"../../../../etc/passwd 1 1 1\n",
+    "an absolute name": lambda data: data + b"/etc/passwd 1 1 1\n",
+    "everything twice": lambda data: data + data,
+    "an unknown class": lambda data: data + b"Abyssinian_0 99 1 1\n",
+    "a line too many": lambda data: data + b"nobody_knows_me 1 1 1\n",
+}
+TABLE = {
+    "not UTF-8": lambda data: data + b"\xff\xfe\x00\n",
+    "no header": lambda data: data.partition(b"\n")[2],
+    "other columns": lambda data: b"a,b,c\n1,2,3\n",
+    "a name that leads out": lambda data: data + b"../../etc/passwd,1,-1,-1,-1,-1\n",
+    "everything twice": lambda data: data + data.partition(b"\n")[2],
+    "an open quote": lambda data: data + b'"P00001,1\n' * 3,
+    "too few fields": lambda data: data + b"P77777\n",
+    "too many fields": lambda data: data + b"P77778,1,1,1,1,1,1,1,1,1\n",
+}
+JSON = {
+    "a list": lambda data: b"[1, 2]",
+    "a number": lambda data: b"7",
+    "no keys": lambda data: b"{}",
+    "deep nesting": lambda data: b"[" * 100_000,
+    "not UTF-8": lambda data: data[:-1] + b'\xff"}',
+    "keys of other types": lambda data: json.dumps(changed(json.loads(data), emptied)).encode(),
+    "entries that are text": lambda data: json.dumps(changed(json.loads(data), lambda one: "text")).encode(),
+    "entries without keys": lambda data: json.dumps(changed(json.loads(data), lambda one: {})).encode(),
+    "entries twice": lambda data: json.dumps(doubled(json.loads(data))).encode(),
+    "infinity": lambda data: data.replace(b'"area": ', b'"area": 1e999, "was": ').replace(
+        b'"iid"', b'"iid": 1e999, "x"'
+    ),
+    "a name that leads out": lambda data: data.replace(b'"0000', b'"../../0000').replace(b".jpg", b"/../../x.jpg"),
+}
+LAUGHS = b'<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;">]>'
+XML = {
+    "entity expansion": lambda data: LAUGHS + data.partition(b"?>")[2 if b"?>" in data else 0],
+    "a file as entity": lambda data: (
+        b'<!DOCTYPE l [<!ENTITY x SYSTEM "file:///etc/passwd">]><annotation>&x;</annotation>'
+    ),
+    "not closed": lambda data: data[:-8],
+    "other elements": lambda data: b"<html><body/></html>",
+    "text for numbers": lambda data: data.replace(b"<xmin>", b"<xmin>x").replace(b"<xCoord>", b"<xCoord>x"),
+    "no numbers": lambda data: data.replace(b"bndbox", b"box").replace(b"edgeMap", b"edge"),
+    "infinity": lambda data: data.replace(b"<xmin>", b"<xmin>1e999").replace(b"<yCoord>", b"<yCoord>9999999"),
+    "negative": lambda data: data.replace(b"<xmin>", b"<xmin>-9").replace(b"<yCoord>", b"<yCoord>-"),
+    "unknown encoding": lambda data: b'<?xml version="1.0" encoding="klingon"?><a/>',
+    "deep nesting": lambda data: b"<a>" * 20_000,
+    "an unknown class": lambda data: data.replace(b"Gun", b"Bomb").replace(b"unblindedReadNodule", b"guess"),
+}
+DICOM = {
+    "no pixel data": {"PixelData": None},
+    "too little pixel data": {"PixelData": b"\0" * 20},
+    "no spacing": {"PixelSpacing": None},
+    "spacing of zero": {"PixelSpacing": [0, 0]},
+    "no position": {"ImagePositionPatient": None},
+    "no orientation": {"ImageOrientationPatient": None},
+    "not axial": {"ImageOrientationPatient": [1, 0, 0, 0, 0, -1]},
+    "another slice's place": {"ImagePositionPatient": [0, 0, 0]},
+    "no series": {"SeriesInstanceUID": None},
+    "giant": {"Rows": 60000, "Columns": 60000},
+    "colour": {"SamplesPerPixel": 3, "PhotometricInterpretation": "RGB", "PlanarConfiguration": 0},
+    "no uid": {"SOPInstanceUID": None},
+}
+NIFTI = {
+    "two axes": np.zeros((9, 9), np.int16),
+    "four axes": np.zeros((9, 9, 3, 2), np.int16),
+    "another size": np.ones((5, 6, 7), np.int16),
+    "only background": np.zeros((48, 48, 5), np.uint8),
+    "unknown labels": np.full((48, 48, 5), 9, np.uint8),
+    "not a number": np.full((48, 48, 5), np.nan, np.float32),
+}
+TARGETS = {  # dataset: [(file of the example, the kinds it suffers)]
+    "pet-xai": [
+        ("images/beagle_1.jpg", BYTES | FILE | PICTURE), ("annotations/trimaps/beagle_1.png", BYTES | FILE | MASK),
+        ("annotations/list.txt", BYTES | FILE | TEXT), ("annotations/xmls/beagle_1.xml", BYTES | XML),
+    ],
+    "object-xai": [
+        ("VOCdevkit/VOC2012/JPEGImages/2007_000001.jpg", BYTES | FILE | PICTURE),
+        ("VOCdevkit/VOC2012/SegmentationClass/2007_000001.png", BYTES | FILE | MASK),
+        ("VOCdevkit/VOC2012/ImageSets/Segmentation/train.txt", BYTES | FILE | TEXT),
+    ],
+    "gender-xai": [
+        ("train2017/000000000002.jpg", BYTES | FILE | PICTURE), ("masks/000000000001.png", BYTES | MASK),
+        ("annotations/instances_train2017.json", BYTES | FILE | JSON),
+        ("annotations/captions_train2017.json", BYTES | FILE | JSON),
+    ],
+    "gender-xai release": [
+        ("image/men/0000.jpg", BYTES | FILE | PICTURE), ("attention_label/men.csv", BYTES | FILE | TABLE),
+    ],
+    "environment-xai": [
+        ("data_256/p/pond/00000001.jpg", BYTES | PICTURE), ("masks/train_pond_00000001.png", BYTES | MASK),
+    ],
+    "environment-xai release": [("attention_label/urban.csv", BYTES | FILE | TABLE)],
+    "security-xai": [
+        ("JPEGImage/P00001.jpg", BYTES | FILE | PICTURE), ("Annotation/P00001.xml", BYTES | FILE | XML),
+        ("ImageSet/10/train.csv", BYTES | FILE | TABLE),
+    ],
+    "disease-xai": [
+        ("tcia-lidc-xml/157/000.xml", BYTES | FILE | XML), ("LIDC-IDRI_MetaData.csv", BYTES | TABLE),
+        ("LIDC-IDRI/LIDC-IDRI-0001/study/series/1-003.dcm", BYTES | FILE | DICOM),
+    ],
+    "cancer-xai": [
+        ("Task07_Pancreas/imagesTr/pancreas_000.nii.gz", BYTES | FILE | NIFTI),
+        ("Task07_Pancreas/labelsTr/pancreas_000.nii.gz", BYTES | FILE | NIFTI),
+        ("Pancreas-CT/PANCREAS_0001/study/series/1-002.dcm", BYTES | FILE | DICOM),
+    ],
+    "action-xai": [
+        ("images/000000001.jpg", BYTES | FILE | PICTURE), ("ACT-X/visual/val/v1.npy", BYTES | FILE),
+        ("ACT-X/textual/exp_val_split.json", BYTES | FILE | JSON),
+    ],
+    "ebam-xai": [
+        ("train2017/000000000001.jpg", BYTES | FILE | PICTURE), ("images/train/a/abbey/00000001.jpg", BYTES | FILE),
+        ("annotations/instances_train2017.json", BYTES | FILE | JSON),
+    ],
+}  # fmt: skip
+CASES = [(name, file, kind) for name, targets in TARGETS.items() for file, kinds in targets for kind in kinds]
+
+
+def changed(content, change):
+    """The same JSON with every second entry of its lists (or of itself) changed."""
+    if all(isinstance(value, dict) for value in content.values()):
+        return {key: change(value) if place % 2 else value for place, (key, value) in enumerate(content.items())}
+    return {
+        key: [change(one) if place % 2 else one for place, one in enumerate(value)]
+        if isinstance(value, list)
+        else value
+        for key, value in content.items()
+    }
+
+
+def emptied(one):
+    return {key: [] for key in one}
+
+
+def doubled(content):
+    return {key: value + value if isinstance(value, list) else value for key, value in content.items()}
+
+
+def damage(path, kind):
+    kinds = next(dict(k) for targets in TARGETS.values() for file, k in targets if path.as_posix().endswith(f"/{file}"))
+    how = kinds[kind]
+    if kind in FILE:
+        how(path)
+    elif kind in DICOM and isinstance(how, dict):
+        known = {"place": (0, 0, 7.5), "uid": "1.2.1.2", "series": "1.2.1", "patient": "PANCREAS_0001"}
+        if "LIDC" in path.as_posix():
+            series = _examples.SERIES.format(7000)
+            known = {"place": (0, 0, 7.5), "uid": f"{series}.3", "series": series, "patient": "LIDC-IDRI-0001"}
+        _examples.dicom(path, np.zeros((64, 64)), **known, **how)
+    elif kind in NIFTI and not callable(how):
+        _examples.nifti_plain(path, how)
+    else:
+        path.write_bytes(how(path.read_bytes()))
+
+
+def outcome(name, source):
+    """Samples as rows of a dataset, and what was said."""
+    builder, report = rooms.load("hub_builders", name.partition(" ")[0]), Report()
+    own = OPTIONS.get(name, {})
+    features = building.columns(builder, source=source, **own)
+    rows = {}
+    for sample in made(builder.samples(source, report, **own), report):
+        assert sample["image_id"] not in rows
+        row = building._row(sample, features)
+        picture = Image.open(io.BytesIO(row["image"]["bytes"]))
+        assert picture.mode == "RGB"
+        if row["mask"]:
+            mask = Image.open(io.BytesIO(row["mask"]["bytes"]))
+            assert (mask.mode, mask.size) == ("L", picture.size)
+            assert np.asarray(mask).any()
+        rows[sample["image_id"]] = row
+    return rows, report
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """{dataset: (its undamaged example, what comes out of it)}, made when it is first asked for."""
+    known: dict = {}
+
+    def of(name):
+        if name not in known:
+            source = _examples.write(name, tmp_path_factory.mktemp("example"), 4, 48)
+            known[name] = (source, *outcome(name, source))
+        return known[name]
+
+    return of
+
+
+def said(report):
+    return len(report.left_out) + len(report.remarks)
+
+
+def test_there_are_enough_of_them():
+    assert len(CASES) >= 300
+    assert len({kind for _, _, kind in CASES}) >= 25
+
+
+@pytest.mark.parametrize("name", sorted(_examples.WRITERS))
+def test_examples_lose_nothing(whole, name):
+    _, rows, report = whole(name)
+    assert len(rows) >= 4
+    left_out = [entry for entry in report.left_out if entry["what"] == "image"]
+    assert [entry for entry in left_out if "in the split" not in entry["reason"]] == []  # too few for all pairs of ebam
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("name", "file", "kind"), CASES)
+def test_damaged(whole, tmp_path, name, file, kind):
+    source, rows, report = whole(name)
+    damaged = tmp_path / "source"
+    shutil.copytree(source, damaged, copy_function=os.link)
+    path = damaged / file
+    content = path.read_bytes()
+    path.unlink()  # it is a link to the undamaged one
+    path.write_bytes(content)
+    damage(path, kind)
+    try:
+        found, told = outcome(name, damaged)
+    except UserError as error:
+        found, told, line = {}, None, str(error)
+    if told is None:
+        assert "\n" not in line
+        assert len(line) > 20
+        return
+    lost = [key for key in rows if key not in found or (rows[key]["mask"] and not found[key]["mask"])]
+    if lost:  # every loss is named, by its id or by the file that it would have come from
+        assert said(told) > said(report), lost
+    for entry in told.left_out:
+        assert "\n" not in entry["reason"]
+        assert entry["id"]

@@ -1,0 +1,150 @@
+"""Objects of COCO on scenes: pairs with and without the object, nothing in two splits, the detector an option."""
+
+import json
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench import build
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _detector, ebam_xai
+from saliency_bench.jobs import made
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "coco"
+FREE = {"detector": False, "least": 1, "least_pixels": 1}
+
+
+@pytest.fixture
+def source(tmp_path):
+    """20 photographs, each with a dog and a cup, and 3 x 20 scenes of Miniplaces."""
+    (tmp_path / "annotations").mkdir()
+    (tmp_path / "train2017").mkdir()
+    images, annotations = [], []
+    for n in range(1, 21):
+        pixels = np.full((60, 80, 3), 10, np.uint8)
+        pixels[10:40, 10:30], pixels[5:25, 40:70] = (250, 30, n), (30, 250, n)
+        Image.fromarray(pixels).save(tmp_path / f"train2017/{n}.png")
+        images.append({"id": n, "file_name": f"{n}.png", "height": 60, "width": 80})
+        for place, (category, box) in enumerate(((18, (10, 10, 30, 40)), (47, (40, 5, 70, 25)))):
+            left, top, right, bottom = box
+            outline = [[left, top, right, top, right, bottom, left, bottom]]
+            annotations.append({"id": 10 * n + place, "image_id": n, "category_id": category, "iscrowd": 0,
+                                "area": (right - left) * (bottom - top), "segmentation": outline})  # fmt: skip
+    categories = [{"id": 18, "name": "dog"}, {"id": 47, "name": "cup"}]
+    content = {"images": images, "annotations": annotations, "categories": categories}
+    (tmp_path / "annotations/instances_train2017.json").write_text(json.dumps(content))
+    for place, category in enumerate(("a/abbey", "b/beach", "c/corn/field")):
+        (tmp_path / "images/train" / category).mkdir(parents=True)
+        for n in range(20):
+            grey = Image.fromarray(np.full((128, 128, 3), 60 + 40 * place + n, np.uint8))
+            grey.save(tmp_path / f"images/train/{category}/{n:08d}.jpg")
+    return tmp_path
+
+
+def built(source, **options):
+    report = Report()
+    jobs = ebam_xai.samples(source, report, **FREE | options)
+    return {s["image_id"]: s for s in made(jobs, report)}, report
+
+
+def test_pairs_with_and_without_the_object(source):
+    samples, report = built(source)
+    assert {(s["label"], s["scene"]) for s in samples.values()} == {
+        (label, scene) for label in ("dog", "cup") for scene in ("abbey", "beach", "corn/field")
+    }
+    assert len(samples) + len(report.left_out) == 2 * 3 * 20
+    for sample in samples.values():
+        mask, image, alone = sample["mask"], sample["image"], sample["image_without_object"]
+        assert image.shape == alone.shape == (128, 128, 3)
+        assert (image[~mask] == alone[~mask]).all()
+        assert (image[mask][:, 0 if sample["label"] == "dog" else 1] >= 200).all()
+        rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
+        assert 128 / 3 - 1 <= max(np.ptp(rows), np.ptp(columns)) + 1 <= 128 / 2 + 1
+        assert np.ptp(rows) < np.ptp(columns) if sample["label"] == "cup" else np.ptp(rows) > np.ptp(columns)
+
+
+def test_no_photograph_and_no_scene_in_two_splits(source, tmp_path):
+    folder = build("ebam-xai", tmp_path / "out", source=source, progress=False, **FREE)
+    places: dict = {}
+    for split, rows in datasets.load_dataset(str(folder)).items():
+        for row in rows.remove_columns(["image", "mask", "image_without_object"]):
+            photograph = int(row["object_id"].removeprefix("coco-")) // 10
+            places.setdefault(photograph, set()).add(split)
+            places.setdefault(row["scene_id"], set()).add(split)
+    assert max(map(len, places.values())) == 1
+    assert set.union(*places.values()) == {"train", "validation", "test"}
+
+
+def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
+    looked = []
+
+    def look(picture):
+        """Names dogs rightly in photographs up to 10, and sees something in the scenes of the beach."""
+        looked.append(picture.shape)
+        if picture.shape == (128, 128, 3):
+            return [1] if 100 <= picture[0, 0, 0] < 120 else []
+        return [18] if picture[30, 25, 0] > 200 and picture[30, 25, 2] <= 10 else [2]
+
+    monkeypatch.setattr(_detector, "faster_rcnn", lambda: look)
+    samples, report = built(source, detector=True)
+    assert {s["label"] for s in samples.values()} == {"dog"}
+    assert {s["scene"] for s in samples.values()} == {"abbey", "corn/field"}
+    assert {int(s["object_id"][5:]) // 10 for s in samples.values()} <= set(range(1, 11))
+    reasons = [entry["reason"] for entry in report.left_out]
+    assert reasons.count("the detector does not name this cut-out rightly") == 30
+    assert reasons.count("the detector finds an object in this scene, or it cannot be read") == 20
+    assert len(looked) == 40 + 60
+    with (source / "detections.jsonl").open("a") as file:
+        file.write('{"what": "half')
+    assert built(source, detector=True)[0].keys() == samples.keys()
+    assert len(looked) == 100
+
+
+def test_the_detector_says_what_it_needs(source, monkeypatch):
+    from torchvision.models import detection
+
+    def absent(*args, **kwargs):
+        raise OSError("no network")
+
+    monkeypatch.setattr(detection.FasterRCNN_ResNet50_FPN_Weights, "get_state_dict", absent)
+    with pytest.raises(UserError, match=r"160 MB.*no network.*--no-detector"):
+        built(source, detector=True)
+
+
+def test_rare_classes_and_small_objects_go(source):
+    with pytest.raises(UserError, match="no object class is left"):
+        built(source, least=21)
+    samples, _ = built(source, least_pixels=1, least=20)
+    assert {s["label"] for s in samples.values()} == {"dog", "cup"}
+    content = json.loads((source / "annotations/instances_train2017.json").read_text())
+    content["annotations"][0]["area"] = 2.0
+    (source / "annotations/instances_train2017.json").write_text(json.dumps(content))
+    samples, report = built(source, least_pixels=100, least=20)
+    assert {s["label"] for s in samples.values()} == {"cup"}
+    assert report.left_out[0] == {"id": "object class dog", "what": "image", "reason": "fewer than 20 cut-outs"}
+
+
+def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
+    for n in range(1, 21):
+        (source / f"train2017/{n}.png").write_bytes(b"")
+    samples, report = built(source, per_pair=2)
+    assert samples == {}
+    assert "empty file" in report.left_out[-1]["reason"]
+    (source / "images").rename(tmp_path / "gone")
+    with pytest.raises(UserError, match=r"none of images/train/.*miniplaces"):
+        built(source)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_real_objects_on_scenes(source, tmp_path):
+    for part in ("annotations", "train2017"):
+        (tmp_path / "real" / part).parent.mkdir(exist_ok=True)
+        (tmp_path / "real" / part).symlink_to(REAL / part)
+    (tmp_path / "real/images").symlink_to(source / "images")
+    samples, _ = built(tmp_path / "real", least=10, least_pixels=2000, per_pair=1)
+    assert len(samples) >= 3
+    assert all(sample["mask"].any() for sample in samples.values())

@@ -1,0 +1,139 @@
+"""Places365 in its three layouts, exact category names, and the published release."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import environment_xai
+from saliency_bench.jobs import made
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "places365"
+NAMES = [*environment_xai.LABEL_OF]
+
+
+def save(path):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.effect_noise((24, 16), 60).convert("RGB").save(path)
+
+
+def easy(root):
+    for name in (*NAMES, "fishpond", "mountain_path", "field/cultivated", "street_market"):
+        save(root / f"places365_standard/train/{name.replace('/', '-')}/00000001.jpg")
+    save(root / "places365_standard/val/pond/Places365_val_00000009.jpg")
+
+
+def deep(root, folder="data_256"):
+    for name in (*NAMES, "fishpond", "mountain_path", "field/cultivated"):
+        save(root / f"{folder}/{name[0]}/{name}/00000001.jpg")
+
+
+def flat(root):
+    known = ["/a/airfield", "/f/fishpond", *(f"/{name[0]}/{name}" for name in NAMES)]
+    rows = [f"Places365_val_{n:08d}.jpg {n}\n" for n in range(len(known))]
+    (root / "categories_places365.txt").write_text("".join(f"{name} {n}\n" for n, name in enumerate(known)))
+    (root / "places365_val.txt").write_text("".join(rows))
+    for row in rows:
+        save(root / "val_256" / row.split()[0])
+
+
+def built(source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(environment_xai.samples(source, report, **options), report)}, report
+
+
+@pytest.mark.parametrize("layout", [easy, deep, flat])
+def test_exact_names_in_each_layout(tmp_path, layout):
+    layout(tmp_path)
+    samples, _ = built(tmp_path)
+    assert sorted({s["category"] for s in samples.values()}) == sorted(NAMES)
+    assert len(samples) == 12 + (layout is easy)
+    for sample in samples.values():
+        assert sample["label"] == ("nature" if sample["category"] in environment_xai.NATURE else "urban")
+        assert sample["mask"] is None
+    assert {s["source_split"] for s in samples.values()} == {easy: {"train", "val"}, deep: {"train"}, flat: {"val"}}[
+        layout
+    ]
+
+
+def test_layouts_beside_one_another(tmp_path):
+    easy(tmp_path)
+    deep(tmp_path)
+    flat(tmp_path)
+    samples, _ = built(tmp_path)
+    assert "train/field/wild/00000001" in samples
+    assert len(samples) == 12 + 1 + 12
+
+
+def test_drawn_by_seed_masks_and_what_is_left_out(tmp_path):
+    deep(tmp_path, "data_large")
+    for n in range(2, 30):
+        save(tmp_path / f"data_large/p/pond/{n:08d}.jpg")
+    (tmp_path / "data_large/p/pond/Thumbs.db").write_bytes(b"x")
+    (tmp_path / "data_large/p/pond/00000003.jpg").write_bytes(b"")
+    (tmp_path / "masks").mkdir()
+    Image.fromarray(np.full((16, 24), 255, np.uint8)).save(tmp_path / "masks/train_pond_00000002.png")
+    samples, report = built(tmp_path, per_class=0)
+    assert samples["train/pond/00000002"]["mask"].all()
+    assert {(e["id"], e["reason"]) for e in report.left_out if e["what"] == "image"} == {
+        ("train/pond/Thumbs", "not an image file by its name"),
+        ("train/pond/00000003", "empty file"),
+    }
+    few, report = built(tmp_path, per_class=5)
+    assert [s["label"] for s in few.values()].count("nature") == 5
+    assert report.remarks == [{"id": "nature", "text": "29 more images of this class were not drawn"},
+                              {"id": "urban", "text": "1 more images of this class were not drawn"}]  # fmt: skip
+
+
+def test_lists_that_lead_elsewhere_or_are_wrong(tmp_path):
+    flat(tmp_path)
+    listing = (tmp_path / "places365_val.txt").read_text()
+    (tmp_path / "places365_val.txt").write_text(listing + "../../secret.jpg 2\nPlaces365_val_00000002.jpg 3\n")
+    samples, report = built(tmp_path)
+    assert len(samples) == 12
+    assert {
+        "id": "../../secret.jpg",
+        "what": "image",
+        "reason": "its name leads out of the source folder",
+    } in report.left_out
+    assert report.remarks[0]["id"] == "Places365_val_00000002"
+    for wrong, message in (("x.jpg\n", "line 1"), ("x.jpg 999\n", "999 is no number"), ("x.jpg -1\n", "line 1")):
+        (tmp_path / "places365_val.txt").write_text(wrong)
+        with pytest.raises(UserError, match=message):
+            built(tmp_path)
+
+
+def test_missing_parts_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"places365_standard/train/.*places2\.csail"):
+        built(tmp_path)
+    flat(tmp_path)
+    (tmp_path / "categories_places365.txt").unlink()
+    with pytest.raises(UserError, match=r"has no categories_places365\.txt"):
+        built(tmp_path)
+    deep(tmp_path / "b")
+    (tmp_path / "b/data_256/p/pond").rename(tmp_path / "b/data_256/p/lake")
+    with pytest.raises(UserError, match="no images of pond"):
+        built(tmp_path / "b")
+
+
+def test_the_published_release(tmp_path):
+    for name in ("nature/a.jpg", "urban/b.jpg"):
+        save(tmp_path / "image" / name)
+    (tmp_path / "attention_label").mkdir()
+    content = json.dumps(np.tri(224).tolist())
+    (tmp_path / "attention_label/nature.csv").write_text(f'attention,img_idx\n"{content}",a.jpg\n')
+    samples, _ = built(tmp_path)
+    assert (samples["a"]["label"], samples["b"]["label"]) == ("nature", "urban")
+    assert samples["a"]["mask"].shape == (16, 24)
+    assert samples["b"]["mask"] is None
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_the_twelve_names_are_names_of_the_real_list(tmp_path):
+    names = {line.split()[0][3:] for line in (REAL / "categories_places365.txt").read_text().splitlines()}
+    assert set(NAMES) < names
+    assert len(NAMES) == 12

@@ -1,0 +1,266 @@
+"""COCO captions and persons from their raw layout, and the published release."""
+
+import json
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from pycocotools import mask as reference
+
+from saliency_bench import build
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _coco, _release, gender_xai
+from saliency_bench.jobs import made
+from saliency_bench.pictures import UnreadableError
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "coco"
+HEIGHT, WIDTH = 24, 32
+BOX = [[4, 4, 16, 4, 16, 20, 4, 20]]
+PERSON = {"category_id": 1, "iscrowd": 0, "area": 192.0, "segmentation": BOX}
+
+
+def coco(root, images, split="train2017"):
+    """`images`: {id: (captions, annotations)}."""
+    (root / "annotations").mkdir(parents=True, exist_ok=True)
+    (root / split).mkdir(exist_ok=True)
+    listed = [{"id": key, "file_name": f"{key:012d}.jpg", "height": HEIGHT, "width": WIDTH} for key in images]
+    objects = [one | {"image_id": key} for key, (_, found) in images.items() for one in found]
+    captions = [{"image_id": key, "caption": text} for key, (texts, _) in images.items() for text in texts]
+    common = {"images": listed, "categories": [{"id": 1, "name": "person"}, {"id": 18, "name": "dog"}]}
+    (root / f"annotations/instances_{split}.json").write_text(json.dumps(common | {"annotations": objects}))
+    (root / f"annotations/captions_{split}.json").write_text(json.dumps(common | {"annotations": captions}))
+    for key in images:
+        Image.effect_noise((WIDTH, HEIGHT), 70).convert("RGB").save(root / split / f"{key:012d}.jpg")
+    return root
+
+
+def built(source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(gender_xai.samples(source, report, **options), report)}, report
+
+
+@pytest.mark.parametrize(
+    ("caption", "words"),
+    [
+        ("A man rides a horse", {"man"}),
+        ("WOMAN'S hat on a shelf", {"woman"}),
+        ("Two Men and a dog", {"men"}),
+        ("a fireman, a snowman and a mannequin", set()),
+        ("a man-made lake", set()),
+        ("Humans, womanly, manly", set()),
+        ("Women/men entrance", {"women", "men"}),
+        ("a man.", {"man"}),
+    ],
+)
+def test_whole_words_in_any_case(caption, words):
+    assert gender_xai.words_of([caption]) == words
+
+
+def test_which_images_stay_and_why_the_others_do_not(tmp_path):
+    crowd = PERSON | {"iscrowd": 1}
+    source = coco(
+        tmp_path,
+        {
+            1: (["A man walks.", "someone walks"], [PERSON, {"category_id": 18, "area": 9.0}]),
+            2: (["a woman", "A WOMAN sits"], [PERSON]),
+            3: (["a man", "a woman"], [PERSON]),
+            4: (["two men"], [PERSON]),
+            5: (["a man"], [PERSON, PERSON]),
+            6: (["a man"], [crowd]),
+            7: (["a man"], [PERSON | {"area": 15.0}]),
+            8: (["a woman"], []),
+            9: (["a dog"], [PERSON]),
+            10: (["a man"], [PERSON | {"segmentation": [[1, 2, 3]]}]),
+        },
+    )
+    samples, report = built(source)
+    assert {name: s["label"] for name, s in samples.items()} == {
+        "000000000001": "man",
+        "000000000002": "woman",
+        "000000000010": "man",
+    }
+    assert [entry["reason"] for entry in report.left_out] == [
+        "captions mention a man and a woman",
+        "several people",
+        "several people",
+        "several people",
+        "the person is too small",
+        "no person is annotated",
+        "a polygon that is no list of three or more points",
+    ]
+    assert samples["000000000001"]["mask"][5:20, 5:16].all()
+    assert samples["000000000001"]["mask_source"] == "outline"
+    assert "000000000007" in built(source, min_area=0.0)[0]
+    assert built(source, outline=False)[0]["000000000001"]["mask"] is None
+
+
+def test_masks_that_people_drew_go_before_the_outline(tmp_path):
+    source = coco(tmp_path, {1: (["a man"], [PERSON]), 2: (["a woman"], [PERSON])})
+    votes = np.zeros((3, HEIGHT, WIDTH), np.uint8)
+    votes[0, 2:8, 2:8] = votes[1, 4:10, 2:8] = votes[2, 6:12, 2:8] = 255
+    for number, one in enumerate(votes):
+        (source / f"masks/person-{number}").mkdir(parents=True)
+        Image.fromarray(one).save(source / f"masks/person-{number}/000000000001.png")
+    Image.fromarray(votes[0]).save(source / "masks/000000000002.png")
+    samples, _ = built(source)
+    assert (samples["000000000001"]["mask"] == ((votes > 0).sum(0) >= 2)).all()
+    assert (samples["000000000002"]["mask"] == (votes[0] > 0)).all()
+    assert samples["000000000002"]["mask_source"] == "annotators"
+
+
+def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_path):
+    images = {n: ([("a man", "a woman")[n % 2]], [PERSON]) for n in range(1, 61)}
+    fewer = {key: value for key, value in images.items() if key != 7}
+    more, report = built(coco(tmp_path / "a", images), per_class=10)
+    less, _ = built(coco(tmp_path / "b", fewer), per_class=10)
+    labels = [s["label"] for s in more.values()]
+    assert (labels.count("man"), labels.count("woman")) == (10, 10)
+    assert len(set(more) - set(less)) <= 1
+    assert [remark["text"] for remark in report.remarks] == [
+        "20 more images of this class fit the rule and were not drawn"
+    ] * 2
+    assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
+
+
+def test_polygons_in_parts_are_the_union_of_the_parts():
+    parts = [[2, 2, 8, 2, 8, 8, 2, 8], [10, 10, 20, 10, 20, 20, 10, 20]]
+    whole = _coco.mask_of(parts, HEIGHT, WIDTH)
+    assert (whole == (_coco.mask_of(parts[:1], HEIGHT, WIDTH) | _coco.mask_of(parts[1:], HEIGHT, WIDTH))).all()
+    assert whole.sum() == 6 * 6 + 10 * 10
+
+
+@given(st.lists(st.booleans(), min_size=12, max_size=400))
+def test_run_lengths_plain_and_compressed(pixels):
+    mask = np.zeros((12, (len(pixels) + 11) // 12), bool)
+    mask.T.flat[: len(pixels)] = pixels
+    height, width = mask.shape
+    flat = mask.T.ravel()
+    edges = np.flatnonzero(np.diff(np.r_[False, flat])).tolist()
+    runs = np.diff([0, *edges, flat.size]).tolist()
+    assert (_coco.mask_of({"size": [height, width], "counts": runs}, height, width) == mask).all()
+    text = reference.encode(np.asfortranarray(mask.astype(np.uint8)))["counts"].decode()
+    assert _coco.decompressed(text) == runs
+    assert (_coco.mask_of({"size": [height, width], "counts": text}, height, width) == mask).all()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        "text",
+        [],
+        [[]],
+        [[1, 2, 3, 4, 5]],
+        [[1, 2, 3, 4, 5, 1e12]],
+        [[1, 2, 3, 4, 5, float("nan")]],
+        [["a"] * 6],
+        {},
+        {"size": [HEIGHT, WIDTH], "counts": [10]},
+        {"size": [HEIGHT, WIDTH], "counts": [10, -1, HEIGHT * WIDTH - 9]},
+        {"size": [HEIGHT, WIDTH], "counts": [HEIGHT * WIDTH + 1]},
+        {"size": [HEIGHT, WIDTH], "counts": "oooooooooooo"},
+        {"size": [HEIGHT, WIDTH], "counts": "\x00ä"},
+        {"size": [WIDTH, HEIGHT], "counts": [HEIGHT * WIDTH]},
+    ],
+)
+def test_hostile_segmentations_never_reach_the_library(wrong):
+    with pytest.raises(UnreadableError):
+        _coco.mask_of(wrong, HEIGHT, WIDTH)
+
+
+def release(root, rows, name="labels.csv"):
+    (root / "attention_label").mkdir(parents=True)
+    for folder, image in (("men", "a.jpg"), ("women", "b.jpg"), ("women", "c.jpg"), ("cats", "d.jpg")):
+        (root / "image" / folder).mkdir(parents=True, exist_ok=True)
+        Image.effect_noise((56, 112), 70).convert("RGB").save(root / "image" / folder / image)
+    text = "img_idx,attention\n" + "".join(f'{name},"{content}"\n' for name, content in rows)
+    (root / "attention_label" / name).write_text(text)
+    return root
+
+
+def test_the_published_release(tmp_path):
+    attention = np.zeros((224, 224))
+    attention[56:112, 112:168] = 1
+    soft = json.dumps((attention * 0.4).tolist())
+    source = release(tmp_path, [("a.jpg", json.dumps(attention.tolist())), ("b.jpg", soft), ("gone.jpg", "[]")])
+    samples, report = built(source)
+    assert {name: s["label"] for name, s in samples.items()} == {"a": "man", "b": "woman", "c": "woman"}
+    expected = np.zeros((112, 56), bool)
+    expected[28:56, 28:42] = True
+    assert (samples["a"]["mask"] == expected).all()
+    assert samples["a"]["mask_source"] == "annotators"
+    assert {(entry["id"], entry["what"]): entry["reason"] for entry in report.left_out} == {
+        ("d", "image"): "its folder cats is none of the classes",
+        ("gone", "mask"): "an attention label without image",
+        ("b", "mask"): "empty mask",
+        ("c", "mask"): "no attention label",
+    }
+
+
+@pytest.mark.parametrize("content", ["no json", "[1, 2]", "{}", "[[NaN]]", "[" * 5000, '[[""x""]]'])
+def test_a_wrong_attention_label_is_named(tmp_path, content):
+    samples, report = built(release(tmp_path, [("a.jpg", content)]))
+    assert samples["a"]["mask"] is None
+    assert report.left_out[1]["reason"].startswith("its attention label is n")
+
+
+def test_rows_over_several_lines_are_found_again(tmp_path):
+    attention = np.zeros((224, 224), int)
+    attention[:10] = 255
+    broken = json.dumps(attention.tolist()).replace("], [", "],\r\n[")
+    source = release(tmp_path, [("c.jpg", broken), ("b.jpg", broken), ("a.jpg", json.dumps(attention.tolist()))])
+    samples, _ = built(source)
+    assert all(samples[name]["mask"][:5].all() and not samples[name]["mask"][5:].any() for name in "abc")
+    assert len(list(_release._rows(source / "attention_label/labels.csv"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [("annotations", "has no annotations/"), ("train2017", "none of train2017/"),
+     ("annotations/captions_train2017.json", "has no annotations/captions_train2017.json")],
+)  # fmt: skip
+def test_a_missing_part_is_named(tmp_path, part, message):
+    source = coco(tmp_path / "coco", {1: (["a man"], [PERSON])})
+    (source / part).rename(tmp_path / "gone")
+    with pytest.raises(UserError, match=rf"{message}.*cocodataset\.org"):
+        built(source)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_real_samples(tmp_path):
+    folder = build("gender-xai", tmp_path / "gender", source=REAL, progress=False, min_area=0.0)
+    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
+    report = json.loads((folder / "build_report.json").read_text())
+    reasons = [entry["reason"] for entry in report["left_out"]]
+    captions = json.loads((REAL / "annotations/captions_train2017.json").read_text())["annotations"]
+    said = {}
+    for one in captions:
+        said.setdefault(one["image_id"], set()).update(
+            one["caption"].lower().replace(".", " ").replace(",", " ").split()
+        )
+    for row in rows:
+        words = said[int(row["image_id"])]
+        assert {"man", "woman"} & words == {rows.features["label"].int2str(row["label"])}
+        assert row["mask"].size == row["image"].size
+        assert np.asarray(row["mask"]).any()
+    assert reasons.count("captions mention a man and a woman") == 2  # 30752 and 370162
+    assert len(rows) >= 5
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_areas_of_real_masks_are_those_of_the_annotations():
+    content = json.loads((REAL / "annotations/instances_train2017.json").read_text())
+    sizes = {image["id"]: (image["height"], image["width"]) for image in content["images"]}
+    crowds, apart = 0, 0
+    for one in content["annotations"]:
+        height, width = sizes[one["image_id"]]
+        area = _coco.mask_of(one["segmentation"], height, width).sum()
+        apart += abs(area - one["area"]) > 0.05 * one["area"] + 60
+        crowds += one["iscrowd"]
+    assert crowds == 8
+    assert apart <= 0.01 * len(content["annotations"])  # parts that overlap count twice in their area

@@ -1,0 +1,133 @@
+"""PASCAL VOC 2012 from its raw layout."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench import build
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import object_xai
+from saliency_bench.jobs import made
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "VOCdevkit"
+SIZE = (30, 20)  # width, height
+
+
+def labelled(*classes) -> np.ndarray:
+    values = np.zeros(SIZE[::-1], np.uint8)
+    for place, index in enumerate(classes):
+        values[4:12, 3 + 8 * place : 9 + 8 * place] = index
+    values[3, 3:9] = 255
+    return values
+
+
+def save(values, path):
+    image = Image.fromarray(values).convert("P")
+    image.putpalette([(37 * n) % 256 for n in range(768)])
+    image.paste(Image.fromarray(values))
+    image.save(path)
+
+
+MASKS = {
+    "2007_000001": labelled(1),
+    "2007_000002": labelled(20, 20),
+    "2007_000003": labelled(8, 15),
+    "2007_000004": labelled(),
+    "2007_000005": labelled(21),
+    "2007_000006": labelled(3)[:10],
+}
+
+
+@pytest.fixture
+def source(tmp_path):
+    root = tmp_path / "VOCdevkit/VOC2012"
+    for part in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (root / part).mkdir(parents=True)
+    for name, values in MASKS.items():
+        Image.effect_noise(SIZE, 50).convert("RGB").save(root / f"JPEGImages/{name}.jpg")
+        save(values, root / f"SegmentationClass/{name}.png")
+    Image.effect_noise(SIZE, 50).convert("RGB").save(root / "JPEGImages/2008_000007.jpg")
+    (root / "ImageSets/Segmentation/train.txt").write_text("2007_000001\n2007_000003\n2007_000004\n2007_000003\n")
+    (root / "ImageSets/Segmentation/val.txt").write_text("2007_000002\n../../../etc/passwd\n2008_000007\n2009_000009\n")
+    return tmp_path
+
+
+def built(source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(object_xai.samples(source, report, **options), report)}, report
+
+
+def test_single_class_images_stay_and_the_others_are_named(source):
+    samples, report = built(source)
+    assert {name: (s["label"], s["source_split"]) for name, s in samples.items()} == {
+        "2007_000001": ("aeroplane", "train"),
+        "2007_000002": ("tvmonitor", "val"),
+    }
+    assert (samples["2007_000001"]["mask"] == (MASKS["2007_000001"] == 1)).all()
+    assert not samples["2007_000001"]["mask"][3].any()  # void
+    assert {entry["id"]: entry["reason"] for entry in report.left_out} == {
+        "../../../etc/passwd": "its name leads out of the source folder",
+        "2007_000003": "objects of several classes",
+        "2007_000004": "no object: background and void only",
+        "2007_000005": "mask: index 21 is none of the 20 classes",
+        "2007_000006": "mask of another size than its image",
+        "2008_000007": "in a segmentation list, but no such file in SegmentationClass/",
+        "2009_000009": "no such image file",
+    }
+    assert [remark["id"] for remark in report.remarks] == ["2007_000003"]
+
+
+def test_augmented_as_png_and_as_the_original_matlab_files(source):
+    from scipy.io import savemat
+
+    root = source / "VOCdevkit/VOC2012"
+    with pytest.raises(UserError, match=r"SegmentationClassAug/.*Hariharan"):
+        built(source, segmentation="augmented")
+    folder = source / "benchmark_RELEASE/dataset/cls"
+    folder.mkdir(parents=True)
+    savemat(folder / "2008_000007.mat", {"GTcls": {"Segmentation": labelled(12) % 255, "CategoriesPresent": [12]}})
+    savemat(folder / "2007_000001.mat", {"GTcls": {"Segmentation": labelled(2) % 255}})
+    (folder / "2007_000005.mat").write_bytes(b"MATLAB 5.0 broken")
+    samples, report = built(source, segmentation="augmented")
+    assert samples["2008_000007"]["label"] == "dog"
+    assert (samples["2008_000007"]["mask"] == (labelled(12) == 12)).all()
+    assert samples["2007_000001"]["label"] == "aeroplane"  # VOC's own segmentation goes before
+    assert any("no usable MATLAB file" in entry["reason"] for entry in report.left_out)
+    (root / "SegmentationClassAug").mkdir()
+    Image.fromarray(labelled(6)).save(root / "SegmentationClassAug/2008_000007.png")
+    assert built(source, segmentation="augmented")[0]["2008_000007"]["label"] == "bus"
+
+
+def test_any_of_the_three_folders_may_be_given(source):
+    names = [list(built(source / part)[0]) for part in (".", "VOCdevkit", "VOCdevkit/VOC2012")]
+    assert names[0] == names[1] == names[2] == ["2007_000001", "2007_000002"]
+
+
+@pytest.mark.parametrize("part", ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"])
+def test_a_missing_part_is_named(source, part):
+    (source / "VOCdevkit/VOC2012" / part).rename(source / "gone")
+    with pytest.raises(UserError, match=rf"has no {part}/;.*VOCtrainval"):
+        built(source)
+
+
+def test_wrong_options_and_no_source(source):
+    with pytest.raises(UserError, match="original or augmented"):
+        built(source, segmentation="both")
+    with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
+        built(None)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_real_samples(tmp_path):
+    folder = build("object-xai", tmp_path / "voc", source=REAL, progress=False)
+    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
+    names = rows.features["label"].names
+    assert len(rows) == 51  # 99 masks, 48 of them with several classes
+    for row in rows:
+        values = np.asarray(Image.open(REAL / f"VOC2012/SegmentationClass/{row['image_id']}.png"))
+        assert set(np.unique(values)) <= {0, 255, names.index(names[row["label"]]) + 1}
+        assert (np.asarray(row["mask"]) > 0).sum() == ((values > 0) & (values < 255)).sum()

@@ -1,0 +1,153 @@
+"""SIXray: lists with -1 for absent, VOC-style XML, boxes kept and rasterised, clean images drawn by seed."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench import build
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import security_xai
+from saliency_bench.hub_builders._source import rasterised
+from saliency_bench.jobs import made
+
+REAL = Path(__file__).parents[3] / "shared" / "data" / "sixray"
+SIZE = (40, 30)
+HEAD = "name,Gun,Knife,Wrench,Pliers,Scissors\n"
+
+
+def xml(*objects):
+    inside = "".join(
+        f"<object><name>{name}</name><bndbox><xmin>{x}</xmin><ymin>{y}</ymin><xmax>{z}</xmax><ymax>{w}</ymax></bndbox>"
+        "</object>"
+        for name, x, y, z, w in objects
+    )
+    return f"<annotation><size><width>40</width><height>30</height></size>{inside}</annotation>"
+
+
+@pytest.fixture
+def source(tmp_path):
+    for folder in ("JPEGImage", "Annotation", "ImageSet/10"):
+        (tmp_path / folder).mkdir(parents=True)
+    names = [f"P{n:05d}" for n in range(1, 6)] + [f"N{n:05d}" for n in range(1, 21)]
+    for name in names:
+        Image.effect_noise(SIZE, 70).convert("RGB").save(tmp_path / f"JPEGImage/{name}.jpg")
+    (tmp_path / "Annotation/P00001.xml").write_text(xml(("Gun", 3, 4, 10, 8), ("Knife", 35, 20, 60, 28)))
+    (tmp_path / "Annotation/P00002.xml").write_text(xml(("Hammer", 1, 1, 1, 1), ("Bomb", 1, 1, 9, 9)))
+    (tmp_path / "Annotation/P00003.xml").write_text(xml())
+    (tmp_path / "Annotation/P00005.xml").write_text(xml(("Gun", 50, 50, 60, 60)))
+    (tmp_path / "Annotation/N00001.xml").write_text(xml(("Gun", 1, 1, 5, 5)))
+    rows = ["P00001,1,1,-1,-1,-1", "P00002,-1,-1,-1,-1,1", "P00003,1,-1,-1,-1,-1", "P00004,1,-1,-1,-1,-1",
+            "P00005,1,-1,-1,-1,-1", "P00006,1,-1,-1,-1,-1"]  # fmt: skip
+    (tmp_path / "ImageSet/10/train.csv").write_text(HEAD + "\n".join(rows) + "\n")
+    clean = "\n".join(f"{name},-1,-1,-1,-1,-1" for name in [*names[5:], "N09999"])
+    (tmp_path / "ImageSet/10/test.csv").write_text(HEAD + clean + "\n")
+    return tmp_path
+
+
+def built(source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(security_xai.samples(source, report, **options), report)}, report
+
+
+def test_boxes_become_objects_and_mask(source):
+    samples, report = built(source)
+    first = samples["P00001"]
+    expected = np.zeros(SIZE[::-1], bool)
+    expected[3:8, 2:10] = True
+    expected[19:28, 34:40] = True
+    assert (first["mask"] == expected).all()
+    assert first["objects"] == [
+        {"name": "Gun", "box": [3, 4, 10, 8]},
+        {"name": "Knife", "box": [35, 20, 60, 28]},
+    ]
+    assert (first["label"], first["source_split"]) == ("prohibited", "train")
+    assert samples["P00002"]["mask"].sum() == 1
+    assert [one["name"] for one in samples["P00002"]["objects"]] == ["Hammer"]
+    reasons = {(entry["id"], entry["what"]): entry["reason"] for entry in report.left_out}
+    assert reasons.pop(("N00001", "image"), "the list says clean, the XML shows Gun") == (
+        "the list says clean, the XML shows Gun"
+    )
+    assert reasons == {
+        ("P00003", "mask"): "no box",
+        ("P00004", "mask"): "no XML",
+        ("P00005", "mask"): "empty mask",
+        ("P00006", "image"): "no such image file",
+    }
+    assert ("P00002", "object 'Bomb' is none of the 6 items and is left out") in [
+        tuple(remark.values()) for remark in report.remarks
+    ]
+
+
+def test_clean_images_are_drawn_by_seed(source):
+    def clean(**options):
+        return sorted(name for name, sample in built(source, **options)[0].items() if sample["label"] == "clean")
+
+    assert len(clean(seed=3)) in (4, 5)  # N00001 may be drawn, and is then left out
+    assert clean(seed=3) == clean(seed=3) != clean(seed=4)
+    assert len(clean(balanced=False)) == 19
+    assert all(sample["mask"] is None for sample in built(source)[0].values() if sample["label"] == "clean")
+
+
+def test_without_lists_the_xml_tells(source):
+    for path in (source / "ImageSet/10").iterdir():
+        path.unlink()
+    samples, report = built(source, balanced=False)
+    labels = {name: sample["label"] for name, sample in samples.items()}
+    assert labels["P00001"] == labels["N00001"] == "prohibited"
+    assert labels["P00003"] == labels["N00002"] == "clean"
+    assert ("P00004", "neither in a list nor with an XML") in [(e["id"], e["reason"]) for e in report.left_out]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [("P00001,2,-1,-1,-1,-1", "'2' is neither 1 nor -1"), ("P00001,,,,,", "'' is neither 1 nor -1")],
+)
+def test_odd_values_are_named(source, row, reason):
+    (source / "ImageSet/10/train.csv").write_text(HEAD + row + "\n")
+    assert reason in built(source)[1].left_out[0]["reason"]
+
+
+def test_names_that_lead_elsewhere_and_names_twice(source):
+    rows = "../../secret,1,-1,-1,-1,-1\nP00001,1,-1,-1,-1,-1\nP00001.jpg,-1,-1,-1,-1,-1\n"
+    (source / "ImageSet/10/train.csv").write_text(HEAD + rows)
+    samples, report = built(source)
+    assert samples["P00001"]["label"] == "prohibited"
+    assert ("../../secret", "its name leads out of the source folder") in [
+        (e["id"], e["reason"]) for e in report.left_out
+    ]
+    assert report.remarks[0]["text"] == "train.csv line 4: listed twice; the first counts"
+
+
+@pytest.mark.parametrize("text", ["", "image,Gun\na,1\n", "name,Bomb\na,1\n", "name,Gun\n\xff\xfe"])
+def test_a_list_of_another_form_is_one_line(source, text):
+    (source / "ImageSet/10/train.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(UserError, match=r"train\.csv"):
+        built(source)
+
+
+def test_a_missing_part_is_named(source):
+    (source / "JPEGImage").rename(source / "images")
+    with pytest.raises(UserError, match=r"has no JPEGImage/.*SIXray"):
+        built(source)
+
+
+def test_rasterised_box_is_the_pixels_between_its_corners():
+    for box in ([1, 1, 3, 2], [2, 2, 2, 2], [-5, 0, 3, 99]):
+        mask = rasterised(box, 4, 6)
+        for row in range(4):
+            for column in range(6):
+                assert mask[row, column] == (box[0] <= column + 1 <= box[2] and box[1] <= row + 1 <= box[3])
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
+def test_real_samples(tmp_path):
+    folder = build("security-xai", tmp_path / "sixray", source=REAL, progress=False)
+    rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
+    names = rows.features["label"].names
+    assert {row["image_id"]: names[row["label"]] for row in rows}["P00002"] == "prohibited"
+    assert set(rows["image_id"]) <= {path.stem for path in (REAL / "JPEGImage").iterdir()}
+    assert len(rows) >= 5

@@ -1,0 +1,159 @@
+"""A build gives the same bytes with any number of threads, whether it was killed or not, and its memory stays flat."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.jobs import Job
+from saliency_bench.pictures import Picture, png
+
+SMALL = {"size": 32, "count": 200}
+BUILD = """
+import sys
+import saliency_bench as sb
+sb.build("shapes-xai", sys.argv[1], progress=False, size=32, count=640, workers=int(sys.argv[2]))
+"""
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
+    folders = [sb.build("shapes-xai", tmp_path / str(n), progress=False, workers=n, **SMALL) for n in (1, 2, 7)]
+    assert content(folders[0]) == content(folders[1]) == content(folders[2])
+
+
+def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
+    def one(report, n):
+        time.sleep(0.002 * (n % 3))
+        if n % 5 == 0:
+            return report.leave_out(f"i{n}", "image", "for the test")
+        report.remark(f"i{n}", "kept")
+        image = np.full((8, 8, 3), n, np.uint8)
+        return [{"image_id": f"i{n}-{m}", "label": "disc", "image": image} for m in range(n % 4)]
+
+    def samples(source, report):
+        for n in range(100):
+            report.remark(f"i{n}", "listed")
+            yield Job(one, n)
+
+    monkeypatch.setattr(shapes_xai, "samples", samples)
+    folders = [sb.build("shapes-xai", tmp_path / str(n), progress=False, workers=n) for n in (1, 3)]
+    reports = [json.loads((folder / "build_report.json").read_text()) for folder in folders]
+    assert reports[0] == reports[1]
+    assert [entry["id"] for entry in reports[0]["left_out"]] == [f"i{n}" for n in range(0, 100, 5)]
+    assert [entry["text"] for entry in reports[0]["remarks"]] == ["listed"] * 100 + ["kept"] * 80
+
+
+def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
+    out, chunks = tmp_path / "out", tmp_path / ".out.building" / "chunks"
+    process = subprocess.Popen([sys.executable, "-c", BUILD, out, "2"], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    while len(list(chunks.glob("*.parquet"))) < 4 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    kept = {path: path.stat().st_mtime_ns for path in chunks.glob("[!.]*.parquet")}
+    assert 4 <= len(kept) < 20
+    drawn, real = [], shapes_xai.drawn
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes_xai, "drawn", lambda index, *rest: drawn.append(index) or real(index, *rest))
+        sb.build("shapes-xai", out, progress=False, size=32, count=640)
+    assert len(drawn) == 640 - 32 * len(kept)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert content(sb.build("shapes-xai", tmp_path / "again", progress=False, size=32, count=640)) == content(out)
+
+
+def test_what_other_options_left_is_not_used(tmp_path):
+    (tmp_path / ".out.building/chunks").mkdir(parents=True)
+    (tmp_path / ".out.building/chunks/000000-0000000000000000.parquet").write_text("half")
+    (tmp_path / ".out.building/made_by.json").write_text('["0", "shapes-xai", "1", {}, "None"]')
+    sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_changed_file_is_made_again(tmp_path):
+    def make(report, path):
+        pass
+
+    (tmp_path / "a.jpg").write_text("a")
+    before = Job(make, tmp_path / "a.jpg").spelled()
+    assert before == Job(make, tmp_path / "a.jpg").spelled()
+    (tmp_path / "a.jpg").write_text("ab")
+    assert before != Job(make, tmp_path / "a.jpg").spelled()
+
+
+def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_path):
+    done = []
+
+    def one(report, n):
+        done.append(n)
+        if n == 40:
+            raise RuntimeError("in job 40")
+        return {"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
+
+    monkeypatch.setattr(shapes_xai, "samples", lambda source, report: (Job(one, n) for n in range(5000)))
+    with pytest.raises(RuntimeError, match="in job 40"):
+        sb.build("shapes-xai", tmp_path / "out", progress=False, workers=2)
+    assert list(tmp_path.iterdir()) == []
+    assert len(done) < 500
+
+
+def test_the_callers_warnings_stay_as_they_were(tmp_path):
+    before = list(warnings.filters)
+    sb.build("shapes-xai", tmp_path / "out", progress=False, workers=4, **SMALL)
+    assert list(warnings.filters) == before
+
+
+def test_no_workers(tmp_path):
+    with pytest.raises(UserError, match="workers=0"):
+        sb.build("shapes-xai", tmp_path / "out", progress=False, workers=0, **SMALL)
+
+
+MANY = """
+import pathlib, re, sys
+import numpy as np
+import saliency_bench as sb
+from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.jobs import Job
+from saliency_bench.pictures import Picture
+
+picture = Picture(pathlib.Path(sys.argv[1]).read_bytes(), ".png", 64, 64)
+
+def one(report, n):
+    mask = np.zeros((64, 64), bool)
+    mask[n % 50 : n % 50 + 10, 5:20] = True
+    return {"image_id": f"image-{n:06d}", "label": "disc", "image": picture, "mask": mask}
+
+shapes_xai.samples = lambda source, report: (Job(one, n) for n in range(int(sys.argv[3])))
+sb.build("shapes-xai", sys.argv[2], progress=False, workers=2)
+print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 1024)
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_the_same_for_20000_images_as_for_2000(tmp_path):
+    """The images hold 12 kB each, so 20,000 of them would be 240 MB."""
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+    (tmp_path / "noise.png").write_bytes(png(noise))
+    assert isinstance(Picture((tmp_path / "noise.png").read_bytes(), ".png", 64, 64).data, bytes)
+
+    def peak(count):
+        command = [sys.executable, "-c", MANY, tmp_path / "noise.png", tmp_path / str(count), str(count)]
+        done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        assert done.returncode == 0, done.stderr
+        return float(done.stdout)
+
+    small, large = peak(2_000), peak(20_000)
+    print(f"peak memory: {small:.0f} MiB for 2,000 images, {large:.0f} MiB for 20,000: {large / small - 1:+.1%}")
+    assert large <= 1.1 * small
