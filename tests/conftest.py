@@ -98,12 +98,12 @@ def vision_transformer():
 
     def make(name):
         torch.manual_seed(0)
-        model = TRANSFORMERS[name]().eval()
-        for parameter in model.parameters():
+        network = TRANSFORMERS[name]().eval()
+        for parameter in network.parameters():
             # Larger than at the start of a training, where attention is all but uniform.
             if parameter.ndim > 1:
                 torch.nn.init.normal_(parameter, std=0.25)
-        return model
+        return network
 
     make.names = list(TRANSFORMERS)
     return make
