@@ -61,6 +61,8 @@ def load_dataset(
             raise unknown("dataset", text, list_datasets())
         if getattr(rooms.load("hub_builders", text), "EMBEDDED", False) and revision is None:
             return _local(embedded(text, builder_options), text, split)
+    if source is not None and text in list_datasets() and getattr(rooms.load("hub_builders", text), "EMBEDDED", False):
+        raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
         raise UserError(
             f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
