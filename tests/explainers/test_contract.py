@@ -1,22 +1,26 @@
 """What every explainer must do and must leave alone, for all that are discovered."""
 
 import random
+from functools import cache
 
 import numpy as np
 import pytest
+import timm
 import torch
 from torch import nn
 
 from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench.errors import UserError
 
 NAMES = rooms.names("explainers")
 CHEAP = {"rise": {"masks": 60}, "integrated_gradients": {"steps": 8}}
-NO_TARGET = {"random", "centre"}
+BASELINES = {name for name in NAMES if getattr(rooms.load("explainers", name), "BASELINE", False)}
+NO_TARGET = {name for name in NAMES if not getattr(rooms.load("explainers", name), "TARGETED", True)} | BASELINES
 CLASSES = 5
 
 
-def network(seed: int = 0) -> nn.Sequential:
-    torch.manual_seed(seed)
+def convolutional() -> nn.Sequential:
+    torch.manual_seed(0)
     return nn.Sequential(
         nn.Conv2d(3, 6, 3, padding=1),
         nn.BatchNorm2d(6),
@@ -30,9 +34,34 @@ def network(seed: int = 0) -> nn.Sequential:
     )
 
 
+def transformer() -> nn.Module:
+    torch.manual_seed(0)
+    model = timm.models.vision_transformer.VisionTransformer(
+        patch_size=4, embed_dim=16, depth=2, num_heads=2, num_classes=CLASSES, dynamic_img_size=True, drop_rate=0.5
+    )
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.2)
+    return model
+
+
+@cache
+def has_maps_of(name: str, make) -> bool:
+    try:
+        explainer_of(name)(load_classifier(make(), device="cpu"), torch.rand(1, 3, 20, 28), torch.eye(CLASSES)[:1])
+    except UserError:
+        return False
+    return True
+
+
+def network(name: str) -> nn.Module:
+    """The first network that the explainer is defined for."""
+    return next(make() for make in (convolutional, transformer) if has_maps_of(name, make))
+
+
 @pytest.fixture
-def classifier():
-    return load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
+def classifier(name):
+    return load_classifier(network(name), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
 
 
 @pytest.fixture
@@ -124,15 +153,16 @@ def state_of(classifier):
 @pytest.mark.parametrize("broken", [False, True], ids=["whole", "after an exception"])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_and_random_states_are_left_as_they_were(name, broken, images):
-    model = Failing(network())
-    classifier = load_classifier(model, device="cpu", layer="inner.4")
+    model = Failing(network(name))
+    classifier = load_classifier(model, device="cpu")
     classifier.train()
-    model.inner[1].eval()
-    model.inner[0].weight.requires_grad_(False)
+    next(module for module in model.modules() if module not in (model, model.inner)).eval()
+    next(model.parameters()).requires_grad_(False)
+    explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))  # what it looks up once is known
     look = state_of(classifier)
     before = look()
     model.broken = broken
-    if broken and name not in NO_TARGET:
+    if broken and name not in BASELINES:
         with pytest.raises(RuntimeError, match="on purpose"):
             explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))
     else:
@@ -153,8 +183,8 @@ def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision_gives_float32_maps_near_those_of_full(name, images):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
-    full = explainer_of(name)(load_classifier(network(), device="cpu"), images, target)
-    half = explainer_of(name)(load_classifier(network(), device="cpu", precision="bf16"), images, target)
+    full = explainer_of(name)(load_classifier(network(name), device="cpu"), images, target)
+    half = explainer_of(name)(load_classifier(network(name), device="cpu", precision="bf16"), images, target)
     assert half.dtype == torch.float32
     correlation = torch.corrcoef(torch.stack([full.flatten(), half.flatten()]))[0, 1]
     assert correlation > 0.95
