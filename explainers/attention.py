@@ -15,6 +15,7 @@ from saliency_bench.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+TARGETED = False
 
 
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:

@@ -23,7 +23,8 @@ Columns of class, distillation and register tokens are left out. The grid of pat
 bilinear interpolation (`align_corners=False`).
 
 The authors' rule for sums runs over the whole batch, so that there a map depends on its neighbours; here each image is
-computed alone, forward pass included: the divisions magnify the last bits in which batches of different size differ.
+computed alone, forward pass included, and in float32 under any `precision`: the divisions magnify the last bits, in
+which batches of different size differ (on random weights a change of 1e-7 in the input may change half the map).
 Their evaluation leaves out block 0; that is `start=1`. Here all blocks count, as in rollout.
 """
 
@@ -57,7 +58,6 @@ ROUTED = {
     *("reshape", "view", "flatten", "unflatten", "squeeze", "unsqueeze", "expand", "permute", "transpose", "movedim"),
     *("swapaxes", "to", "float", "double", "bfloat16", "type", "type_as", "clone"),
 }
-ASSIGNED = {"iadd": torch.add, "isub": torch.sub, "imul": torch.mul, "itruediv": torch.div}  # x += y as x = x + y
 
 
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
@@ -78,7 +78,7 @@ def check(*, start: int, **others: object) -> None:
 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
-    with attending(classifier, image, start, Propagating, embedded=True) as seen:
+    with attending(classifier, image, start, Propagating, embedded=True, device=classifier.device.type) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
     total = score(logits, weights, on).sum()
@@ -100,19 +100,21 @@ class Switch:
 class Propagating(Attending):
     """Attending, and the backward pass of what follows the patches gives relevance while `switch.propagating`."""
 
-    def __init__(self, start: int | None = None, embedded: bool = False):
+    def __init__(self, start: int | None = None, embedded: bool = False, device: str = "cpu"):
         super().__init__(start, embedded)
-        self.switch = Switch()
+        self.switch, self.device = Switch(), device
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        with torch.autocast(self.device, enabled=False):
+            return super().__torch_function__(function, types, args, kwargs)
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
-        name = function.__name__ if _is_in_place(function.__name__) else function.__name__.strip("_")
+        name = _name(function)
         if not depends or name in ROUTED:
             return function(*args, **kwargs)
         if name == "conv2d":  # a later part of the stem that makes the patches, below all that is asked for
             return function(args[0].detach(), *args[1:], **kwargs)
-        function = ASSIGNED.get(name, function)
-        name = function.__name__.strip("_")
         rule = self._rule(name, depends, args, kwargs)
         if rule is not None:
             inputs = [value for value in args if any(value is one for one in depends)]
@@ -204,8 +206,10 @@ def _of(function: Callable[..., Any], args: tuple, kwargs: dict[str, Any]) -> Ca
     return of
 
 
-def _is_in_place(name: str) -> bool:
-    return name.endswith("_") and not name.endswith("__")
+def _name(function: Any) -> str:
+    """Of an operator, its plain name; what works in place keeps its last underscore, and so has no rule."""
+    name = function.__name__
+    return name.strip("_") if name.endswith("__") else name.lstrip("_")
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

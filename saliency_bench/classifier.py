@@ -99,7 +99,7 @@ class Classifier(nn.Module):
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"{self.id} does not take images of {height} x {width} pixels ({reason}); prepare resizes"
+                f"{self.id} does not take these images of {height} x {width} ({reason}); prepare gives them their size"
             ) from error
 
     def _autocast(self) -> AbstractContextManager:

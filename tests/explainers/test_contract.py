@@ -1,10 +1,7 @@
 """What every explainer must do and must leave alone, for all that are discovered."""
 
-import ast
-import inspect
 import operator
 import random
-import textwrap
 from functools import cache
 
 import numpy as np
@@ -19,15 +16,7 @@ from saliency_bench.errors import UserError
 NAMES = rooms.names("explainers")
 BASELINES = {name for name in NAMES if getattr(rooms.load("explainers", name), "BASELINE", False)}
 CLASSES = 5
-
-
-def reads_target(name):
-    """Whether the function looks at its target at all: attention and its like, by definition, do not."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(rooms.load("explainers", name), name))))
-    return any(isinstance(n, ast.Name) and n.id == "target" and isinstance(n.ctx, ast.Load) for n in ast.walk(tree))
-
-
-WITH_TARGET = [name for name in NAMES if reads_target(name) and name not in BASELINES]
+WITH_TARGET = [name for name in NAMES if getattr(rooms.load("explainers", name), "TARGETED", name not in BASELINES)]
 ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
 
 

@@ -1,0 +1,155 @@
+"""Every explainer on every kind of vision transformer: a map, or one line that names methods which give one."""
+
+import re
+from functools import cache
+
+import pytest
+import torch
+from torchvision.models import vit_b_16
+from transformers import (
+    DeiTConfig,
+    DeiTForImageClassificationWithTeacher,
+    TimmWrapperConfig,
+    TimmWrapperForImageClassification,
+    ViTConfig,
+    ViTForImageClassification,
+)
+
+from saliency_bench import load_classifier, load_explainer, options, rooms, targets
+from saliency_bench.errors import UserError
+
+NAMES = rooms.names("explainers")
+NETWORKS = (
+    "vit", "vit eager", "deit", "distilled deit", "dinov2 with registers", "beit", "timm", "timm, distilled",
+    "timm, registers", "timm, averaged", "timm, registers and no class token", "torchvision",
+)  # fmt: skip
+CHEAP = {"masks": 8, "steps": 3, "samples": 8}
+IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+WIDE = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(2))
+
+
+def explainer_of(name):
+    known = options.defaults(getattr(rooms.load("explainers", name), name))
+    return load_explainer(name, **{key: value for key, value in CHEAP.items() if key in known})
+
+
+def is_a_baseline(name):
+    return getattr(rooms.load("explainers", name), "BASELINE", False)
+
+
+@pytest.fixture(scope="module")
+def classifier_of(vision_transformer):
+    @cache
+    def make(network):
+        return load_classifier(vision_transformer(network), mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
+
+    return make
+
+
+def maps_or_a_way_out(name, classifier, images):
+    """The maps; or None, where the explainer says in one line which others are defined, and one of them is."""
+    target = targets.one_hot([1], 5)
+    try:
+        maps, message = explainer_of(name)(classifier, images, target), ""
+    except UserError as error:
+        maps, message = None, str(error)
+    if maps is None:
+        others = [other for other in NAMES if other != name and re.search(rf"\b{other}\b", message)]
+        assert "\n" not in message
+        assert any(_works(other, classifier, images, target) for other in others), message
+        return None
+    assert maps.shape == (len(images), *images.shape[2:])
+    assert torch.isfinite(maps).all()
+    return maps
+
+
+def _works(name, classifier, images, target):
+    try:
+        return bool(torch.isfinite(explainer_of(name)(classifier, images, target)).all())
+    except UserError:
+        return False
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_map_or_methods_that_give_one(name, network, classifier_of):
+    maps_or_a_way_out(name, classifier_of(network), IMAGES)
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"])
+def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, classifier_of):
+    classifier = classifier_of(network)
+    explainer = load_explainer(name)
+    rows = [torch.eye(5)[[index, index]] for index in range(5)]
+    maps = torch.stack([explainer(classifier, IMAGES, row) for row in rows])
+    assert maps.std(dim=(2, 3)).max() > 0
+    distinct = len({values.numpy().tobytes() for values in maps})
+    assert distinct == 1 if name in ("attention", "rollout") else distinct > 1
+    if name not in ("attention", "rollout"):
+        assert explainer(classifier, IMAGES, targets.contrast(2, 2, 5)).abs().max() == 0
+
+
+@pytest.mark.parametrize("network", ["vit", "dinov2 with registers", "timm, registers", "torchvision"])
+@pytest.mark.parametrize("name", NAMES)
+def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(name, network, classifier_of):
+    classifier = classifier_of(network)
+    takes_it = network in ("dinov2 with registers", "timm, registers")
+    if takes_it or is_a_baseline(name):
+        maps_or_a_way_out(name, classifier, WIDE)
+    else:
+        with pytest.raises(UserError, match="does not take these images of 16 x 40"):
+            explainer_of(name)(classifier, WIDE, targets.one_hot([1], 5))
+
+
+def test_gradcam_names_what_is_defined_for_a_transformer(classifier_of):
+    with pytest.raises(UserError, match="gradcam_vit or gae"):
+        load_explainer("gradcam")(classifier_of("vit"), IMAGES, targets.one_hot([1], 5))
+
+
+def test_integrated_gradients_are_complete_on_a_transformer(classifier_of):
+    classifier, target = classifier_of("vit"), targets.one_hot([1], 5)
+    maps = load_explainer("integrated_gradients")(classifier, IMAGES, target)
+    with torch.no_grad():
+        change = classifier(IMAGES)[:, 1] - classifier(torch.full_like(IMAGES, 0.5))[:, 1]
+    torch.testing.assert_close(maps.sum(dim=(1, 2)), change, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_channels_last_and_training_change_nothing(name, vision_transformer):
+    plain = maps_or_a_way_out(name, load_classifier(vision_transformer("vit"), device="cpu"), IMAGES)
+    other = load_classifier(vision_transformer("vit"), device="cpu", channels_last=True).train().requires_grad_(False)
+    maps = maps_or_a_way_out(name, other, IMAGES.contiguous(memory_format=torch.channels_last))
+    assert (plain is None) == (maps is None)
+    if plain is not None and name != "tattr":  # which magnifies the last bits
+        assert (plain - maps).abs().max() <= 1e-4 * plain.abs().max()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_of_half_precision(name, vision_transformer):
+    maps_or_a_way_out(name, load_classifier(vision_transformer("vit").bfloat16(), device="cpu"), IMAGES)
+
+
+def _timm(architecture):
+    return TimmWrapperForImageClassification(TimmWrapperConfig(architecture=architecture, num_labels=5))
+
+
+TRUE_SIZES = {
+    "vit-b/16, transformers": lambda: ViTForImageClassification(ViTConfig(num_labels=5)),
+    "distilled deit, transformers": lambda: DeiTForImageClassificationWithTeacher(DeiTConfig(num_labels=5)),
+    "vit-s/16, timm": lambda: _timm("vit_small_patch16_224"),
+    "vit-b/16, torchvision": lambda: vit_b_16(num_classes=5),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("network", TRUE_SIZES)
+def test_true_sizes(network):
+    torch.manual_seed(0)
+    model = TRUE_SIZES[network]()
+    if network.endswith("torchvision"):
+        torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # its head is zero before training
+    classifier, images = load_classifier(model, device="cpu"), torch.rand(1, 3, 224, 224)
+    defined = {name for name in NAMES if maps_or_a_way_out(name, classifier, images) is not None}
+    assert defined >= {"attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"}
+    assert defined >= {"integrated_gradients", "rise"}

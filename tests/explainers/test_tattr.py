@@ -1,0 +1,214 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.attention import attending
+from saliency_bench.errors import UserError
+from saliency_bench.explainers import tattr
+
+IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(1))
+TARGETS = {
+    "class": targets.one_hot([0, 2], 3),
+    "group": targets.group([1, 2], 3),
+    "contrast": targets.contrast([0, 1], [1, 2], 3),
+    "class against group": targets.class_vs_group(0, [1, 2], 3),
+}
+
+
+def enlarged(grid):
+    return F.interpolate(torch.tensor(grid)[:, None].float(), size=(8, 12), mode="bilinear", align_corners=False)[:, 0]
+
+
+def divided(a, b):
+    return np.where(b == 0, 0, a / np.where(b + 1e-9 == 0, 1e-9, b + 1e-9))
+
+
+def of_linear(layer, x, relevance):
+    """Each output's relevance goes to its inputs in proportion to their positive contributions, one by one."""
+    weight, result = layer.weight.detach().numpy(), np.zeros_like(x)
+    for token in range(len(x)):
+        for i in range(len(weight)):
+            contributions = [max(x[token, j] * weight[i, j], 0) for j in range(x.shape[1])]
+            for j, contribution in enumerate(contributions):
+                result[token, j] += contribution * divided(relevance[token, i], sum(contributions))
+    return result
+
+
+def of_sum(x, y, relevance):
+    a, b = x * divided(relevance, x + y), y * divided(relevance, x + y)
+    whole = abs(a.sum()) + abs(b.sum())
+    return tuple(x * divided(divided(abs(x.sum()), whole) * relevance.sum(), x.sum()) for x in (a, b))
+
+
+def of_product(x, y, relevance):
+    """z = x @ y for each head: z_ij's relevance goes to x_im and y_mj, half of x_im y_mj / z_ij to each."""
+    z, of_x, of_y = x @ y, np.zeros_like(x), np.zeros_like(y)
+    for head, i, j in np.ndindex(z.shape):
+        for m in range(x.shape[2]):
+            part = x[head, i, m] * y[head, m, j] * divided(relevance[head, i, j], z[head, i, j]) / 2
+            of_x[head, i, m] += part
+            of_y[head, m, j] += part
+    return of_x, of_y
+
+
+def heads_joined(x):
+    return x.transpose(1, 0, 2).reshape(x.shape[1], -1)
+
+
+def literal_relevance(model, image, weights):
+    """The relevance of every block's attention (heads, T, T), with one array for every value of the network."""
+    with torch.no_grad():
+        values, x = [], model.patch(image[None].double()).flatten(2).transpose(1, 2)
+        x = torch.cat([model.front, x], dim=1)[0] + model.place[0]
+        for block in model.blocks:
+            now = {"in": x, "norm1": block["norm1"](x)}
+            q, k, v = block["qkv"](now["norm1"]).unflatten(1, (3, model.heads, -1)).permute(1, 2, 0, 3)
+            now |= {"q": q, "k": k, "v": v, "A": (q @ k.transpose(1, 2) * q.shape[-1] ** -0.5).softmax(dim=-1)}
+            now["joined"] = (now["A"] @ v).transpose(0, 1).flatten(1)
+            now["attended"] = block["out"](now["joined"])
+            now["middle"] = x + now["attended"]
+            now["norm2"] = block["norm2"](now["middle"])
+            now["up"] = F.gelu(block["up"](now["norm2"]))
+            now["down"] = block["down"](now["up"])
+            x = now["middle"] + now["down"]
+            values.append({key: value.numpy() for key, value in now.items()})
+        last = model.norm(x).numpy()
+    start = last[:1] if model.before else last.mean(axis=0, keepdims=True)
+    pooled = of_linear(model.head, start, weights[None])
+    relevance = np.zeros_like(last)
+    if model.before:
+        relevance[0] = pooled[0]
+    else:
+        relevance = last / len(last) * divided(pooled, start)
+    found = []
+    for block, now in zip(reversed(model.blocks), reversed(values), strict=True):
+        straight, through = of_sum(now["middle"], now["down"], relevance)
+        through = of_linear(block["up"], now["norm2"], of_linear(block["down"], now["up"], through))
+        straight, through = of_sum(now["in"], now["attended"], straight + through)
+        through = of_linear(block["out"], now["joined"], through)
+        through = through.reshape(len(through), model.heads, -1).transpose(1, 0, 2)
+        of_attention, of_values = of_product(now["A"], now["v"], through)
+        found.append(of_attention)
+        of_queries, of_keys = of_product(now["q"], now["k"].transpose(0, 2, 1), of_attention)
+        packed = [of_queries, of_keys.transpose(0, 2, 1), of_values]
+        packed = np.concatenate([heads_joined(part) for part in packed], axis=1)
+        relevance = straight + of_linear(block["qkv"], now["norm1"], packed)
+    return found[::-1], relevance
+
+
+def literal(model, image, weights, gradients, start):
+    """The token matrix of one image."""
+    weights = weights.double().numpy()
+    relevance, _ = literal_relevance(model, image, weights.clip(min=0))
+    if (weights < 0).any():
+        against, _ = literal_relevance(model, image, -weights.clip(max=0))
+        relevance = [a - b for a, b in zip(relevance, against, strict=True)]
+    joint = np.eye(relevance[0].shape[-1])
+    for one, gradient in list(zip(relevance, gradients, strict=True))[start:]:
+        joint = ((gradient * one).clip(min=0).mean(axis=0) + np.eye(len(joint))) @ joint
+    return joint
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("before", [0, 2])
+@pytest.mark.parametrize("form", TARGETS)
+def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
+    """In double precision: rules that divide by small sums magnify rounding."""
+    model = tiny(width=4, before=before).double()
+    target = TARGETS[form].expand(2, -1)
+    ours = load_explainer("tattr", start=start)(load_classifier(model, device="cpu"), IMAGES, target)
+    _, gradients = attended(model, IMAGES, target)
+    expected = []
+    for i in range(2):
+        joint = literal(model, IMAGES[i], target[i], [block[i] for block in gradients], start)
+        row = joint[0, before:] if before else (joint - np.eye(6)).mean(axis=0)
+        expected.append(row.reshape(2, 3))
+    expected = enlarged(np.stack(expected))
+    assert expected.max() > 1e-7
+    assert (ours - expected).abs().max() <= 1e-5 * expected.max()
+
+
+def test_relevance_is_conserved_down_to_the_tokens(tiny):
+    """What starts at the logits as 1 arrives at the first block's tokens as 1, where every unit has active inputs."""
+    model = tiny(blocks=3, width=32).double()
+    tokens = []
+    model.blocks[0]["norm1"].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0]))
+    classifier = load_classifier(model, device="cpu").requires_grad_(False)
+    image = IMAGES[:1]
+    with attending(classifier, image, 0, tattr.Propagating, embedded=True) as seen:
+        logits = classifier(image)
+    seen.switch.propagating = True
+    relevance = torch.autograd.grad(logits, [tokens[-1], *seen.matrices], targets.one_hot([1], 3))
+    assert relevance[0].sum().item() == pytest.approx(1, abs=1e-6)
+    assert all(block.abs().sum() > 1e-3 for block in relevance[1:])
+
+
+def test_gradients_are_the_ordinary_ones(tiny, attended):
+    model = tiny(blocks=3)
+    _, expected = attended(model, IMAGES, targets.one_hot([1], 3))
+    classifier = load_classifier(model, device="cpu").requires_grad_(False)
+    with attending(classifier, IMAGES, 0, tattr.Propagating, embedded=True) as seen:
+        logits = classifier(IMAGES)
+    gradients = torch.autograd.grad(logits[:, 1].sum(), seen.matrices)
+    for ours, theirs in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(ours, torch.tensor(theirs), rtol=1e-4, atol=1e-5)
+
+
+def test_the_rules_by_hand():
+    """linear: x = (1, 2), w = (3, -1): all goes to the first. sum: 1 + 3 = 4 of relevance 4. mean: 1 and 3 share."""
+    x, y = torch.tensor([[1.0, 2.0]]), torch.tensor([[3.0, 2.0]])
+    assert tattr._linear(torch.tensor([[3.0, -1.0]]), torch.tensor([[5.0]]), (x,), x)[0].tolist() == [[5, 0]]
+    one, other = tattr._sum(torch.tensor([[4.0, 0.0]]), (x, y), x + y)
+    assert (one.tolist(), other.tolist()) == ([[1, 0]], [[3, 0]])
+    values = torch.tensor([1.0, 3.0], requires_grad=True)
+    assert tattr._mean(torch.tensor(8.0), (values,), values.mean())[0].tolist() == pytest.approx([2, 6])
+    a, b = torch.tensor([[1.0, 2.0]], requires_grad=True), torch.tensor([[3.0], [1.0]], requires_grad=True)
+    of_a, of_b = tattr._product(torch.tensor([[10.0]]), (a, b), a @ b)
+    assert of_a.tolist()[0] == pytest.approx([3, 2])
+    assert of_b.flatten().tolist() == pytest.approx([3, 2])
+
+
+def test_a_map_does_not_depend_on_its_neighbours(tiny):
+    classifier, explainer = load_classifier(tiny(), device="cpu"), load_explainer("tattr")
+    images, target = torch.rand(5, 3, 8, 12), targets.one_hot([0, 1, 2, 0, 1], 3)
+    together = explainer(classifier, images, target)
+    alone = [explainer(classifier, images[i : i + 1], target[i : i + 1]) for i in range(5)]
+    assert torch.equal(together, torch.cat(alone))
+    assert classifier.passes == 10
+
+
+class Gated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch, self.token = nn.Conv2d(3, 8, 4, stride=4), nn.Parameter(torch.rand(1, 1, 8))
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.gate, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def mixed(self, x):
+        return x * self.gate(x)
+
+    def forward(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], dim=1)
+        return self.head(self.mixed(x + self.attention(x, x, x)[0])[:, 0])
+
+
+class InPlace(Gated):
+    def mixed(self, x):
+        x += self.gate(x)
+        return x
+
+
+@pytest.mark.parametrize("model", [Gated, InPlace])
+def test_an_operation_without_a_rule_is_refused_by_name(model):
+    classifier = load_classifier(model(), device="cpu")
+    with pytest.raises(UserError, match=r"no rule for '(mul|add_)'.*use gae"):
+        load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
+
+
+def test_a_start_below_zero():
+    with pytest.raises(UserError, match="from 0; got -1"):
+        load_explainer("tattr", start=-1)
