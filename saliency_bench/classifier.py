@@ -69,6 +69,7 @@ class Classifier(nn.Module):
         self.precision = "fp32"
         self.channels_last = False
         self.passes = 0
+        self._seen: dict[tuple, list[tuple[str, Tensor]]] = {}
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
         if layer is not None:
@@ -252,8 +253,15 @@ def last_convolution(classifier: Classifier, images: Images) -> int | None:
 def _outputs(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
     """What modules give in a forward pass of one image, in the order in which they end: tensors without memory.
 
-    Modules that only pool or drop do not count.
+    Modules that only pool or drop do not count. Looked at once for each size of the image.
     """
+    key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
+    if key not in classifier._seen:
+        classifier._seen[key] = _watched(classifier, image)
+    return classifier._seen[key]
+
+
+def _watched(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
     found: list[tuple[str, Tensor]] = []
 
     def watch(name: str):

@@ -158,7 +158,7 @@ def test_the_last_convolutional_block_is_found(name):
     assert classifier.passes == 0
 
 
-SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.5")}
+SMALL = {"resnet18": (32, "layer3"), "resnet50": (32, "layer3"), "convnext_tiny": (32, "features.6.0")}
 
 
 @pytest.mark.parametrize("name", SMALL)

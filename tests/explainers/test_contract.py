@@ -175,6 +175,7 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
         explainer_of(name)(classifier, images, targets.one_hot([1], CLASSES))
 
     explain()
+    explain()  # the second time without what is found out once
     assert look() == before
     for broken in sorted({1, model.calls} - {0}) if model.calls else ():
         model.broken = broken
