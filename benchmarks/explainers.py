@@ -103,7 +103,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     passes = (classifier.passes - before) // 2
     kind = "images" if "images" in found else "layer" if found else "outputs"
     works = {"ours": lambda: explainer(classifier, images, target)}
-    layer = layer_of(classifier, images)
+    layer = dict(explainer.options).get("layer") or layer_of(classifier, images)
     if passes:
         works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer)
     works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
