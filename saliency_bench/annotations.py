@@ -117,8 +117,8 @@ def _compare(notes: Dataset, built: Path, account: dict, split: str) -> None:
     _complain(account["dataset"], split, missing, differing, len(wanted))
     if part["fingerprint"] != account["splits"][split]["fingerprint"]:
         raise UserError(
-            f"{account['dataset']}, split {split}: masks or labels in the source differ from those that were published; "
-            "get the source again, whole and unchanged"
+            f"{account['dataset']}, split {split}: masks or labels in the source differ from those that were "
+            "published; get the source again, whole and unchanged"
         )
 
 

@@ -21,6 +21,7 @@ from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
+from saliency_bench.hub import unreached
 from saliency_bench.seeds import seed_of
 
 NAMESPACE = "saliency-bench"
@@ -60,6 +61,8 @@ def load_dataset(
             raise unknown("dataset", text, list_datasets())
         if getattr(rooms.load("hub_builders", text), "EMBEDDED", False) and revision is None:
             return _local(embedded(text, builder_options), text, split)
+    if source is not None and text in list_datasets() and getattr(rooms.load("hub_builders", text), "EMBEDDED", False):
+        raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
         raise UserError(
             f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
@@ -180,6 +183,10 @@ def _had_from(repo: str, split: str, revision: str | None, config: str | None = 
         raise UserError(f"{trouble}; {_instead(repo)}") from error
     except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
         raise _mended(error, f"{repo} cannot be loaded; {_instead(repo)}", config) from error
+    except Exception as error:
+        if not unreached(error):
+            raise
+        raise UserError(f"the connection to the Hub broke while loading {repo} ({_line(error)}); load again") from error
 
 
 def _check(rows: Dataset, account: dict, name: str, split: str) -> None:

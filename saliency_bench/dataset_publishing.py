@@ -68,8 +68,11 @@ def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:
         sheet.paste(cell, (left + (CELL - cell.width) // 2, top + (CELL - cell.height) // 2))
     buffer = BytesIO()
     sheet.save(buffer, format="png")
-    names = annotations.features_of(folder, account)["label"].names
-    return buffer.getvalue(), [f"{names[row['label']]} ({row['image_id']})" for row in chosen]
+    kind = annotations.features_of(folder, account)["label"]
+    shown = [
+        row["image_id"] if row["label"] is None else f"{kind.names[row['label']]} ({row['image_id']})" for row in chosen
+    ]
+    return buffer.getvalue(), shown
 
 
 def _account(folder: Path) -> dict:

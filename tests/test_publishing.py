@@ -13,7 +13,6 @@ import yaml
 from huggingface_hub import DatasetCard, HfApi
 from local_hub import FOUNDER, READER, VISITOR, User
 from PIL import Image
-from transformers import ResNetConfig
 
 import saliency_bench as sb
 from saliency_bench import cli, publishing
@@ -34,49 +33,6 @@ def quick(monkeypatch):
     """No xet, which the local Hub does not speak, and no pauses of ours."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     monkeypatch.setattr(publishing, "PAUSES", (0, 0))
-
-
-@pytest.fixture(scope="session")
-def source(tmp_path_factory):
-    """Pets: 60 pictures of six breeds, one of them a GIF and one a PNG with alpha, which become PNG without loss."""
-    root, dice = tmp_path_factory.mktemp("source") / "pets", np.random.default_rng(0)
-    for part in ("images", "annotations/trimaps"):
-        (root / part).mkdir(parents=True)
-    breeds = {"Abyssinian": 1, "beagle": 5, "Bengal": 6, "boxer": 9, "pug": 26, "Siamese": 33}
-    rows = []
-    for index in range(60):
-        breed = list(breeds)[index % 6]
-        name = f"{breed}_{index}"
-        picture = Image.fromarray(dice.integers(0, 256, (3, 4, 3), dtype=np.uint8)).resize((32, 24))
-        kind = {7: "GIF", 9: "PNG"}.get(index, "JPEG")
-        picture.convert({"GIF": "P", "PNG": "RGBA"}.get(kind, "RGB")).save(root / f"images/{name}.jpg", kind)
-        trimap = np.full((24, 32), 2, np.uint8)
-        trimap[4:14, 8 : 20 + index % 7] = 1
-        Image.fromarray(trimap).save(root / f"annotations/trimaps/{name}.png")
-        rows.append(f"{name} {breeds[breed]} 1 1")
-    (root / "annotations/list.txt").write_text("\n".join(rows))
-    return root
-
-
-@pytest.fixture(scope="session")
-def pets(source, tmp_path_factory):
-    return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "pets", source, progress=False)
-
-
-@pytest.fixture(scope="session")
-def closed(source, tmp_path_factory):
-    """The same pets, as of a source that does not allow its images to be passed on."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pet_xai, "REDISTRIBUTE", False)
-        return sb.build("pet-xai", tmp_path_factory.mktemp("built") / "closed", source, progress=False)
-
-
-@pytest.fixture(scope="session")
-def model(pets, tmp_path_factory):
-    """A checkpoint as `saliency-bench train` writes it."""
-    out = tmp_path_factory.mktemp("models") / "resnet-18-pet-xai"
-    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic")
-    return sb.train(dataset=str(pets), model=config, out=out, epochs=1, size=32, progress=False)
 
 
 @pytest.fixture
@@ -306,17 +262,21 @@ def test_a_change_by_someone_else_meanwhile_is_seen(hub):
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 4
 
 
-def test_an_interrupted_upload_goes_on_with_what_is_missing(hub):
-    """The connection breaks in the middle of the second of three large files, for good; later the rest is sent."""
+def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, monkeypatch):
+    """The connection breaks in the middle of one of three large files, every time; later only that one is sent."""
+    monkeypatch.setattr(publishing.time, "sleep", lambda seconds: None)
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
-    first = publication.files["0.parquet"]
-    publish(Publication("dataset", "saliency-bench/large", {"0.parquet": first}, None), api=hub.api())
-    hub.fault("PUT", drop_after=100_000)
-    done = publish(publication, api=hub.api())  # the client tries again by itself
-    assert done.changed
-    puts = [each.path for each in hub.asked if each.method == "PUT" and each.status == 200]
-    assert len(puts) == len(set(puts)) == 3
+    broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
+    with pytest.raises(UserError, match="the connection broke; nothing is lost: start the same command again"):
+        publish(publication, api=hub.api())
+    assert broken.seen > 3
+    assert hub.files("datasets", "saliency-bench/large").keys() == {".gitattributes"}
+    assert len(hub.lines("PUT")) == 2
+    hub.heal()
+    hub.fault("PUT", drop_after=100_000)  # and once more, which the client mends by itself
+    assert publish(publication, api=hub.api()).changed
+    assert len(hub.lines("PUT")) == 3
     assert {path: hub.files("datasets", "saliency-bench/large")[path] for path in content} == content
 
 
@@ -385,7 +345,16 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
+def test_annotations_twice_are_the_same(hub, closed, tmp_path):
+    for attempt in ("first", "second"):
+        (tmp_path / attempt).mkdir()
+        done = publish(dataset_publication(closed, "saliency-bench", tmp_path / attempt), api=hub.api())
+        assert done.changed == (attempt == "first")
+
+
 def test_where_a_source_makes_no_sense(pets, source):
+    with pytest.raises(UserError, match="is drawn by the package and has no source"):
+        sb.load_dataset("shapes-xai", source=source)
     with pytest.raises(UserError, match="comes with its images; leave out `source`"):
         sb.load_dataset(pets, source=source)
     with pytest.raises(UserError, match="has no revisions"):

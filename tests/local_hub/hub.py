@@ -76,19 +76,19 @@ class LocalHub:
         return clean | own | ({"HF_TOKEN": user.token} if user else {}) | more
 
     def python(
-        self, code: str, user: User | None = FOUNDER, home: str = "home", timeout: float = 180, **more: str
+        self, code: str, user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         return self.run([sys.executable, "-c", code], user, home, timeout, **more)
 
     def command(
-        self, *words: object, user: User | None = FOUNDER, home: str = "home", timeout: float = 180, **more: str
+        self, *words: object, user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         """`saliency-bench WORDS`."""
         line = [sys.executable, "-m", "saliency_bench", *map(str, words)]
         return self.run(line, user, home, timeout, **more)
 
     def run(
-        self, line: list[str], user: User | None = FOUNDER, home: str = "home", timeout: float = 180, **more: str
+        self, line: list[str], user: User | None = FOUNDER, home: str = "home", timeout: float = 600, **more: str
     ) -> "subprocess.CompletedProcess[str]":
         (self.root / home).mkdir(parents=True, exist_ok=True)
         return subprocess.run(

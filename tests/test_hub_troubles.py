@@ -1,0 +1,269 @@
+"""A Hub that fails, lies or changes its mind, and clients as they are: what is loaded is right, or a line says not.
+
+Each client is a process of its own, since the libraries read their environment when they are imported.
+"""
+
+import json
+import sys
+import time
+import venv
+from hashlib import sha256
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from huggingface_hub import snapshot_download
+from local_hub import FOUNDER, VISITOR
+from packaging.requirements import Requirement
+
+from saliency_bench.building import REPORT
+from saliency_bench.dataset_publishing import dataset_publication
+from saliency_bench.metric_publishing import metric_publication
+from saliency_bench.model_publishing import model_publication
+from saliency_bench.publishing import Publication, publish
+
+pytestmark = pytest.mark.slow
+LOAD = """
+import saliency_bench as sb
+from saliency_bench.data import fingerprint
+from saliency_bench.errors import UserError
+try:
+    print("rows", fingerprint(sb.load_dataset("saliency-bench/pet-xai"{more})))
+except UserError as error:
+    print("refused:", error)
+"""
+CLASSIFY = """
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+try:
+    print("weights", sb.load_classifier("saliency-bench/resnet-18-pet-xai").digest)
+except UserError as error:
+    print("refused:", error)
+"""
+TEST = "test-00000-of-00001.parquet"
+
+
+@pytest.fixture
+def filled(hub, pets, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    publish(dataset_publication(pets, "saliency-bench", tmp_path), api=hub.api())
+    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    return hub
+
+
+@pytest.fixture
+def right(pets):
+    return "rows " + json.loads((pets / REPORT).read_text())["splits"]["test"]["fingerprint"]
+
+
+def told(hub, code, **more):
+    done = hub.python(code, user=None, **more)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip().splitlines()[-1]
+
+
+def load(hub, home, more=""):
+    return told(hub, LOAD.format(more=more), home=home)
+
+
+def test_what_passes_while_loading(filled, right):
+    """A connection that breaks, 429 and a slow server."""
+    filled.fault(f"GET .*{TEST}", drop_after=700)
+    assert load(filled, "broken") == right
+    assert len(filled.lines(f"{TEST} 200")) == 3  # HEAD, GET, GET
+    filled.fault("GET .*parquet", status=429, headers={"Retry-After": "2"})
+    assert load(filled, "asked to wait") == right
+    filled.fault("resolve", times=99, delay=0.5)
+    start = time.time()
+    assert load(filled, "slow") == right
+    assert time.time() - start > 3
+
+
+def test_a_large_file_goes_on_where_it_broke(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    content = np.random.default_rng(0).bytes(25_000_000)
+    publish(Publication("model", "saliency-bench/big", {"model.safetensors": content}, None), api=hub.api())
+    hub.fault("GET .*safetensors", drop_after=21_000_000)
+    code = """
+import hashlib
+from huggingface_hub import hf_hub_download
+path = hf_hub_download("saliency-bench/big", "model.safetensors")
+print(hashlib.sha256(open(path, "rb").read()).hexdigest())
+"""
+    assert told(hub, code) == sha256(content).hexdigest()
+    ranges = [each.headers.get("range") for each in hub.asked if each.status == 206]
+    assert ranges == [f"bytes={2 * 10 * 1024**2}-"]  # the client writes blocks of 10 MiB
+
+
+def test_a_lying_content_length(filled, right):
+    for lie in (-300, 300):
+        filled.heal()
+        filled.fault(f"(GET|HEAD) .*{TEST}", times=99, lie=lie)
+        home = f"lie{lie}"
+        line = load(filled, home)
+        assert line.startswith("refused: ")
+        assert "cannot be loaded" in line or "connection to the Hub broke" in line
+        filled.heal()
+        assert load(filled, home) == right  # nothing wrong stayed in the cache
+    filled.fault("GET .*model.safetensors", times=99, lie=-100)
+    assert told(filled, CLASSIFY, home="model").startswith("refused: unknown model")
+    filled.heal()
+    assert told(filled, CLASSIFY, home="model").startswith("weights ")
+
+
+def test_a_file_that_changed_under_a_pinned_revision(filled, right, pets, tmp_path):
+    """Who has loaded it keeps what it was; who loads it now is told."""
+    pinned = filled.api().dataset_info("saliency-bench/pet-xai").sha
+    more = f", revision={pinned!r}"
+    assert load(filled, "before", more) == right
+    table = pq.read_table(pets / "data" / TEST)
+    pq.write_table(table.take(list(range(len(table)))[::-1]), tmp_path / TEST)
+    filled.change_in_place("datasets", "saliency-bench/pet-xai", pinned, f"data/{TEST}", (tmp_path / TEST).read_bytes())
+    assert load(filled, "before", more) == right
+    line = load(filled, "after", more)
+    assert line.startswith("refused: the split test of saliency-bench/pet-xai is not the one its build_report.json")
+
+
+def test_who_may_not_load(filled):
+    filled.api().update_repo_settings("saliency-bench/pet-xai", private=True, repo_type="dataset")
+    filled.api().update_repo_settings("saliency-bench/resnet-18-pet-xai", private=True)
+    assert load(filled, "stranger").startswith(
+        "refused: the Hub has no dataset saliency-bench/pet-xai (or it is private)"
+    )
+    assert told(filled, CLASSIFY).startswith("refused: unknown model 'saliency-bench/resnet-18-pet-xai'")
+    done = filled.python(CLASSIFY, user=VISITOR)
+    assert done.stdout.startswith("refused: unknown model")
+    filled.heal()
+    filled.fault("GET /api/datasets", status=500)
+    done = filled.python(LOAD.format(more=""), user=FOUNDER)
+    assert "refused: the Hub refuses saliency-bench/pet-xai" in done.stdout
+    assert FOUNDER.token not in done.stdout + done.stderr
+
+
+def test_annotations_over_the_wire(filled, closed, source, tmp_path):
+    """The config of its own, alone by `datasets`, and joined; again without network."""
+    (tmp_path / "made").mkdir()
+    publication = dataset_publication(closed, "visitor", tmp_path / "made")
+    publish(publication, api=filled.api(VISITOR))
+    code = f"""
+import datasets
+import saliency_bench as sb
+from saliency_bench.data import fingerprint
+notes = datasets.load_dataset("visitor/pet-xai", "annotations", split="test")
+assert "image" not in notes.column_names and "image_sha256" in notes.column_names
+rows = sb.load_dataset("visitor/pet-xai", source={str(source)!r})
+assert rows["image_id"][:] == notes["image_id"][:]
+print("rows", fingerprint(rows))
+"""
+    wanted = "rows " + json.loads((closed / REPORT).read_text())["splits"]["test"]["fingerprint"]
+    assert told(filled, code) == wanted
+    assert told(filled, code, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9") == wanted
+
+
+def test_pushing_in_a_process_of_its_own(hub, pets):
+    """The command with nothing patched: a drop in the middle, a 500, then nothing to do; and what refuses it."""
+    hub.fault("PUT", drop_after=500)
+    hub.fault("POST .*/commit/", status=500)
+    done = hub.command("push", "dataset", pets, HF_DEBUG="1")
+    assert done.returncode == 0, done.stderr
+    assert "trying again in 2 s" in done.stdout
+    again = hub.command("push", "dataset", pets, "--debug")
+    assert "nothing changed" in again.stdout
+    refused = hub.command("push", "dataset", pets, "--namespace", "someone", "--debug", user=VISITOR, HF_DEBUG="1")
+    assert "403" in refused.stderr
+    nobody = hub.command("push", "dataset", pets, user=None)
+    assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
+    nowhere = hub.command("push", "dataset", pets, HF_ENDPOINT="http://127.0.0.1:9")
+    assert (nowhere.returncode, nowhere.stderr.count("\n")) == (2, 1)
+    assert "cannot be reached" in nowhere.stderr
+    offline = hub.command("push", "dataset", pets, HF_HUB_OFFLINE="1")
+    assert "HF_HUB_OFFLINE is set, so nothing can be sent" in offline.stderr
+    for run in (done, again, refused, nobody, nowhere, offline):
+        assert FOUNDER.token not in run.stdout + run.stderr
+        assert VISITOR.token not in run.stdout + run.stderr
+    for path in hub.root.rglob("*"):
+        assert not path.is_file() or FOUNDER.token.encode() not in path.read_bytes()
+
+
+# Metrics, for who has nothing of ours
+
+
+def closure(*names):
+    """The distributions that these need, and all that those need."""
+    found: dict[str, metadata.Distribution] = {}
+    waiting = list(names)
+    while waiting:
+        name = waiting.pop().lower().replace("_", "-")
+        if name in found:
+            continue
+        try:
+            found[name] = metadata.distribution(name)
+        except metadata.PackageNotFoundError:  # optional on this platform
+            continue
+        needed = map(Requirement, found[name].requires or [])
+        waiting += [each.name for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """A Python that sees evaluate, numpy and what they require, and nothing else."""
+    root = tmp_path_factory.mktemp("bare")
+    venv.create(root, with_pip=False, symlinks=True)
+    place = next((root / "lib").glob("python*/site-packages"))
+    for distribution in closure("evaluate", "numpy").values():
+        for top in {file.parts[0] for file in distribution.files or []} - {"..", "__pycache__"}:
+            if not (place / top).exists():
+                (place / top).symlink_to(Path(str(distribution.locate_file(top))).resolve())
+    return root / "bin" / "python"
+
+
+def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    for name in ("saliency_miou", "saliency_pointing_game"):
+        publish(metric_publication(name, "saliency-bench"), api=hub.api())
+    code = """
+import importlib.util
+import evaluate
+import numpy as np
+assert not [name for name in ("torch", "transformers", "saliency_bench", "scipy") if importlib.util.find_spec(name)]
+maps = np.zeros((2, 8, 8), np.float32)
+maps[:, 2:4, 2:4] = 1
+for name in ("saliency_miou", "saliency_pointing_game"):
+    print(evaluate.load(f"saliency-bench/{name}").compute(predictions=maps, references=maps > 0))
+"""
+    for more in ({}, {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}):
+        done = hub.run([str(bare), "-c", code], user=None, **more)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[:2] == ["{'saliency_miou': 1.0}", "{'saliency_pointing_game': 1.0}"]
+
+
+def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
+    """The files of the Space as anyone gets them; the page is built, and its function scores two pictures."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
+    place = tmp_path / "space"
+    snapshot_download("saliency-bench/saliency_miou", repo_type="space", endpoint=hub.url, local_dir=place)
+    code = """
+import numpy as np
+import app
+import gradio as gr
+mask = np.zeros((20, 20), np.uint8)
+mask[5:15, 5:15] = 255
+print(app.score(mask, mask), app.score(mask[::-1, ::-1] // 2, mask), app.score(*app.example()))
+for wrong in ((None, mask), (mask[:10], mask), (mask, mask * 0)):
+    try:
+        app.score(*wrong)
+    except gr.Error as error:
+        print(error.message)
+assert any(block.get("type") == "button" for block in app.demo.config["components"])
+"""
+    done = hub.run([sys.executable, "-c", code], user=None, PYTHONPATH=str(place))
+    assert done.returncode == 0, done.stderr
+    scores, *errors = done.stdout.splitlines()
+    assert scores.split()[:2] == ["1.0000", "1.0000"]
+    assert 0.1 < float(scores.split()[2]) < 0.9
+    assert errors[0] == "give a saliency map and a mask"
+    assert len(errors) == 3
