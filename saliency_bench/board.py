@@ -133,7 +133,7 @@ class Source:
                     raise UserError(f"{path}: its content belongs into the folder {found[folder].folder}")
             except UserError as error:
                 found.pop(folder, None)
-                refused.append(str(error).replace(f"{root}/", ""))
+                refused.append(_told(error, root))
         return found, refused
 
     def whole(self, folders: Sequence[str], found: dict[str, Result], refused: list[str]) -> list[Submission]:
@@ -146,8 +146,13 @@ class Source:
                 read.append(read_submission(root / folder, folder))
             except UserError as error:
                 del found[folder]
-                refused.append(str(error).replace(f"{root}/", ""))
+                refused.append(_told(error, root))
         return read
+
+
+def _told(error: UserError, root: Path) -> str:
+    """Without the folder of the cache, and without signs that would drive a terminal: the words are a stranger's."""
+    return "".join(sign if sign.isprintable() else "?" for sign in str(error).replace(f"{root}/", ""))
 
 
 def sharing(found: dict[str, Result]) -> list[str]:

@@ -27,7 +27,6 @@ from saliency_bench.seeds import seed_of
 from saliency_bench.types import Images, Maps, Target
 
 BATCH = 16  # rows of Parquet in memory at once
-HEADER = 4096  # bytes: more than any header of a .npy file
 
 
 class OwnMaps:

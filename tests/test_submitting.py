@@ -196,7 +196,7 @@ def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, ca
     merge(hub, 1)
     (path,) = [path for path in hub.files("datasets", BOARD) if path.endswith("result.json")]
     content = json.loads(hub.files("datasets", BOARD)[path])
-    for name, edit in (("wrong/place/founder-1", {}), ("a/b/c", {"cells": "all"})):
+    for name, edit in (("wrong/place/founder-1", {}), ("a/b/c", {"cells": "all"}), ("d/e/f", {"\x1b[31m": 1})):
         hub.api().upload_file(
             path_or_fileobj=json.dumps(content | edit).encode(), path_in_repo=f"{name}/result.json", repo_id=BOARD,
             repo_type="dataset",
@@ -204,6 +204,7 @@ def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, ca
     board = sb.load_results(BOARD)
     assert len(board.cells) == 2
     assert any(line.startswith("a/b/c/result.json: cells: ") for line in board.refused)
+    assert any(line.startswith("d/e/f/result.json: ?[31m: Extra inputs") for line in board.refused)
     assert any("belongs into the folder" in line for line in board.refused)
     assert "left out: a/b/c/result.json" in capsys.readouterr().err
 
@@ -239,6 +240,7 @@ def test_ones_own_board_is_made_and_can_be_private(hub, here, run):
         sb.submit(run, private=True)
 
 
+@pytest.mark.slow
 def test_the_card_of_a_board_loads_the_single_scores(hub, here, run, monkeypatch):
     sb.submit(run)
     merge(hub, 1)
@@ -366,6 +368,7 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
         sb.load_results(BOARD)
 
 
+@pytest.mark.slow
 def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
     sb.submit(run)
     merge(hub, 1)
