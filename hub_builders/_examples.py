@@ -189,6 +189,46 @@ def ebam(root: Path, count: int, side: int) -> None:
             scene.save(root / f"images/train/{category}/{index:08d}.jpg")
 
 
+def food(root: Path, count: int, side: int) -> None:
+    from saliency_bench.hub_builders.food_101 import CLASSES
+
+    names = [f"{label}/{1000 + place}" for place, label in enumerate(CLASSES)]
+    for index, name in enumerate(names):
+        _picture(root / f"food-101/images/{name}.jpg", index, side)
+    _text(root / "food-101/meta/test.txt", "\n".join(names) + "\n")
+
+
+def imagenet(root: Path, count: int, side: int) -> None:
+    wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
+    rows = ["ImageId,PredictionString"]
+    for index in range(count):
+        name = f"ILSVRC2012_val_{index + 1:08d}"
+        mask = _picture(root / f"ILSVRC/Data/CLS-LOC/val/{name}.JPEG", index + 80, side)
+        down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
+        rows.append(f"{name},{wnids[index % 4]} {across[0]} {down[0]} {across[-1]} {down[-1]} ")
+    _text(root / "LOC_val_solution.csv", "\n".join(rows) + "\n")
+    names = ("tench, Tinca tinca", "goldfish, Carassius auratus", "crane", "crane")
+    _text(root / "LOC_synset_mapping.txt", "\n".join(map(" ".join, zip(wnids, names, strict=True))) + "\n")
+
+
+def openimages(root: Path, count: int, side: int) -> None:
+    def node(label: str, *below: dict) -> dict:
+        return {"LabelName": label} | ({"Subcategory": list(below)} if below else {})
+
+    tree = node("/m/0bl9f", node("/m/0jbk", node("/m/bird", node("/m/owl")), node("/m/cat")), node("/m/car"))
+    _text(root / "bbox_labels_600_hierarchy.json", tree)
+    _text(root / "class-descriptions-boxable.csv", "/m/0jbk,Animal\n/m/bird,Bird\n/m/owl,Owl\n/m/cat,Cat\n/m/car,Car\n")
+    rows = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"]
+    for index in range(count):
+        name = f"{index:016x}"
+        mask = _picture(root / f"validation/{name}.jpg", index + 96, side)
+        down, across = np.flatnonzero(mask.any(1)) / side, np.flatnonzero(mask.any(0)) / side
+        box = f"{across[0]},{across[-1]},{down[0]},{down[-1]}"
+        kinds = (("/m/owl", "/m/bird"), ("/m/cat", "/m/car"))[index % 2]
+        rows += [f"{name},xclick,{kind},1,{box}" for kind in kinds]
+    _text(root / "validation-annotations-bbox.csv", "\n".join(rows) + "\n")
+
+
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -313,4 +353,9 @@ WRITERS: dict[str, Callable[[Path, int, int], None]] = {
     "cancer-xai": pancreas,
     "action-xai": actx,
     "ebam-xai": ebam,
+    "voc-val": voc,
+    "coco-val": lambda root, count, side: coco(root, count, side, "val2017"),
+    "food-101": food,
+    "imagenet-val": imagenet,
+    "openimages-animals": openimages,
 }

@@ -13,6 +13,7 @@ hold), these constants
     TAGS          optional: further tags for the card
     BIASES        optional: known biases, for the card
     EMBEDDED      optional: True if it needs no source and is built when first asked for
+    SPLIT        optional: the one split that holds everything, for data that is for evaluation only
 
 and two functions
 
@@ -162,7 +163,8 @@ def _fill(
             open_files.callback(part.shards.abandon)
         jobs = builder.samples(source, report, **own)
         for row in _rows(name, jobs, report, features, place / "chunks", progress, workers):
-            split = split_of(settings["seed"], row.pop(GROUP))
+            group = row.pop(GROUP)
+            split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], group)
             twins.add(row["image_id"], SPLITS.index(split), row.pop(HASH))
             splits[split].add(row)
         files = {split: part.shards.close() for split, part in splits.items()}

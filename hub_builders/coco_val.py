@@ -1,0 +1,86 @@
+"""COCO 2017 validation: one sample for each object class of an image, with that class's pixels as mask.
+
+Source: MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence) as downloaded and
+unpacked: `annotations/instances_val2017.json` and the images in `val2017/`.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.building import Job, Report
+from saliency_bench.hub_builders import _coco
+from saliency_bench.hub_builders._source import inside, mask_or_none, picture_of
+from saliency_bench.pictures import Picture, UnreadableError
+
+VERSION = "1"
+TITLE = "COCO 2017 validation"
+LICENSE = "other"
+REDISTRIBUTE = False
+SPLIT = "test"
+PAPER_COUNTS: dict = {}
+CITATION = _coco.CITATION
+RULE = """An image with objects of several classes gives one sample for each of them, `IMAGE:CLASS`; the mask is the
+union of the class's objects, crowds included. `classes` are all classes of the image. With the option `imagenet` the
+classes without a counterpart in ImageNet (horse, cow, potted plant, person) give no sample. Everything is in the split
+`test`."""
+
+NOT_IN_IMAGENET = ("horse", "cow", "potted plant", "person")
+
+
+def features(source: Path | None) -> dict:
+    """The classes are those of the annotation file, in the order of their ids."""
+    from datasets import ClassLabel, List, Value
+
+    _, names = _coco.entries_of(_coco.root_of(source, "coco-val"), "val2017", False, Report())
+    return {"label": ClassLabel(names=[names[key] for key in sorted(names)]), "classes": List(Value("string"))}
+
+
+def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> Iterator[Job]:
+    """The images in the order of their ids, their classes in the order of theirs.
+
+    imagenet: leave out the four classes that ImageNet does not have
+    """
+    root = _coco.root_of(source, "coco-val")
+    _coco.splits_of(root, ("instances",), "val2017")
+    found, names = _coco.entries_of(root, "val2017", False, report)
+    report.expected = len(found)
+    for key in sorted(found):
+        entry = found[key]
+        there = sorted({one["category_id"] for one in entry.objects} & set(names))
+        if lost := {one["category_id"] for one in entry.objects} - set(names):
+            report.remark(f"{key:012d}", f"category {min(lost)} is not in the list of categories and is passed over")
+        kept = [one for one in there if not (imagenet and names[one] in NOT_IN_IMAGENET)]
+        if not kept:
+            report.leave_out(f"{key:012d}", "image", "no object of a class that is used")
+            continue
+        outlines = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in kept}
+        yield Job(samples_of, f"{key:012d}", root / "val2017", entry.file_name, outlines, [names[one] for one in there])
+
+
+def samples_of(
+    report: Report, name: str, folder: Path, file_name: str, outlines: dict[str, list], classes: list[str]
+) -> Iterator[dict]:
+    try:
+        picture = picture_of(report, name, inside(folder, file_name))
+    except UnreadableError as error:
+        report.leave_out(name, "image", str(error))
+        return
+    for label in outlines if picture else ():
+        assert picture is not None
+        mask = mask_or_none(report, f"{name}:{label}", lambda label=label: union(outlines[label], picture))
+        yield {
+            "image_id": f"{name}:{label}",
+            "image": picture,
+            "label": label,
+            "mask": mask,
+            "classes": classes,
+            "source_split": "val2017",
+            "group": name,
+        }
+
+
+def union(segmentations: list, picture: Picture) -> np.ndarray:
+    masks = [_coco.mask_of(one, picture.height, picture.width) for one in segmentations]
+    return np.any(masks, axis=0)

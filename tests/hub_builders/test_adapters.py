@@ -1,0 +1,118 @@
+"""The sets that are for evaluation only: VOC, COCO and ImageNet validation, Food-101, OpenImages animals."""
+
+from pathlib import Path
+
+import datasets
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench import build
+from saliency_bench.building import Report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples, coco_val, food_101, imagenet_val, openimages_animals, voc_val
+from saliency_bench.jobs import made
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+
+
+def built(builder, source, **options):
+    report = Report()
+    return {s["image_id"]: s for s in made(builder.samples(source, report, **options), report)}, report
+
+
+def test_voc_gives_one_sample_for_each_class_of_an_image(tmp_path):
+    _examples.write("voc-val", tmp_path, 6, 48)
+    path = tmp_path / "VOCdevkit/VOC2012/SegmentationClass/2007_000001.png"
+    values = np.zeros((48, 48), np.uint8)
+    values[:10], values[20:30], values[10] = 15, 8, 255
+    Image.fromarray(values).save(path)
+    samples, _ = built(voc_val, tmp_path)
+    assert sorted(samples) == ["2007_000001:cat", "2007_000001:person", "2007_000003:boat", "2007_000005:bus"]
+    assert (samples["2007_000001:cat"]["mask"] == (values == 8)).all()
+    assert samples["2007_000001:cat"]["classes"] == ["cat", "person"]
+    assert "2007_000001:person" not in built(voc_val, tmp_path, imagenet=True)[0]
+
+
+def test_coco_unites_the_objects_of_a_class(tmp_path):
+    _examples.write("coco-val", tmp_path, 4, 48)
+    samples, report = built(coco_val, tmp_path)
+    assert len(samples) == 8
+    assert samples["000000000001:dog"]["classes"] == ["person", "dog"]
+    assert (samples["000000000001:dog"]["mask"] == _examples.drawn(16, 48)["mask"]).all()
+    assert report.left_out == report.remarks == []
+    assert set(built(coco_val, tmp_path, imagenet=True)[0]) == {f"{n:012d}:dog" for n in range(1, 5)}
+    whole = coco_val.union(
+        [[[0, 0, 9, 0, 9, 9, 0, 9]], [[20, 20, 29, 20, 29, 29, 20, 29]]], samples["000000000001:dog"]["image"]
+    )
+    assert whole.sum() == 2 * 81
+
+
+def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
+    _examples.write("food-101", tmp_path, 1, 32)
+    folder = tmp_path / "food-101"
+    more = [f"pizza/{n}" for n in range(30)]
+    for name in more:
+        (folder / f"images/{name}.jpg").write_bytes((folder / "images/pizza/1023.jpg").read_bytes())
+    with (folder / "meta/test.txt").open("a") as file:
+        file.write("\n".join(more) + "\n")
+    assert len(food_101.CLASSES) == len(set(food_101.CLASSES)) == 30
+    samples, _ = built(food_101, tmp_path)
+    labels = [sample["label"] for sample in samples.values()]
+    assert (labels.count("pizza"), len(labels)) == (10, 39)
+    assert set(samples) != set(built(food_101, tmp_path, seed=1)[0])
+    (folder / "meta/test.txt").write_text("pizza/1\n")
+    with pytest.raises(UserError, match="lists no picture of apple_pie"):
+        built(food_101, tmp_path)
+
+
+def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
+    _examples.write("imagenet-val", tmp_path / "a", 4, 48)
+    samples, report = built(imagenet_val, tmp_path / "a")
+    names = imagenet_val.features(tmp_path / "a")["label"].names
+    assert names[2:] == ["crane (n02012849)", "crane (n03126707)"]
+    assert [sample["label"] for sample in samples.values()] == names
+    mask = _examples.drawn(80, 48)["mask"]
+    found = samples["ILSVRC2012_val_00000001"]["mask"]
+    assert (found.any(0) == mask.any(0)).all() or found[mask].all()
+    assert report.left_out == []
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
+def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
+    (tmp_path / "val").symlink_to(SHARED / "imagenet-sample-images")
+    for name in ("LOC_synset_mapping.txt", "imagenet_class_index.json"):
+        (tmp_path / name).write_bytes((SHARED / "imagenet-hierarchy" / name).read_bytes())
+        samples, report = built(imagenet_val, tmp_path)
+        assert len(samples) == 60
+        assert len(imagenet_val.features(tmp_path)["label"].names) == 1000
+        assert (
+            sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6
+        )  # five grey ones, a rotated one
+        assert len(report.left_out) == 60  # no boxes in this layout
+        (tmp_path / name).unlink()
+
+
+def test_openimages_one_kind_of_animal(tmp_path):
+    _examples.write("openimages-animals", tmp_path, 6, 48)
+    with (tmp_path / "validation-annotations-bbox.csv").open("a") as file:
+        file.write("0000000000000000,x,/m/cat,1,0,0.5,0,0.5\n0000000000000002,x,/m/owl,1,7,0.5,0,0.5\n")
+    samples, report = built(openimages_animals, tmp_path)
+    assert {name[-1]: sample["label"] for name, sample in samples.items()} == {
+        "1": "Cat", "2": "Owl", "3": "Cat", "4": "Owl", "5": "Cat"
+    }  # fmt: skip
+    assert report.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several kinds"}]
+    assert "no box of four shares" in report.remarks[0]["text"]
+    assert {sample["label"] for sample in built(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
+    assert len(built(openimages_animals, tmp_path, per_class=1)[0]) == 2
+    box = openimages_animals.union([(0.25, 0.5, 0.75, 1.0)], samples["0" * 15 + "1"]["image"])
+    expected = np.zeros((48, 48), bool)
+    expected[24:, 12:36] = True
+    assert (box == expected).all()
+
+
+def test_evaluation_sets_are_one_split(tmp_path):
+    folder = build(
+        "voc-val", tmp_path / "out", source=_examples.write("voc-val", tmp_path / "in", 30, 32), progress=False
+    )
+    assert list(datasets.load_dataset(str(folder))) == ["test"]

@@ -1,0 +1,61 @@
+"""What every builder promises, over all that are found: constants, help, and equal bytes with any number of threads."""
+
+import json
+
+import datasets
+import pytest
+
+from saliency_bench import build, building, cli, rooms
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples, _page
+
+NAMES = rooms.names("hub_builders")
+CONSTANTS = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
+             "PAPER_COUNTS": dict}  # fmt: skip
+
+
+def content(folder):
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_constants_and_help(name, capsys):
+    builder = rooms.load("hub_builders", name)
+    for constant, kind in CONSTANTS.items():
+        assert isinstance(getattr(builder, constant), kind), constant
+    assert getattr(builder, "SPLIT", "test") in building.SPLITS
+    with pytest.raises(SystemExit):
+        cli.main(["build", name, "--help"])
+    text = capsys.readouterr().out
+    assert "Source" in text or getattr(builder, "EMBEDDED", False)
+    assert "--workers N" in text
+    for option in building.bound.defaults(builder.samples):
+        assert f"--{option.replace('_', '-')}" in text
+        assert f"{option}: " in (builder.samples.__doc__ or "") + "seed: ", f"{option} has no help text"
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(name, tmp_path):
+    options = _page.OPTIONS.get(name, {})
+    with pytest.raises(UserError, match=r"--source DIR \(source=DIR\) with "):
+        build(name, tmp_path / "out", progress=False, **options)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"has no|has none|has neither|gives? the folder") as caught:
+        build(name, tmp_path / "out", source=tmp_path / "empty", progress=False, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
+    source, options = _examples.write(name, tmp_path / "source", 6, 48), _page.OPTIONS.get(name, {})
+    folders = [
+        build(name, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
+        for workers in (1, 3)
+    ]
+    assert content(folders[0]) == content(folders[1])
+    report = json.loads((folders[0] / "build_report.json").read_text())
+    loaded = datasets.load_dataset(str(folders[0]))
+    assert sum(map(len, loaded.values())) == report["counts"]["samples"] > 0
+    assert {"counts", "paper_counts", "left_out", "near_duplicates", "splits", "license"} <= set(report)
+    for part in report["splits"].values():
+        assert {"class_shares", "files", "fingerprint"} <= set(part)
