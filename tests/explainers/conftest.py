@@ -41,11 +41,11 @@ def map_or_refusal():
 
 @pytest.fixture
 def others_named():
-    """The explainers, other than the one that speaks, that a refusal of one line names."""
+    """The explainers, other than the one that speaks, that a refusal of one line says to use."""
 
     def others(refusal, name):
         assert "\n" not in refusal
-        return set(re.findall(r"\w+", refusal)) & set(rooms.names("explainers")) - {name}
+        return set(re.findall(r"\w+", refusal.rpartition("use ")[2])) & set(rooms.names("explainers")) - {name}
 
     return others
 
