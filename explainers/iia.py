@@ -81,7 +81,7 @@ def _attribution(
     total = torch.zeros_like(points[0])
     for some in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         some = some.detach().requires_grad_()
-        with replaced_at(classifier.module_named(layer), some), torch.enable_grad():
+        with replaced_at(classifier.module_named(layer), some):
             logits = classifier(image)
         if len(logits) != len(some):
             raise UserError(f"what follows layer {layer} of {classifier.id} looks past it; iia needs another layer")
