@@ -41,8 +41,9 @@ def iia(
 ) -> Maps:
     """Maps (B, H, W), signed. `layer`: dotted name of a module that gives (B, C, h, w). `batch_size`: points per pass.
 
-    A pass at the layer runs the network on one image and puts the points in the place of the layer's output.
-    Errors: UserError where there is no such layer, it gives another shape, or what follows it looks past it.
+    A pass at the layer runs the network on one image and puts the points in the place of the layer's output; what a
+    skip connection carries past the layer stays the image's own. Errors: UserError where there is no such layer, it
+    gives another shape, or another branch is concatenated after it.
     """
     check(steps=steps, batch_size=batch_size)
     layer = layer or classifier.cam_layer(images)
@@ -81,10 +82,13 @@ def _attribution(
     total = torch.zeros_like(points[0])
     for some in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         some = some.detach().requires_grad_()
-        with replaced_at(classifier.module_named(layer), some), torch.enable_grad():
-            logits = classifier(image)
-        if len(logits) != len(some):
-            raise UserError(f"what follows layer {layer} of {classifier.id} looks past it; iia needs another layer")
+        try:
+            with replaced_at(classifier.module_named(layer), some):
+                logits = classifier(image)
+        except RuntimeError as error:
+            if "must match" not in str(error):
+                raise
+            raise UserError(f"a branch of {classifier.id} goes past layer {layer}; name another for iia") from error
         gradient = derivative(classifier, score(logits, row, on).sum(), some)
         total += (gradient * some.detach().relu()).sum(dim=0)
     return (total / len(points)).sum(dim=0, keepdim=True)

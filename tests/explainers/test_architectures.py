@@ -76,7 +76,7 @@ REDUCED = {
     ),
     "timm resnet18": (timm("resnet18", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
     "timm resnet50": (timm("resnet50", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
-    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 32, "timm_model.features.29", "timm_model.features.22"),
+    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 64, "timm_model.features", "timm_model.features.22"),
     "timm convnext_base": (timm("convnext_base", **ROUGH), 64, "timm_model.stages", None),
     "torchvision resnet18": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4), 64, "layer4", "layer3"),
     "torchvision resnet50": (
@@ -100,20 +100,21 @@ FULL = {
     "timm vgg19": (timm("vgg19"), 224, "timm_model.features", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 299, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
     "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 224, "layer4", "layer3"),
-    "torchvision vgg16": (lambda: torchvision.models.vgg16(num_classes=4), 224, "features", "features.22"),
     "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 224, "features", None),
-    "torchvision inception_v3": (
-        lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
-        299,
-        "Mixed_7c",
-        "Mixed_6e",
-    ),
 }
+
+
+def alive(model):
+    """With weights that keep the size of signals: in some untrained networks no pixel reaches the logits' last bit."""
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+    return model
 
 
 def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal, others_named):
     torch.manual_seed(0)
-    classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    classifier = load_classifier(alive(make()), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)
     assert classifier.cam_layer(images) == cam_layer
     assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer

@@ -55,17 +55,39 @@ def test_under_a_linear_head_it_has_a_closed_form():
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
 
 
-class Looking(nn.Module):
-    """What follows the layer looks past it, at the image."""
+class Past(nn.Module):
+    """A second branch that goes past the layer and is summed or concatenated."""
 
-    def __init__(self):
+    def __init__(self, join):
         super().__init__()
-        self.layer, self.head = nn.Conv2d(3, 4, 3, padding=1), nn.Linear(7, 3)
+        torch.manual_seed(0)
+        self.layer, self.beside, self.join = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), join
+        self.head = nn.LazyLinear(3)
 
     def forward(self, x):
-        features = self.layer(x)
-        pooled, seen = features.mean(dim=(2, 3)), x.mean(dim=(2, 3))
-        return self.head(torch.cat([pooled, seen.expand(len(pooled), -1)], dim=1))
+        return self.head(self.join(self.layer(x), self.beside(x)).tanh().flatten(1))
+
+
+def test_a_sum_past_the_layer_stays_what_it_is_for_the_image(error_of):
+    model, images, target = Past(torch.add), torch.rand(1, 3, 6, 6), targets.one_hot([1], 3)
+    model(images)
+    ours = load_explainer("iia", steps=2, layer="layer", published=True)(
+        load_classifier(model, device="cpu"), images, target
+    )
+    small = torch.zeros(4, 4)
+    for a in (0, 0.5, 1):
+        v = model.layer(a * images).detach().requires_grad_()
+        model.head((v + model.beside(images)).tanh().flatten(1))[0, 1].backward()
+        small += (v.grad * v.detach().relu())[0].sum(dim=0) / 3
+    expected = F.interpolate(small[None, None], size=(6, 6), mode="bilinear", align_corners=False)[0]
+    assert error_of(ours, expected) <= 1e-4
+
+
+def test_a_branch_concatenated_past_the_layer_is_refused():
+    model, images = Past(lambda a, b: torch.cat([a, b], dim=1)), torch.rand(1, 3, 6, 6)
+    model(images)
+    with pytest.raises(UserError, match="goes past layer layer"):
+        load_explainer("iia", layer="layer")(load_classifier(model, device="cpu"), images, targets.one_hot([1], 3))
 
 
 def test_bad_layers_and_options():
