@@ -4,10 +4,10 @@ An explainer is a file `explainers/NAME.py` with a function of the same name,
 
     def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
 
-and `VERSION`, bumped whenever a map changes; `check(**options)` may refuse values of options before anything is
-computed. The function sees a target with one row per image (B, K), a classifier in evaluation mode whose parameters ask
-for no gradient, and autograd switched on. What every map must be, and what no
-explainer may leave changed, is enforced here, once, around all of them.
+and `VERSION`, bumped whenever a map changes; `TARGETED = False` if its maps do not depend on the target;
+`check(**options)` may refuse values of options before anything is computed. The function sees a target with one row per
+image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on. What every
+map must be, and what no explainer may leave changed, is enforced here, once, around all of them.
 """
 
 import inspect
