@@ -28,7 +28,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
-MEND = "use integrated_gradients or rise, which every classifier has, or gradcam where it convolves"
+MEND = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
 
 
 @dataclass(frozen=True)
@@ -48,9 +48,10 @@ class Tokens:
 class Attending(TorchFunctionMode):
     """While it is entered, attention is computed so that its matrices exist, and they are kept.
 
-    matrices     [Float (B, heads, T, T)], one per block; from block `start` on they take gradients (None: no block's)
-    grid         (h, w) of the patches: the size of the last feature map before the first attention
-    `embedded=True` lets gradients go down to the patches.
+    matrices   [Float (B, heads, T, T)], one per block; from block `start` on they take gradients (None: no block's)
+    patches    Float (B, C, h, w): the last feature map before the first attention
+    inputs     what the linear layer before each matrix was given, Float (B, T, C)
+    `embedded=True` lets gradients go down to the patches, and keeps the inputs; else they are of no content.
     """
 
     tokens: Tokens
@@ -59,7 +60,7 @@ class Attending(TorchFunctionMode):
         super().__init__()
         self.start, self.embedded = start, embedded
         self.matrices: list[Tensor] = []
-        self.inputs: list[Tensor | None] = []  # what the last linear layer before each matrix was given
+        self.inputs: list[Tensor | None] = []
         self.patches: Tensor | None = None
         self.convolved_after = False
         self._linear_input: Tensor | None = None
@@ -144,7 +145,9 @@ class Attending(TorchFunctionMode):
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
-        self.inputs.append(self._linear_input)
+        before = self._linear_input
+        # Its shape is enough for most, and costs no memory.
+        self.inputs.append(before if before is None or self.embedded else before.detach().to("meta"))
 
 
 @contextmanager
@@ -244,7 +247,7 @@ def _attend(
 ) -> Tensor:
     """`scaled_dot_product_attention` as it is defined, in operations of which each can be seen."""
     if is_causal or dropout_p:
-        raise UserError(f"causal attention, or dropout in it, is not what a vision transformer does; {MEND}")
+        raise UserError(f"this network has causal attention, or dropout in it, which no map is defined for; {MEND}")
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
     logits = (query @ key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -275,7 +278,7 @@ def _attend_many_heads(
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)
     is_plain = query is key is value and query.ndim == 3 and in_proj_weight is not None and not add_zero_attn
     if not is_plain or any(mask is not None for mask in masks) or (others.get("training") and dropout_p):
-        raise UserError(f"attention with masks, or between other things than the tokens themselves; {MEND}")
+        raise UserError(f"this network has attention with masks, or between other things than its tokens; {MEND}")
     assert in_proj_weight is not None
     tokens = query.transpose(0, 1)  # (B, T, C)
     packed = F.linear(tokens, in_proj_weight, in_proj_bias)
