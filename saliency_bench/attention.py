@@ -78,7 +78,7 @@ class Attending(TorchFunctionMode):
         if function is F.linear:
             self._linear_input = args[0] if args else kwargs["input"]
         elif function is F.conv2d:
-            self._see_feature_map(output)
+            return self._see_feature_map(output)
         elif function in SOFTMAX and output.ndim > 2:
             self._see_matrix(output)
         return output
@@ -133,13 +133,14 @@ class Attending(TorchFunctionMode):
     def _spare(self) -> int:
         return self.matrices[0].shape[-1] - math.prod(self.grid)
 
-    def _see_feature_map(self, output: Tensor) -> None:
+    def _see_feature_map(self, output: Tensor) -> Tensor:
         if self.matrices:
             self.convolved_after = True
-            return
+            return output
         if self.embedded and not output.requires_grad:
             output.requires_grad_()
         self.patches = output
+        return output.clone() if self.embedded else output  # a leaf must not be changed in place
 
     def _see_matrix(self, output: Tensor) -> None:
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
