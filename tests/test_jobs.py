@@ -8,13 +8,14 @@ import sys
 import time
 import warnings
 
+import datasets
 import numpy as np
 import pytest
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.jobs import Job
+from saliency_bench.jobs import Chunks, Job
 from saliency_bench.pictures import Picture, png
 
 SMALL = {"size": 32, "count": 200}
@@ -93,6 +94,16 @@ def test_a_changed_file_is_made_again(tmp_path):
     assert before != Job(make, tmp_path / "a.jpg").spelled()
 
 
+def test_chunks_made_for_other_classes_are_made_again(tmp_path):
+    def folder(*names):
+        schema = datasets.Features({"label": datasets.ClassLabel(names=names)}).arrow_schema
+        rows = Chunks(tmp_path, lambda sample: {"label": sample["label"]}, schema, 1)
+        assert [table.num_rows for table, _ in rows.tables([{"image_id": "a", "label": 0}])] == [1]
+        return len(list(tmp_path.iterdir()))
+
+    assert [folder("cat", "dog"), folder("cat", "dog"), folder("cat", "cow")] == [1, 1, 2]
+
+
 def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_path):
     done = []
 
@@ -125,7 +136,7 @@ import pathlib, re, sys
 import numpy as np
 import saliency_bench as sb
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.jobs import Job
+from saliency_bench.jobs import Chunks, Job
 from saliency_bench.pictures import Picture
 
 picture = Picture(pathlib.Path(sys.argv[1]).read_bytes(), ".png", 64, 64)
