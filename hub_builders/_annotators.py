@@ -11,8 +11,6 @@ import numpy as np
 from saliency_bench.hub_builders._source import entries, indices
 from saliency_bench.pictures import Picture
 
-HELP = "`masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image"
-
 
 def drawn_masks(root: Path) -> dict[str, list[Path]]:
     """{image id, "/" replaced by "_": its mask files}."""

@@ -51,7 +51,8 @@ def page() -> tuple[str, dict[str, Image.Image]]:
     for name in rooms.names("hub_builders"):
         builder = rooms.load("hub_builders", name)
         with tempfile.TemporaryDirectory() as folder:
-            source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.WRITERS else None
+            count = 2 * SAMPLES if name == "voc-val" else SAMPLES  # half of them are its training split
+            source = _examples.write(name, Path(folder), count, 96) if name in _examples.WRITERS else None
             own = OPTIONS.get(name, {})
             samples = list(made(builder.samples(source, Report(), **own), Report()))
             pictures[name] = montage(samples)

@@ -211,7 +211,7 @@ def head_box(path: Path, name: str, report: Report) -> list[int] | None:
         return None
     try:
         text = path.read_bytes()
-        if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
+        if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:  # UTF-16 would hide them
             raise ValueError("it declares entities")  # they can unpack to gigabytes
         box = ElementTree.fromstring(text).find("object/bndbox")
         if box is None:

@@ -121,7 +121,8 @@ class Chunks:
                 pool.shutdown(cancel_futures=True)
 
     def _chunk(self, number: int, jobs: list[dict | Job]) -> Path:
-        key = seed_of(*(job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs))
+        calls = (job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs)
+        key = seed_of(self.schema.metadata, *calls)  # the schema's metadata names the classes
         path = self.folder / f"{number:06d}-{key:016x}.parquet"
         if path.is_file():
             self.done(len(jobs))

@@ -86,9 +86,7 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
         samples, report = built(imagenet_val, tmp_path)
         assert len(samples) == 60
         assert len(imagenet_val.features(tmp_path)["label"].names) == 1000
-        assert (
-            sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6
-        )  # five grey ones, a rotated one
+        assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
         assert len(report.left_out) == 60  # no boxes in this layout
         (tmp_path / name).unlink()
 
