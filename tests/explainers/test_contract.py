@@ -129,7 +129,7 @@ def test_a_contrast_of_a_class_with_itself_is_zero(name, classifier, images, exp
 
 
 class Failing(nn.Module):
-    """Counts its calls; raises at the end of call number `broken`, when hooks are in place."""
+    """Counts its calls; raises at the end of call number `broken` and of all later ones, when hooks are in place."""
 
     def __init__(self, inner: nn.Module):
         super().__init__()
@@ -138,7 +138,7 @@ class Failing(nn.Module):
     def forward(self, x):
         out = self.inner(x)
         self.calls += 1
-        if self.calls == self.broken:
+        if self.broken and self.calls >= self.broken:
             raise RuntimeError("broken on purpose")
         return getattr(out, "logits", out)
 
