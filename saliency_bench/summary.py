@@ -20,7 +20,7 @@ from saliency_bench.statistics import bootstrap, contrasts, ranks
 
 FORMAT = 1
 NAN = float("nan")
-LEGEND = "95 % bootstrap intervals in brackets, # 1 + how many explainers are told apart as better"
+LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + how many explainers a paired test finds better"
 Aggregate = Callable[[np.ndarray], float]
 
 

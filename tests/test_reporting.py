@@ -202,8 +202,10 @@ def test_every_number_interval_and_reason_is_there(folder):
     assert len(summary["cells"]) == len(METHODS) * len(METRICS)
     for cell in summary["cells"]:
         interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
-        assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval">{interval}</span>' in page
+        rank = f' <span class="interval">#{cell["rank"]}</span>' if cell["rank"] else ""
+        assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval">{interval}</span>{rank}' in page
         assert cell["cell_id"] in page
+    assert any(cell["rank"] for cell in summary["cells"])
     assert "saliency_miou: n = 27; left out: no mask 13" in page
     assert "saliency_insertion: n = 40, none left out" in page
     assert "scored as zeros: gradcam 1, rise 1" in page
