@@ -120,7 +120,9 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer
     maps, refusals = {}, {}
     for name in rooms.names("explainers"):
-        found, refusal = map_or_refusal(explainer_of(name, **VERY_FEW), classifier, images, target)
+        found, refusal = map_or_refusal(
+            explainer_of(name, **VERY_FEW, window=side // 4, stride=side // 4), classifier, images, target
+        )
         if refusal:
             refusals[name] = others_named(refusal, name)
         else:

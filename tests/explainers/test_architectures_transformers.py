@@ -28,9 +28,10 @@ IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 WIDE = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(2))
 
 
-def explainer_of(name):
+def explainer_of(name, images):
     known = options.defaults(getattr(rooms.load("explainers", name), name))
-    return load_explainer(name, **{key: value for key, value in CHEAP.items() if key in known})
+    few = CHEAP | {"window": min(images.shape[2:]) // 2}
+    return load_explainer(name, **{key: value for key, value in few.items() if key in known})
 
 
 def is_a_baseline(name):
@@ -50,7 +51,7 @@ def maps_or_a_way_out(name, classifier, images):
     """The maps; or None, where the explainer says in one line which others are defined, and one of them is."""
     target = targets.one_hot([1], 5)
     try:
-        maps, message = explainer_of(name)(classifier, images, target), ""
+        maps, message = explainer_of(name, images)(classifier, images, target), ""
     except UserError as error:
         maps, message = None, str(error)
     if maps is None:
@@ -65,7 +66,7 @@ def maps_or_a_way_out(name, classifier, images):
 
 def _works(name, classifier, images, target):
     try:
-        return bool(torch.isfinite(explainer_of(name)(classifier, images, target)).all())
+        return bool(torch.isfinite(explainer_of(name, images)(classifier, images, target)).all())
     except UserError:
         return False
 
@@ -99,7 +100,7 @@ def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(name, n
         maps_or_a_way_out(name, classifier, WIDE)
     else:
         with pytest.raises(UserError, match="does not take these images of 16 x 40"):
-            explainer_of(name)(classifier, WIDE, targets.one_hot([1], 5))
+            explainer_of(name, WIDE)(classifier, WIDE, targets.one_hot([1], 5))
 
 
 def test_gradcam_names_what_is_defined_for_a_transformer(classifier_of):
