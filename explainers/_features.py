@@ -27,7 +27,9 @@ def feature_map(name: str, classifier: Classifier, layer: str, outputs: list[Ten
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
     if outputs[-1].ndim != 4:
-        raise UserError(f"layer {layer} gives {tuple(outputs[-1].shape)}; {name} needs a feature map (B, C, h, w)")
+        mend = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
+        shape = tuple(outputs[-1].shape)
+        raise UserError(f"layer {layer} gives {shape}; {name} needs a feature map (B, C, h, w){mend}")
     return outputs[-1]
 
 

@@ -1,12 +1,11 @@
-"""Gradient SHAP, or expected gradients (Lundberg and Lee, 2017; Erion et al., 2021; P3): integrated gradients whose
-baseline and path point are drawn at random.
+"""Gradient SHAP (Lundberg and Lee, 2017; P3): integrated gradients whose baseline and path point are drawn at random.
 
     map = sum over channels of 1 / N * sum_i (x - b_i) * d score / d x at b_i + a_i (x - b_i)
 
 a_i is uniform in [0, 1], b_i one of a fixed bank of baselines: standard normal noise after normalisation, the same bank
 for every sample of a run. a_i and the choice of b_i are seeded per sample. In expectation over a and b the map sums to
-score(x) minus the mean score of the bank. Captum's GradientShap, which P3 uses, leaves the baselines to the caller and
-can add noise to x (here none, its default); it takes 5 draws.
+score(x) minus the mean score of the bank: expected gradients (Erion et al., 2021). Captum's GradientShap, which P3
+uses, leaves the baselines to the caller and can add noise to x (here none, its default); it takes 5 draws.
 """
 
 import numpy as np

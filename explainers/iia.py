@@ -1,24 +1,37 @@
-"""Iterated integrated attributions (Barkan et al., 2023; P3), two-fold: a layer's gradient, integrated along a path of
-the image and, at each of its points, along a path of the layer.
+"""Iterated integrated attributions (Barkan et al., 2023; P3): a layer's gradient along paths of image and layer.
 
     A(a) = the layer at x' + a (x - x')        v(a, b) = r + b (A(a) - r)        r = min over a of A(a), each unit apart
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
-x' is the image that is zero after normalisation; a and b run over the steps + 1 points 0, 1 / steps ... 1. The layer is
-the last convolutional block. A mean stands where the authors sum (the same ranking); they enlarge bicubically and scale
-to [0, 1], here it is bilinear and unscaled.
+x' is the image that is zero after normalisation; a and b run over the steps + 1 points 0, 1 / steps ... 1 (two-fold:
+for each point on the image's path, a path of the layer). The layer is the last convolutional block. A mean stands where
+the authors sum (the same ranking); they enlarge bicubically and scale to [0, 1], here it is bilinear and unscaled.
 
 The authors' two-fold code takes the minimum over an axis of size one, so that r = A(a) and the path in b stands still:
 their map is the sum over a of gradient * relu(A(a)), which `published=True` gives (as a mean). r above is what their
 three-fold code takes.
+
+On a vision transformer A is the last block's softmax(q k^T / sqrt(d)), (heads, T, T), and all else that the network
+computes is that of x' + a (x - x'), as in the authors' code. A mean over heads stands in the place of the sum over
+channels, v is never negative, and map = the class token's row over the patches. A head that reads the distillation
+token as well, or the mean of the patch tokens in place of a class token: the mean of the rows it reads (the patch
+tokens count as one). The authors take r = 0 and join all blocks by gradient rollout; that is `published=True`:
+
+    R = N_L ... N_1 N_0        N_l = (mean over heads, a and b of relu(d score / d A_l x A_l) + I), rows divided by sums
+
+A_L = v(a, b), the others what the network computes; map = (R - I)[class token, patches].
 """
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.attention import SOFTMAX, Attending, attending
+from saliency_bench.classifier import Classifier, last_feature_map
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._features import enlarged, feature_map
+from saliency_bench.explainers._flow import by_row, product
 from saliency_bench.explainers._gradients import check_count, derivative, points_per_pass
 from saliency_bench.hooks import detached_at, replaced_at
 from saliency_bench.targets import score
@@ -34,34 +47,51 @@ def iia(
     target: Target,
     *,
     layer: str | None = None,
-    steps: int = 10,
+    steps: int | None = None,
     published: bool = False,
     on: str = "logit",
     batch_size: int | None = None,
 ) -> Maps:
     """Maps (B, H, W), signed. `layer`: dotted name of a module that gives (B, C, h, w). `batch_size`: points per pass.
 
+    `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
     A pass at the layer runs the network on one image and puts the points in the place of the layer's output; what a
     skip connection carries past the layer stays the image's own. Errors: UserError where there is no such layer, it
-    gives another shape, or another branch is concatenated after it.
+    gives another shape, or another branch is concatenated after it; where the network's last features are tokens and
+    its attention is not from all patches to all patches.
     """
     check(steps=steps, batch_size=batch_size)
-    layer = layer or classifier.cam_layer(images)
-    places = torch.linspace(0, 1, steps + 1, device=images.device)
+    layer = layer or classifier.layer or last_feature_map(classifier, images)
     maps = []
-    for image, row in zip(images, target, strict=True):
-        features = _along_path(classifier, image[None], layer, places, batch_size)  # (a, C, h, w)
-        if published:
-            points = features
+    for image, row in zip(images.split(1), target.split(1), strict=True):
+        if layer is None:
+            maps.append(_of_attention(classifier, image, row, steps or 5, published, on, batch_size))
         else:
-            low = features.amin(dim=0)
-            points = (low + places.view(-1, 1, 1, 1, 1) * (features - low)).flatten(0, 1)  # (b a, C, h, w)
-        maps.append(_attribution(classifier, image[None], row[None], layer, points, on, batch_size))
-    return enlarged(torch.stack(maps), images)
+            maps.append(_of_features(classifier, image, row, layer, steps or 10, published, on, batch_size))
+    return torch.cat(maps)
 
 
-def check(*, steps: int, batch_size: int | None, **others: object) -> None:
-    check_count("iia", "steps", steps, batch_size)
+def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
+    check_count("iia", "steps", 1 if steps is None else steps, batch_size)
+
+
+def _of_features(
+    classifier: Classifier,
+    image: Images,
+    row: Target,
+    layer: str,
+    steps: int,
+    published: bool,
+    on: str,
+    batch_size: int | None,
+) -> Maps:
+    """(1, H, W) of one image."""
+    places = torch.linspace(0, 1, steps + 1, device=image.device)
+    points = _along_path(classifier, image, layer, places, batch_size)  # (a, C, h, w)
+    if not published:
+        low = points.amin(dim=0)
+        points = (low + places.view(-1, 1, 1, 1, 1) * (points - low)).flatten(0, 1)  # (b a, C, h, w)
+    return enlarged(_attribution(classifier, image, row, layer, points, on, batch_size)[None], image)
 
 
 def _along_path(classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None) -> Tensor:
@@ -92,3 +122,47 @@ def _attribution(
         gradient = derivative(classifier, score(logits, row, on).sum(), some)
         total += (gradient * some.detach().relu()).sum(dim=0)
     return (total / len(points)).sum(dim=0, keepdim=True)
+
+
+def _of_attention(
+    classifier: Classifier, image: Images, row: Target, steps: int, published: bool, on: str, batch_size: int | None
+) -> Maps:
+    """(1, H, W) of one image."""
+    places = torch.linspace(0, 1, steps + 1, device=image.device)
+    way = classifier.mean + places.view(-1, 1, 1, 1) * (image - classifier.mean)  # (a, 3, H, W)
+    size = points_per_pass(image, batch_size)
+    features = torch.cat([_last_attention(classifier, some) for some in way.split(size)])  # (a, heads, T, T)
+    low = torch.zeros_like(features[0]) if published else features.amin(dim=0)
+    count = len(places) ** 2
+    totals: list[Tensor] = []
+    for numbers in torch.arange(count, device=image.device).split(size):
+        a, b = numbers // len(places), numbers % len(places)
+        points = low + places[b].view(-1, 1, 1, 1) * (features[a] - low)
+        with attending(classifier, way[a], 0 if published else -1, Replacing, points=points) as seen:
+            total = score(classifier(way[a]), row, on).sum()
+        matrices = seen.matrices if published else seen.matrices[-1:]
+        gradients = torch.autograd.grad(total, matrices)
+        products = (g.float() * matrix.detach().float() for g, matrix in zip(gradients, matrices, strict=True))
+        sums = [(p.relu() if published else p).mean(dim=1).sum(dim=0, keepdim=True) for p in products]  # each (1, T, T)
+        totals = [before + now for before, now in zip(totals, sums, strict=True)] if totals else sums
+    means = [total / count for total in totals]
+    return seen.maps(product(map(by_row, means)) if published else means[0], image)
+
+
+def _last_attention(classifier: Classifier, images: Images) -> Tensor:
+    with torch.no_grad(), attending(classifier, images) as seen:
+        classifier(images)
+    return seen.matrices[-1].float()
+
+
+class Replacing(Attending):
+    """Attending, with `points`, Float (B, heads, T, T), in the place of what the last block's softmax gives."""
+
+    def __init__(self, start: int | None = None, embedded: bool = False, *, points: Tensor):
+        super().__init__(start, embedded)
+        self.points = points
+
+    def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        output = function(*args, **kwargs)
+        is_last = function in SOFTMAX and output.ndim > 2 and len(self.matrices) == self.tokens.blocks - 1
+        return self.points.to(output.dtype, copy=True) if is_last else output

@@ -78,7 +78,7 @@ def test_a_map_or_methods_that_give_one(name, network, classifier_of):
 
 
 @pytest.mark.parametrize("network", NETWORKS)
-@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"])
+@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
 def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, classifier_of):
     classifier = classifier_of(network)
     explainer = load_explainer(name)
@@ -153,4 +153,4 @@ def test_true_sizes(network):
     classifier, images = load_classifier(model, device="cpu"), torch.rand(1, 3, 224, 224)
     defined = {name for name in NAMES if maps_or_a_way_out(name, classifier, images) is not None}
     assert defined >= {"attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"}
-    assert defined >= {"integrated_gradients", "rise"}
+    assert defined >= {"integrated_gradients", "rise", "iia"}

@@ -99,3 +99,130 @@ def test_bad_layers_and_options():
         load_explainer("iia", layer="1")(classifier, images, target)
     with pytest.raises(UserError, match="unknown layer"):
         load_explainer("iia", layer="9")(classifier, images, target)
+
+
+def attended(model, x, last=None):
+    """Tiny's logits for one image, and its attentions, the last of them replaced by `last`, (heads, T, T)."""
+    tokens = model.patch(x[None]).flatten(2).transpose(1, 2)
+    tokens = torch.cat([model.front, tokens], dim=1) + model.place
+    kept = []
+    for block in model.blocks:
+        q, k, v = block["qkv"](block["norm1"](tokens))[0].chunk(3, dim=1)  # (T, C) each
+        heads = [slice(i * len(q[0]) // model.heads, (i + 1) * len(q[0]) // model.heads) for i in range(model.heads)]
+        matrix = torch.stack([(q[:, h] @ k[:, h].T / q[:, h].shape[1] ** 0.5).softmax(dim=1) for h in heads])
+        kept.append(last if last is not None and len(kept) == len(model.blocks) - 1 else matrix)
+        joined = torch.cat([matrix @ v[:, h] for h, matrix in zip(heads, kept[-1], strict=True)], dim=1)
+        tokens = tokens + block["out"](joined)
+        tokens = tokens + block["down"](F.gelu(block["up"](block["norm2"](tokens))))
+    tokens = model.norm(tokens)[0]
+    return model.head(tokens[0] if model.before else tokens.mean(dim=0)), kept
+
+
+def points_of(model, x, steps, published):
+    """For each point: the logits, and the attentions with v(a, b) as the last."""
+    lasts = [attended(model, a / steps * x)[1][-1].detach() for a in range(steps + 1)]
+    low = torch.zeros_like(lasts[0]) if published else torch.stack(lasts).amin(dim=0)
+    for a, feature in enumerate(lasts):
+        for b in range(steps + 1):
+            v = (low + b / steps * (feature - low)).requires_grad_()
+            yield attended(model, a / steps * x, v)
+
+
+def rolled_out(model, x, weights, steps):
+    """(T, T): gradient rollout of the products' mean, less the tokens themselves."""
+    means = [0.0] * len(model.blocks)
+    for logits, matrices in points_of(model, x, steps, published=True):
+        gradients = torch.autograd.grad((logits * weights).sum(), matrices)
+        for block, (g, matrix) in enumerate(zip(gradients, matrices, strict=True)):
+            means[block] = means[block] + (g * matrix).detach().relu().mean(dim=0) / (steps + 1) ** 2
+    rollout = identity = torch.eye(len(means[0]))
+    for mean in means:
+        rollout = (mean + identity) / (mean + identity).sum(dim=1, keepdim=True) @ rollout
+    return rollout - identity
+
+
+def of_the_last_block(model, x, weights, steps):
+    """(T, T): mean over points and heads of gradient * relu(v)."""
+    products = []
+    for logits, matrices in points_of(model, x, steps, published=False):
+        (gradient,) = torch.autograd.grad((logits * weights).sum(), matrices[-1])
+        products.append((gradient * matrices[-1].detach().relu()).mean(dim=0))
+    return sum(products) / len(products)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize(("published", "batch_size"), [(False, None), (False, 5), (True, None), (True, 5)])
+def test_attention_agrees_with_a_slow_second_writing(published, batch_size, before, tiny, error_of):
+    model = tiny(blocks=3, before=before)
+    classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.5,) * 3, device="cpu")
+    images, target = torch.rand(2, 3, 8, 12), targets.contrast([0, 2], [1, 0], 3)
+    explainer = load_explainer("iia", steps=3, published=published, batch_size=batch_size)
+    ours = explainer(classifier, images, target)
+    assert ours.abs().max() > 0
+    for index, x in enumerate((images - 0.4) / 0.5):
+        matrix = (rolled_out if published else of_the_last_block)(model, x, target[index], 3)
+        row = matrix[0] if before else matrix.mean(dim=0)
+        expected = F.interpolate(row[before:].view(1, 1, 2, 3), size=(8, 12), mode="bilinear", align_corners=False)
+        assert error_of(ours[index], expected[0, 0]) <= 1e-4
+
+
+class OneBlock(nn.Module):
+    """logit_k = w_k . sum_j A[0, j] v_j, where v does not depend on the image: d logit_k / d A[0, j] = w_k . v_j."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.patch, self.token = nn.Conv2d(3, 4, 4, stride=4), nn.Parameter(torch.randn(1, 1, 4))
+        self.mix, self.values, self.head = nn.Linear(4, 8), nn.Parameter(torch.randn(7, 4)), nn.Linear(4, 2, bias=False)
+
+    def attention(self, x):
+        x = self.patch(x).flatten(2).transpose(1, 2)
+        q, k = self.mix(torch.cat([self.token.expand(len(x), -1, -1), x], dim=1))[:, None].chunk(2, dim=3)
+        return (q @ k.transpose(2, 3) / 2).softmax(dim=3)
+
+    def forward(self, x):
+        return self.head((self.attention(x) @ self.values)[:, 0, 0])
+
+
+def test_on_attention_read_by_a_linear_head_it_has_a_closed_form():
+    """As for feature maps: the gradient is the same everywhere, and the mean over b of v is (r + A) / 2."""
+    model, images = OneBlock(), torch.rand(1, 3, 8, 12)
+    ours = load_explainer("iia")(load_classifier(model, device="cpu"), images, targets.one_hot([1], 2))
+    with torch.no_grad():
+        rows = torch.cat([model.attention(a / 5 * images) for a in range(6)])[:, 0, 0]
+        mean = (rows.amin(dim=0) + rows.mean(dim=0)) / 2
+        row = (mean * (model.values @ model.head.weight[1]))[1:]
+    expected = F.interpolate(row.view(1, 1, 2, 3), size=(8, 12), mode="bilinear", align_corners=False)[0]
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_by_default_attention_takes_six_points_each_way(published, tiny):
+    classifier = load_classifier(tiny(), device="cpu")
+    load_explainer("iia", published=published)(classifier, torch.rand(2, 3, 8, 12), targets.one_hot([0, 1], 3))
+    assert classifier.passes == 2 * (6 + 36)
+
+
+def test_published_on_every_kind_of_transformer(vision_transformer):
+    images = torch.rand(2, 3, 32, 32)
+    explainer = load_explainer("iia", steps=2, published=True)
+    for name in vision_transformer.names:
+        classifier = load_classifier(vision_transformer(name), device="cpu")
+        maps = explainer(classifier, images, targets.contrast(1, 2, 5))
+        assert maps.amax(dim=(1, 2)).gt(maps.amin(dim=(1, 2))).all()
+        assert explainer(classifier, images, targets.contrast(2, 2, 5)).abs().max() == 0
+
+
+def test_by_default_a_feature_map_takes_eleven_points_each_way():
+    classifier = load_classifier(nn.Sequential(*parts()), layer="0", device="cpu")
+    images, target = torch.rand(1, 3, 12, 10), targets.one_hot([0], 4)
+    ours = load_explainer("iia")(classifier, images, target)
+    assert torch.equal(ours, load_explainer("iia", steps=10)(classifier, images, target))
+    assert not torch.equal(ours, load_explainer("iia", steps=5)(classifier, images, target))
+
+
+@pytest.mark.parametrize("published", [False, True])
+def test_a_network_with_neither_is_refused_by_naming_what_is_defined(published):
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), device="cpu")
+    with pytest.raises(UserError, match=r"no attention that can be seen .*use integrated_gradients or rise"):
+        load_explainer("iia", published=published)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
