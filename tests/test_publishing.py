@@ -143,6 +143,12 @@ def test_a_metric_stands_alone_as_a_space(hub):
 def test_a_model_with_its_results(hub, model, pets, tmp_path):
     run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
                  out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
+    told = json.loads((model / "training_log.json").read_text()) | {"model": "/home/ada/config.json"}
+    shutil.copytree(model, tmp_path / "anew")
+    (tmp_path / "anew" / "training_log.json").write_text(json.dumps(told))
+    anew = model_publication(tmp_path / "anew", "ada").files
+    assert b"Start: random weights. Adam" in anew["README.md"]
+    assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although it is no longer there
     publication = model_publication(model, "saliency-bench", license="mit", results=tmp_path / "run", eval_results=True)
     publish(publication, api=hub.api())
     files = hub.files("models", "saliency-bench/resnet-18-pet-xai")
@@ -420,6 +426,7 @@ def test_command(line, hub, pets, model, capsys):
         (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "no weights as safetensors"),
+        (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "(403)"),
     ):
         assert line("push", *words) == 2
