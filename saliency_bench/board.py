@@ -93,10 +93,7 @@ def asking(repo: str) -> Iterator[None]:
         if isinstance(error, LocalEntryNotFoundError) and hub.status_of(error) is None:
             raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; try again later") from error
         if isinstance(error, REFUSALS) or hub.unreached(error):
-            line, token = str(hub.in_one_line(error, repo)), get_token()
-            if token and token in f"{line}{error}":  # of a server that repeats what it was sent
-                raise UserError(line.replace(token, "***")) from None
-            raise UserError(line) from error
+            hub.refuse(error, repo, get_token())
         raise
     finally:
         if shown:

@@ -199,7 +199,7 @@ def not_there(name: str, error: Exception) -> UserError:
     if path.is_dir():
         return UserError(f"the folder {name} holds no loadable image classifier: {_first_line(error)}")
     beside = [str(config.parent) for config in path.parent.glob("*/config.json")]
-    near = get_close_matches(name, [*KNOWN, *beside], n=3, cutoff=0.6)
+    near = [other for other in get_close_matches(name, [*KNOWN, *beside], n=3, cutoff=0.6) if other != name]
     mend = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
     return UserError(
         f"unknown model '{name}', no folder and not to be had from the Hub ({_first_line(error)[:120]}); {mend}"

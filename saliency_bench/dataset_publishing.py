@@ -162,7 +162,7 @@ def _with_mask(row: dict) -> Image.Image:
     mask = opened(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
     inside = np.asarray(mask)[..., None] > 0
     tinted = Image.fromarray(np.where(inside, 0.6 * pixels + 0.4 * np.array(TINT), pixels).astype(np.uint8))
-    edge = np.argwhere(inside[..., 0] & ~_shrunk(inside[..., 0]))
+    edge = np.argwhere(inside[..., 0] & ~_shrunk(_shrunk(_shrunk(inside[..., 0]))))  # three pixels wide
     ImageDraw.Draw(tinted).point([(int(x), int(y)) for y, x in edge], fill=TINT)
     return tinted
 

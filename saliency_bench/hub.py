@@ -1,6 +1,7 @@
 """What can go wrong between here and the Hub, in one line each; no line ever holds a token."""
 
 from collections.abc import Iterator
+from typing import NoReturn
 
 from huggingface_hub import HfApi
 from huggingface_hub.errors import OfflineModeIsEnabled
@@ -49,13 +50,23 @@ def retry_after(error: BaseException) -> int | None:
     return None
 
 
-def in_one_line(error: BaseException, repo: str) -> UserError:
-    """What to do about it; `repo` is what was being asked for."""
+def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
+    """Raise what to do about it as a UserError; `repo` is what was being asked for.
+
+    Its cause is kept for `--debug`, unless that repeats the token.
+    """
     again = "; nothing is lost: start the same command again" if may_pass(error) else ""
-    return UserError(reason(error, repo) + again)
+    told = UserError(reason(error, repo, token) + again)
+    raise told from (None if token and any(token in str(one) for one in _chain(error)) else error)
 
 
-def reason(error: BaseException, repo: str) -> str:
+def reason(error: BaseException, repo: str, token: str | None) -> str:
+    """What went wrong, without the token, which a server may repeat."""
+    line = _reason(error, repo)
+    return line.replace(token, "***") if token else line
+
+
+def _reason(error: BaseException, repo: str) -> str:
     status, wait = status_of(error), retry_after(error)
     lines = {
         401: "the Hub does not know who asks (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",

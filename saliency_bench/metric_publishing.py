@@ -8,6 +8,7 @@ from saliency_bench.publishing import Publication
 from saliency_bench.vendoring import metric_files
 
 LICENSE = "apache-2.0"  # of this package, whose code it is
+PYTHON = "3.11"  # that Spaces are to run; theirs is older than what this package asks for
 
 
 def metric_publication(name: str, namespace: str) -> Publication:
@@ -19,6 +20,7 @@ def metric_publication(name: str, namespace: str) -> Publication:
     card = RepoCard(texts["README.md"])
     license = card.data.get("license") or LICENSE
     card.data["license"] = license
+    card.data["python_version"] = PYTHON
     text = str(card).replace(f'"saliency-bench/{name}"', f'"{namespace}/{name}"').rstrip() + "\n"
     files: dict[str, Path | bytes] = {path: content.encode() for path, content in (texts | {"README.md": text}).items()}
     return Publication("space", f"{namespace}/{name}", files, license, owned=("*.py",))

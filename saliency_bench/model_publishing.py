@@ -13,6 +13,7 @@ from saliency_bench.dataset_card import template_file
 from saliency_bench.dataset_publishing import ACCURACY
 from saliency_bench.errors import UserError
 from saliency_bench.publishing import Publication
+from saliency_bench.results import public_name
 from saliency_bench.summary import read_json, table
 
 NEEDED = {"config.json": "its class names", "training_log.json": "how it was trained"}
@@ -66,7 +67,7 @@ def _told(log: dict) -> dict:
     """The training log without folders of the machine it was written on."""
     dataset, model = log["settings"]["dataset"], log.get("model")
     log["settings"]["dataset"] = _dataset_repo(dataset) or Path(dataset).name
-    return log | {"model": Path(model).name if model and Path(model).exists() else model}
+    return log | {"model": public_name(model) if model else model}
 
 
 def _summary(run: Path, folder: Path) -> dict:

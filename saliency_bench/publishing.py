@@ -158,8 +158,8 @@ def publish(
         except Exception as error:
             wait = hub.retry_after(error) or pause
             if pause is None or wait is None or wait > LONGEST_WAIT or not hub.may_pass(error):
-                raise hub.in_one_line(error, publication.repo) from error
-            say(f"{hub.reason(error, publication.repo)}; trying again in {wait} s")
+                hub.refuse(error, publication.repo, _token(api))
+            say(f"{hub.reason(error, publication.repo, _token(api))}; trying again in {wait} s")
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
 

@@ -35,6 +35,7 @@ FORMAT = 1
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
+PATHS = ("--out", "--label-map", "--groups", "--target")  # options of `run` that take a file or folder
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -274,9 +275,11 @@ def public_command(command: str, names: dict[str, str]) -> str:
         return command
     words = shlex.split(command)
     for place, word in enumerate(words):
-        if place and words[place - 1] in ("--out", "--label-map", "--target"):
+        if word in names:
+            words[place] = names[word]
+        elif words[place - 1] in PATHS or Path(word).is_absolute():
             words[place] = Path(word).name
-    return shlex.join(names.get(word, word) for word in words)
+    return shlex.join(words)
 
 
 def read_result(path: Path) -> Result:

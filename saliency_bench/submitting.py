@@ -69,7 +69,7 @@ class Plan:
         told = [f"{len(self.known)} cells are in {self.repo} with the same values"] if self.known else []
         told += [conflict_line(conflict) for conflict in self.conflicts]
         if self.pending:
-            return [*told, f"the rest is proposed already: {self.pending}"]
+            return [*told, f"{'the rest' if self.known else 'this'} is proposed already: {self.pending}"]
         if not self.new:
             return [*told, "nothing to submit"]
         seen = "private" if self.private else "public"

@@ -4,6 +4,7 @@ import json
 import logging
 import re
 import shutil
+import traceback
 from hashlib import sha256
 
 import datasets
@@ -127,10 +128,10 @@ def test_a_metric_stands_alone_as_a_space(hub):
     done = publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR))
     files = hub.files("spaces", "visitor/saliency_miou")
     assert {"app.py", "requirements.txt", "README.md", "saliency_miou.py", "score.py", "maps.py"} < set(files)
-    # Where it is indented, it is for metrics of the classifier and comes with what to install.
     assert not [path for path, text in files.items() if path.endswith(".py") and b"\nfrom saliency_bench" in text]
     card = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
     assert (card["sdk"], card["app_file"], card["license"]) == ("gradio", "app.py", "apache-2.0")
+    assert card["python_version"] == "3.11"
     assert b'evaluate.load("visitor/saliency_miou")' in files["README.md"]
     assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
     assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
@@ -142,6 +143,12 @@ def test_a_metric_stands_alone_as_a_space(hub):
 def test_a_model_with_its_results(hub, model, pets, tmp_path):
     run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
                  out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
+    told = json.loads((model / "training_log.json").read_text()) | {"model": "/home/ada/config.json"}
+    shutil.copytree(model, tmp_path / "anew")
+    (tmp_path / "anew" / "training_log.json").write_text(json.dumps(told))
+    anew = model_publication(tmp_path / "anew", "ada").files
+    assert b"Start: random weights. Adam" in anew["README.md"]
+    assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although it is no longer there
     publication = model_publication(model, "saliency-bench", license="mit", results=tmp_path / "run", eval_results=True)
     publish(publication, api=hub.api())
     files = hub.files("models", "saliency-bench/resnet-18-pet-xai")
@@ -214,6 +221,16 @@ def test_errors_of_the_hub_in_one_line(hub):
     refused("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
+
+
+@pytest.mark.parametrize("status", [400, 409, 500])
+def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
+    hub.fault("POST .*/commit/", times=9, status=status, message=f"you sent {FOUNDER.token}")
+    said: list[str] = []
+    with pytest.raises(UserError, match=rf"\({status}\)|answers {status}") as error:
+        publish(small(a="1"), api=hub.api(), say=said.append)
+    assert "you sent ***" in str(error.value)
+    assert FOUNDER.token not in "".join([*said, *traceback.format_exception(error.value)])
 
 
 def test_nobody_is_logged_in(monkeypatch, hub):
@@ -409,6 +426,7 @@ def test_command(line, hub, pets, model, capsys):
         (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "no weights as safetensors"),
+        (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "(403)"),
     ):
         assert line("push", *words) == 2

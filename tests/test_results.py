@@ -83,9 +83,9 @@ def test_public_names(tmp_path):
     assert public_name(str(tmp_path)) == tmp_path.name
     assert public_name("../secret/place/model") == "model"
     line = ["saliency-bench", "run", "--dataset", "/home/ada/pets", "--model", "/home/ada/net", "--target",
-            "/home/ada/rule.csv", "--out", "/home/ada/my runs/first"]  # fmt: skip
+            "/home/ada/rule.csv", "--groups", "/home/ada/groups.json", "--out", "/home/ada/my runs/first"]  # fmt: skip
     command = public_command(shlex.join(line), {"/home/ada/pets": "pets", "/home/ada/net": "net"})
-    assert command == "saliency-bench run --dataset pets --model net --target rule.csv --out first"
+    assert command == "saliency-bench run --dataset pets --model net --target rule.csv --groups groups.json --out first"
 
 
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):

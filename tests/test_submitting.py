@@ -317,7 +317,7 @@ def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, c
     assert words in one_line(capsys, run)
     hub.heal()
     assert main(["submit", str(run)]) == 0  # nothing half-done is in the way
-    done = "the rest is proposed already: " if match.startswith("commit") and "lost" in order else "submitted: "
+    done = "this is proposed already: " if match.startswith("commit") and "lost" in order else "submitted: "
     assert done in capsys.readouterr().out
 
 
