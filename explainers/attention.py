@@ -15,6 +15,7 @@ from saliency_bench.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "attention", "1"
 TARGETED = False
 
 

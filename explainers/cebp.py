@@ -24,6 +24,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "activations, gradients", "1"
 
 
 def cebp(

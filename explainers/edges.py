@@ -12,6 +12,7 @@ from saliency_bench.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "nothing", "0"
 BASELINE = True
 
 

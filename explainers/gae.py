@@ -18,6 +18,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "attention, gradients", "1"
 
 
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:

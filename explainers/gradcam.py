@@ -12,6 +12,7 @@ from saliency_bench.explainers._features import activation_and_gradient, cut_if_
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "activations, gradients", "1"
 
 
 def gradcam(

@@ -17,6 +17,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "attention, gradients", "1"
 
 
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:

@@ -20,6 +20,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "attention, gradients", "1"
 
 
 def gradient_rollout(

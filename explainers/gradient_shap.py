@@ -19,6 +19,7 @@ from saliency_bench.seeds import normal, random_bits, seed_of, uniform
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "gradients", "samples"
 
 
 def gradient_shap(

@@ -21,6 +21,7 @@ from saliency_bench.explainers._gradients import check_reduction, gradient_at, o
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "gradients", "1"
 
 
 def guided_backprop(

@@ -38,6 +38,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "activations or attention, gradients", "steps + 2"
 FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what 2^19 pixels need
 
 
@@ -54,7 +55,8 @@ def iia(
 ) -> Maps:
     """Maps (B, H, W), signed. `layer`: dotted name of a module that gives (B, C, h, w). `batch_size`: points per pass.
 
-    `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A).
+    `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A). On feature maps the network
+    below the layer is run steps + 2 times, what follows it at each of the (steps + 1)^2 points.
     A pass at the layer runs the network on one image and puts the points in the place of the layer's output; what a
     skip connection carries past the layer stays the image's own. Errors: UserError where there is no such layer, it
     gives another shape, or another branch is concatenated after it; where the network's last features are tokens and

@@ -10,6 +10,7 @@ from saliency_bench.explainers._gradients import gradient_at
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "gradients", "1"
 
 
 def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:

@@ -17,6 +17,7 @@ from saliency_bench.explainers._gradients import check_count, summed_gradients
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "gradients", "steps"
 
 
 def integrated_gradients(

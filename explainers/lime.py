@@ -21,6 +21,7 @@ from saliency_bench.seeds import random_bits, seed_of
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "outputs", "samples"
 
 
 def lime(

@@ -17,6 +17,7 @@ from saliency_bench.fast_forward import scores_of
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "outputs", "windows + 1"
 
 
 def occlusion(

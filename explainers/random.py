@@ -15,6 +15,7 @@ from saliency_bench.seeds import seed_of, uniform
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "nothing", "0"
 BASELINE = True
 
 

@@ -21,6 +21,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
+NEEDS, PASSES = "outputs", "masks"
 
 
 def rise(

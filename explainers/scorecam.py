@@ -24,6 +24,7 @@ from saliency_bench.hooks import detached_at
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "activations, outputs", "channels + 1"
 
 
 def scorecam(

@@ -19,6 +19,7 @@ from saliency_bench.seeds import normal, seed_of
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "gradients", "samples"
 
 
 def smoothgrad(

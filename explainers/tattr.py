@@ -45,6 +45,7 @@ from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+NEEDS, PASSES = "attention, gradients", "1"
 
 Inputs = tuple[Tensor, ...]
 Rule = Callable[[Tensor, Inputs, Tensor], Inputs]  # (relevance of the output, inputs, output) -> relevance of inputs

@@ -6,6 +6,7 @@ example:
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from saliency_bench import rooms
 
@@ -23,18 +24,25 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(found, indent=2))
         return
-    width = max(len(name) for items in found.values() for name in items)
+    width = max(len(name) for items in found.values() for name in items if not name.startswith("timm/"))
     for kind, items in found.items():
         print(f"{kind}:")
         for name, about in items.items():
             print(f"  {name:<{width}}  {about}".rstrip())
+    if "explainers" in kinds:
+        print("In brackets: what an explainer needs of the network, and its forward passes per image.")
 
 
 def _room(room: str) -> dict[str, str]:
     files = rooms.files(room)
     if room == "metrics":
         files = {name: path.with_name("score.py") for name, path in files.items()}
-    return {name: rooms.summary(path) for name, path in files.items()}
+    return {name: rooms.summary(path) + _costs(path) for name, path in files.items()}
+
+
+def _costs(path: Path) -> str:
+    told = rooms.constants(path)
+    return f" [{told['NEEDS']}; {told['PASSES']}]" if "PASSES" in told else ""
 
 
 def _models() -> dict[str, str]:

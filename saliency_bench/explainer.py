@@ -4,8 +4,9 @@ An explainer is a file `explainers/NAME.py` with a function of the same name,
 
     def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
 
-and `VERSION`, bumped whenever a map changes; `BASELINE = True` if it does not look at the network, `TARGETED = False`
-if it has no target; `check(**options)` may refuse values of options before anything is computed. The function sees a
+and `VERSION`, bumped whenever a map changes; `NEEDS` and `PASSES` say what it needs of the network and how many forward
+passes per image, in terms of its options. `BASELINE = True` if it does not look at the network, `TARGETED = False` if
+it has no target; `check(**options)` may refuse values of options before anything is computed. The function sees a
 target with one row per image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd
 switched on. What every map must be, and what no explainer may leave changed, is enforced here, once, around all.
 """

@@ -355,7 +355,7 @@ def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_pa
     [
         ("template shapes-xia m --out X", "did you mean shapes-xai"),
         ("submit nowhere", "nowhere does not exist"),
-        ("push results nowhere", "nowhere does not exist"),
+        ("push results nowhere", "nowhere is not the folder of a finished run"),
     ],
 )
 def test_one_line_at_the_terminal(line, words, capsys, tmp_path, monkeypatch):

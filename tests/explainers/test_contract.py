@@ -296,3 +296,16 @@ def test_it_is_hashable_printable_and_documented(name):
     assert len(module.__doc__.splitlines()[0]) > 10
     assert module.VERSION >= 1
     assert getattr(module, name).__doc__
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, explainer_of):
+    explainer, module = explainer_of(name), rooms.load("explainers", name)
+    target = targets.one_hot([0], CLASSES)
+    explainer(classifier, images, target)  # what is found out once about a network
+    before = classifier.passes
+    explainer(classifier, images, target)
+    sizes = {"windows": 4 * 6, "channels": 8}  # of 8 pixels, 4 apart, in 20 x 28; of the last convolution
+    told = eval(module.PASSES, {}, dict(explainer.options) | sizes)
+    assert classifier.passes - before == told * len(images)
+    assert module.NEEDS
