@@ -12,15 +12,20 @@ from saliency_bench.seeds import random_bits, seed_of
 def read_maps(maps: Any) -> np.ndarray:
     """Float32 (B, H, W) of arrays, lists or tensors; one map (H, W) becomes a batch of one.
 
-    Errors: ValueError for another number of axes, an empty map, NaN or infinite values.
+    Errors: ValueError for another number of axes, an empty map, NaN or infinite values, a map whose values float32
+    cannot tell apart.
     """
-    array = _array("maps", maps, np.float32)
-    array = array[None] if array.ndim == 2 else array
+    given = _array("maps", maps)
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
+        array = given.astype(np.float32, copy=False)
+    given, array = (given[None], array[None]) if array.ndim == 2 else (given, array)
     if array.ndim != 3 or 0 in array.shape[1:]:
         raise ValueError(f"maps have shape (B, H, W); these have {array.shape}")
     finite = np.isfinite(array).all(axis=(1, 2))
     if not finite.all():
         raise ValueError(f"map {int(np.argmin(finite))} holds NaN or infinite values; a map must be finite")
+    if given.itemsize > 4 and len(array) and (lost := is_flat(array) & ~is_flat(given)).any():
+        raise ValueError(f"map {int(np.argmax(lost))} is constant once it is float32; rescale its values")
     return array
 
 
@@ -49,18 +54,17 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
     return values, inside
 
 
-def _array(what: str, things: Any, dtype: Any = None) -> np.ndarray:
+def _array(what: str, things: Any) -> np.ndarray:
     if isinstance(things, list | tuple):
         things = [_array(what, thing) if hasattr(thing, "detach") else thing for thing in things]
     elif hasattr(things, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
         things = things.detach().cpu()
-        things = things.float() if things.is_floating_point() else things
+        things = things.float() if things.is_floating_point() and things.element_size() < 4 else things
     try:
         array = np.asarray(things)
         if array.dtype.kind not in "biuf" and things is not None:
             raise TypeError(f"{array.dtype} is no type of real numbers")
-        with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which `read_maps` names
-            return array if dtype is None else array.astype(dtype, copy=False)
+        return array
     except (ValueError, TypeError) as error:
         raise ValueError(f"{what} must be real numbers of shape (B, H, W), all of one size") from error
 

@@ -112,3 +112,12 @@ def test_permutation_is_fixed_and_a_permutation():
     assert M.tie_breaker(2, 3).tolist() == M.tie_breaker.__wrapped__(2, 3).tolist()
     # Written down once: another order is another number, and a new VERSION of every metric that orders pixels.
     assert M.tie_breaker(4, 4)[:5].tolist() == [12, 9, 3, 5, 14]
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, list])
+def test_a_map_that_float32_makes_constant_is_refused_not_scored_as_flat(make):
+    values = np.stack([np.arange(16.0).reshape(4, 4), 1e-50 * np.arange(16.0).reshape(4, 4)])
+    with pytest.raises(ValueError, match="map 1 is constant once it is float32; rescale"):
+        M.read_maps(make(values))
+    assert M.read_maps(make(values[:1] + 1e3)).dtype == np.float32
+    assert M.is_flat(M.read_maps(np.full((1, 4, 4), 1e-50)))[0]
