@@ -116,8 +116,10 @@ def run(
             return [number for number in chunks if not is_predicted(work, number) or missing(work, number, cells)]
 
         todo = agreed(accelerator, begin)
+        ready = time.perf_counter()
         clock = _compute(work, todo[accelerator.process_index :: accelerator.num_processes], cells, shown)
         accelerator.wait_for_everyone()
+        clock["computing"] = time.perf_counter() - ready
         if not accelerator.is_main_process:
             return Run(work.out, {})
         merge(work, samples)
