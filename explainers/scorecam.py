@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._features import cut_if_positive, enlarged, feature_map
 from saliency_bench.fast_forward import scores_of
 from saliency_bench.hooks import detached_at
 from saliency_bench.types import Images, Maps, Target
@@ -47,11 +48,7 @@ def scorecam(
     layer = layer or classifier.cam_layer(images)
     with torch.no_grad(), detached_at(classifier.module_named(layer)) as outputs:
         classifier(images)
-    if not outputs:
-        raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
-    activation = outputs[-1].detach()  # (B, C, h, w)
-    if activation.ndim != 4:
-        raise UserError(f"layer {layer} gives {tuple(activation.shape)}; scorecam needs a feature map (B, C, h, w)")
+    activation = feature_map("scorecam", classifier, layer, outputs).detach()  # (B, C, h, w)
 
     def masked(samples: Tensor, pictures: Tensor) -> Images:
         chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)
@@ -62,9 +59,7 @@ def scorecam(
 
     scores = scores_of(classifier, images, target, activation.shape[1], masked, on, batch_size)
     cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)[:, None]  # (B, 1, h, w)
-    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1, 1)
-    cam = torch.where(is_positive, cam.relu(), cam)
-    return F.interpolate(cam, size=size, mode="bilinear", align_corners=False)[:, 0]
+    return enlarged(cut_if_positive(cam, target), images)
 
 
 def check(*, batch_size: int | None = None, **others: object) -> None:

@@ -7,6 +7,7 @@ them once per batch and map; a picture that two metrics, or two points of a path
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil
+from typing import Any
 
 import numpy as np
 import torch
@@ -162,22 +163,28 @@ def batched_curves(
 
     Args:
         classifier: what `load_classifier` takes; a module with a buffer `mean` is taken as it is.
-        images: torch or numpy (B, 3, H, W) in [0, 1]. maps: torch or numpy (B, H, W).
+        images: (B, 3, H, W) in [0, 1], torch, numpy or a list. maps: torch or numpy (B, H, W).
         target: weights (B, K) or (1, K), or one class for each image (B,).
     """
     plain = isinstance(classifier, nn.Module) and hasattr(classifier, "mean")
     module: nn.Module = classifier if plain else load_classifier(classifier)  # type: ignore[assignment]
     device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), None)
-    images, target = torch.as_tensor(images, dtype=torch.float32), torch.as_tensor(target)
+    images, target = read_images(images), torch.as_tensor(target)
     needed = (len(maps), 3, *maps.shape[1:])
     if images.shape != needed:
         raise UserError(
             f"maps of shape {tuple(maps.shape)} need images of shape {needed}; these have {tuple(images.shape)}"
         )
+    if len(images) == 0:
+        raise UserError("there is no image to score")
     if not images.abs().amax() < 10:  # perturbed images may leave [0, 1] a little; 0 to 255 is another frame
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
     if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
+    if len(target) != len(images) and (target.ndim == 1 or len(target) != 1):
+        raise UserError(
+            f"give one class, or row of the target, for each of the {len(images)} images; got {len(target)}"
+        )
     if target.ndim == 1:
         with untouched(module), torch.inference_mode():
             target = one_hot(target, module(images[:1].to(device)).shape[1])
@@ -185,6 +192,14 @@ def batched_curves(
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         yield Curves(module, images[part].to(device), target[part], maps[part], list(range(len(images)))[part])
+
+
+def read_images(images: Any) -> Images:
+    """Float32 tensor of a tensor, an array, or a list of these. Errors: UserError for what is not numbers."""
+    try:
+        return torch.as_tensor(images if isinstance(images, Tensor) else np.asarray(images), dtype=torch.float32)
+    except (TypeError, ValueError) as error:
+        raise UserError("images must be numbers of shape (B, 3, H, W), all of one size") from error
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:

@@ -14,7 +14,7 @@ from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.groups import Groups, load_groups
 from saliency_bench.metric import Metric, load_metric
-from saliency_bench.perturbation import Curves
+from saliency_bench.perturbation import Curves, read_images
 from saliency_bench.targets import one_hot
 from saliency_bench.types import Images, Maps, Scores, Target
 
@@ -42,8 +42,10 @@ def score_samples(
     metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
     if "masks" in metric.needs:
         raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
+    if target is not None and not {"target", "maps", "curves"} & set(metric.needs):
+        raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
     explainer, module = as_explainer(explainer), load_classifier(classifier)
-    images = torch.as_tensor(images, dtype=torch.float32)
+    images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
     if batch_size < 1:

@@ -41,9 +41,14 @@ def group_vs_group(g: Iterable[int], h: Iterable[int], classes: int, reduction: 
 
 
 def score(logits: Tensor, target: Target, on: str = "logit") -> Tensor:
-    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k softmax_k."""
+    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k softmax_k.
+
+    Errors: UserError for another `on`, or a target of another number of classes.
+    """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
+    if logits.shape[1] != target.shape[1]:
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier {logits.shape[1]}")
     outputs = logits if on == "logit" else logits.softmax(dim=1)
     return (outputs * target).sum(dim=1)
 

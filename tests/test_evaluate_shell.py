@@ -289,6 +289,12 @@ def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, 
     assert metric.compute(**asking(), references=[0] * 6, draws=1)["saliency_max_sensitivity"] > 0
 
 
+@pytest.mark.parametrize("given", [{"references": [0] * 6}, {"target": torch.eye(5)[:1]}])
+def test_a_class_that_a_metric_would_not_look_at_is_refused(load, given):
+    with pytest.raises(ValueError, match="classes of its own choice"):
+        load("saliency_class_sensitivity").compute(**asking(), **given)
+
+
 def test_images_of_another_size_in_a_later_batch_are_refused(load):
     metric = load("saliency_class_sensitivity")
     metric.add_batch(images=torch.rand(2, 3, 8, 9))

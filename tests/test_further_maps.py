@@ -264,7 +264,13 @@ def test_without_groups_the_metrics_that_need_them_are_refused(tmp_path, shapes)
     plain = rows.cast_column("label", datasets.ClassLabel(names=[f"kind {number}" for number in range(8)]))
     plain.to_parquet(tmp_path / "data" / "test-00000.parquet")
     model = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8))
+
+    def started(**options):
+        return run(dataset=tmp_path / "data", model=model, explainers=flat, out=tmp_path / "run", device="cpu",
+                   progress=False, **options)  # fmt: skip
+
     with pytest.raises(UserError, match=r"saliency_pgs needs groups of classes.* --groups FILE"):
-        run(dataset=tmp_path / "data", model=model, explainers=flat, metrics=["saliency_pgs"], out=tmp_path / "run",
-            device="cpu", progress=False)  # fmt: skip
+        started(metrics=["saliency_pgs"])
     assert not (tmp_path / "run").exists()
+    (cell,) = started(metrics=["saliency_class_sensitivity"]).summary["cells"]
+    assert cell["n"] == 4

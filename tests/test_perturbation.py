@@ -182,6 +182,25 @@ def test_batches_of_any_number(made):
         list(batched_curves(classifier, images, target, maps[:2]))
     with pytest.raises(UserError, match="batch_size=0"):
         list(batched_curves(classifier, images, target, maps, 0))
+    with pytest.raises(UserError, match="no image"):
+        list(batched_curves(classifier, images[:0], target, maps[:0]))
+
+
+@pytest.mark.parametrize("given", [[1, 2], [1], [1, 2, 3, 0], torch.eye(K)[:2]])
+def test_as_many_classes_as_images_also_where_a_last_batch_would_take_them(made, given):
+    classifier, images, _, maps = made
+    with pytest.raises(UserError, match="for each of the 3 images"):
+        list(batched_curves(classifier, images, given, maps, 1))
+
+
+def test_images_may_be_a_list(made):
+    classifier, images, _, maps = made
+    expected = [c.path("top", "black", [4]) for c in batched_curves(classifier, images, [1, 2, 3], maps)]
+    for given in (list(images), list(images.numpy()), images.tolist()):
+        parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, given, [1, 2, 3], maps)]
+        assert np.array_equal(parts, expected)
+    with pytest.raises(UserError, match="all of one size"):
+        list(batched_curves(classifier, [images[0], images[1, :, :2]], [1, 2, 3], maps))
 
 
 def test_counts():

@@ -57,7 +57,7 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
 def check(*, ties: str, tolerance: float) -> None:
     if ties not in ("share", "any"):
         raise ValueError(f"ties='{ties}' is neither 'share' nor 'any'")
-    if isinstance(tolerance, bool) or not tolerance >= 0:
+    if isinstance(tolerance, bool) or not 0 <= tolerance < float("inf"):
         raise ValueError(f"tolerance={tolerance} must be a number of pixels, 0 or more")
 
 

@@ -117,7 +117,9 @@ def test_an_empty_mask_is_not_a_number():
         ]
 
 
-@pytest.mark.parametrize("options", [{"ties": "all"}, {"tolerance": -1}, {"tolerance": True}, {"tolerance": np.nan}])
+@pytest.mark.parametrize(
+    "options", [{"ties": "all"}, {"tolerance": -1}, {"tolerance": True}, {"tolerance": np.nan}, {"tolerance": np.inf}]
+)
 def test_options_out_of_range_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options))):
         saliency_pointing_game(np.ones((1, 2, 2)), np.ones((1, 2, 2)), **options)
