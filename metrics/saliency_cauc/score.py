@@ -30,7 +30,8 @@ def saliency_cauc(
         salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
             threshold * max, as its paper says, none where max <= 0.
         reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
-            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+            in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
 
     Returns:
         Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.

@@ -29,7 +29,8 @@ def saliency_cds(curves: Curves, *, reference: str = "black") -> np.ndarray:
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
-            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+            "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better.

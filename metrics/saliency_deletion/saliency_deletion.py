@@ -6,7 +6,7 @@ from saliency_bench.evaluate_shell import CurveShell
 
 
 class SaliencyDeletion(CurveShell, evaluate.Metric):
-    """Area under the class probability as the top pixels of a map leave for a black, mean or blurred reference.
+    """Area under the class probability as the top pixels of a map leave for a reference picture.
 
     Args:
         predictions: saliency maps (B, H, W), higher = more salient. references: the class (int) of each image.
@@ -14,7 +14,8 @@ class SaliencyDeletion(CurveShell, evaluate.Metric):
         classifier: a Hub id, a folder, "torchvision:resnet18", or a torch module (see saliency_bench.load_classifier).
         target: weights (B, K) over the classes, instead of the references (which may then be None).
         batch_size: images in one forward pass (default 16).
-        reference: "black" (default), "mean" or "blur". steps: points of the curve less one; default one image row each.
+        reference: "black" (default), "mean", "blur", "noise" or "inpaint".
+        steps: points of the curve less one; default one image row each.
         per_sample: add the list "scores" (default False).
 
     Returns:

@@ -24,7 +24,8 @@ def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float |
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what takes the removed pixels' place. "black": 0 in [0, 1]. "mean": the classifier's
-            normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5.
+            normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:
