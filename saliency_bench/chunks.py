@@ -51,11 +51,13 @@ def prediction_part(work: Work, number: int) -> Path:
 
 
 def is_predicted(work: Work, number: int) -> bool:
-    return notes_or_none(prediction_part(work, number)) is not None
+    return read_part(prediction_part(work, number)) is not None
 
 
-def predict(work: Work, number: int, chunk: Chunk) -> None:
-    """Write what the classifier says of a chunk; null where a sample could not be read."""
+def predict(work: Work, number: int, chunk: Chunk) -> list[dict]:
+    """What the classifier says of a chunk, row by row; null where a sample could not be read. Written if not there."""
+    if (part := read_part(prediction_part(work, number))) is not None:
+        return part.to_pylist()
     logits = None
     if chunk.batch is not None:
         with torch.no_grad():
@@ -67,7 +69,8 @@ def predict(work: Work, number: int, chunk: Chunk) -> None:
         if position in place and logits is not None and chunk.batch is not None:
             row |= _predicted(work, chunk.batch, place[position], logits, label)
         rows.append(row)
-    records.write(prediction_part(work, number), rows, records.PREDICTIONS, faults=len(chunk.faults))
+    # As the file gives it back, so that it makes no difference who wrote it.
+    return records.write(prediction_part(work, number), rows, records.PREDICTIONS, faults=len(chunk.faults)).to_pylist()
 
 
 def _predicted(work: Work, batch: Batch, index: int, logits: torch.Tensor, label: int) -> dict:
@@ -83,13 +86,16 @@ def _predicted(work: Work, batch: Batch, index: int, logits: torch.Tensor, label
     }
 
 
-def missing(work: Work, number: int, cells: list[Cell]) -> dict[Explainer, list[Cell]]:
-    """The cells of a chunk that no whole part holds, by explainer."""
+def missing(work: Work, number: int, cells: list[Cell]) -> list[Cell]:
+    """The cells of a chunk that no whole part holds."""
+    done = {explainer: _done(work, explainer, number) for explainer in dict.fromkeys(cell.explainer for cell in cells)}
+    return [cell for cell in cells if cell.id not in done[cell.explainer]]
+
+
+def by_explainer(cells: list[Cell]) -> dict[Explainer, list[Cell]]:
     found: dict[Explainer, list[Cell]] = {}
-    for explainer in dict.fromkeys(cell.explainer for cell in cells):
-        done = _done(work, explainer, number)
-        if wanted := [cell for cell in cells if cell.explainer == explainer and cell.id not in done]:
-            found[explainer] = wanted
+    for cell in cells:
+        found.setdefault(cell.explainer, []).append(cell)
     return found
 
 
@@ -103,30 +109,33 @@ def _done(work: Work, explainer: Explainer, number: int) -> set[str]:
     So is a chunk whose explainer raised, which may have been a passing trouble; and any fault, if the run is strict.
     """
     done: set[str] = set()
-    for part in _folder(work, explainer).glob(f"{number:06d}-*.parquet"):
-        notes = notes_or_none(part)
+    for path in _folder(work, explainer).glob(f"{number:06d}-*.parquet"):
+        part = read_part(path)
+        notes = None if part is None else records.notes_in(part.schema)
         if notes is None or notes["raised"] or (work.strict and notes["faults"]):
-            part.unlink()
+            path.unlink()
         else:
             done |= set(notes["cells"])
     return done
 
 
-def notes_or_none(part: Path) -> dict | None:
-    """The notes of a part that is there and whole, else None; a torn one is named on standard error."""
-    if not part.exists():
+def read_part(path: Path) -> pa.Table | None:
+    """A part that is there and whole, else None; a torn one is named on standard error."""
+    if not path.exists():
         return None
     try:
-        pq.read_table(part)
-        return records.notes_of(part)
+        part = pq.read_table(path)
+        records.notes_in(part.schema)
+        return part
     except (pa.ArrowException, OSError, ValueError, KeyError):
-        records.complain(f"{part} cannot be read and is done again")
+        records.complain(f"{path} cannot be read and is done again")
         return None
 
 
-def explain(work: Work, number: int, chunk: Chunk, explainer: Explainer, cells: list[Cell]) -> None:
+def explain(
+    work: Work, number: int, chunk: Chunk, predicted: list[dict], explainer: Explainer, cells: list[Cell]
+) -> None:
     """Explain a chunk, score its maps by all cells, write one part."""
-    predicted = pq.read_table(prediction_part(work, number)).to_pylist()
     readable = [predicted[position] for position in chunk.readable]
     sides = [
         work.rule.sides(row["image_id"], row["label"], np.asarray(row["logits"]), work.members) for row in readable

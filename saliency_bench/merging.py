@@ -29,7 +29,7 @@ def merge(work: Work, samples: int) -> None:
         table = pq.read_table(part)
         if int(part.name[:6]) < chunks - 1:
             return table
-        rows_per_cell = len(table) // len(records.notes_of(part).get("cells", [None]))
+        rows_per_cell = len(table) // len(records.notes_in(table.schema).get("cells", [None]))
         return table.filter(pa.array(np.arange(len(table)) % rows_per_cell < in_last))
 
     predictions = [prediction_part(work, number) for number in range(chunks)]

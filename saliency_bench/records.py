@@ -71,12 +71,13 @@ def identity(*parts: object) -> str:
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema, **notes: object) -> None:
-    """Parquet, whole or not at all; `notes` go into the file's metadata as JSON."""
+def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema, **notes: object) -> pa.Table:
+    """Parquet, whole or not at all; `notes` go into the file's metadata as JSON. The table that was written."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
     if notes:
         table = table.replace_schema_metadata({"saliency-bench": json.dumps(notes, sort_keys=True)})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
+    return table
 
 
 def complain(text: str) -> None:
@@ -85,7 +86,11 @@ def complain(text: str) -> None:
 
 
 def notes_of(path: Path) -> dict:
-    return json.loads((pq.read_schema(path).metadata or {}).get(b"saliency-bench", b"{}"))
+    return notes_in(pq.read_schema(path))
+
+
+def notes_in(schema: pa.Schema) -> dict:
+    return json.loads((schema.metadata or {}).get(b"saliency-bench", b"{}"))
 
 
 def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema) -> None:

@@ -23,7 +23,7 @@ import datasets
 from filelock import FileLock, Timeout
 
 from saliency_bench import records
-from saliency_bench.chunks import ahead, explain, is_predicted, missing, predict
+from saliency_bench.chunks import ahead, by_explainer, explain, is_predicted, missing, predict
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
 from saliency_bench.explainer import Explainer, as_explainer
@@ -110,14 +110,15 @@ def run(
 
     with ExitStack() as held:
 
-        def begin() -> list[int]:
+        def begin() -> list[tuple[int, list[str]]]:
             held.enter_context(_alone(work.out))
             _claim(work, cells)
-            return [number for number in chunks if not is_predicted(work, number) or missing(work, number, cells)]
+            wanted = {number: [cell.id for cell in missing(work, number, cells)] for number in chunks}
+            return [(number, ids) for number, ids in wanted.items() if ids or not is_predicted(work, number)]
 
-        todo = agreed(accelerator, begin)
+        todo = agreed(accelerator, begin)[accelerator.process_index :: accelerator.num_processes]
         ready = time.perf_counter()
-        clock = _compute(work, todo[accelerator.process_index :: accelerator.num_processes], cells, shown)
+        clock = _compute(work, {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}, shown)
         accelerator.wait_for_everyone()
         clock["computing"] = time.perf_counter() - ready
         if not accelerator.is_main_process:
@@ -132,22 +133,18 @@ def run(
     return Run(work.out, summary)
 
 
-def _compute(work: Work, mine: list[int], cells: list[Cell], shown: bool) -> dict:
-    """Predict, then explain and score what is missing of these chunks; the seconds it took."""
+def _compute(work: Work, mine: dict[int, list[Cell]], shown: bool) -> dict:
+    """Predict, explain and score what is missing of these chunks; the seconds it took."""
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    todo = [number for number in mine if not is_predicted(work, number)]
-    for number, chunk in bar(
-        ahead(work, todo, waited.append), shown=shown, desc="predict", unit="chunk", total=len(todo)
-    ):
-        predict(work, number, chunk)
-    open_cells = {number: found for number in mine if (found := missing(work, number, cells))}
-    with bar(shown=shown, total=sum(map(len, open_cells.values())), desc="explain", unit="batch") as advance:
-        for number, chunk in ahead(work, list(open_cells), waited.append):
-            for explainer, wanted in open_cells[number].items():
+    plan = {number: by_explainer(cells) for number, cells in mine.items()}
+    with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
+        for number, chunk in ahead(work, list(plan), waited.append):
+            predicted = predict(work, number, chunk)
+            for explainer, wanted in plan[number].items():
                 begun = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
-                explain(work, number, chunk, explainer, wanted)
+                explain(work, number, chunk, predicted, explainer, wanted)
                 seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - begun
                 advance.update()
     return {"explainers": seconds, "waiting_for_data": sum(waited)}

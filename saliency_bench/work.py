@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -159,8 +159,9 @@ def _ids(rows: datasets.Dataset) -> list[str]:
 
 def _classes(work: Work) -> int:
     """The number of logits, from the first sample that can be read."""
-    for number in range(-(-len(work.rows) // work.batch_size)):
-        if (batch := work.chunk(number).batch) is not None:
+    one_by_one = replace(work, batch_size=1)
+    for number in range(len(work.rows)):
+        if (batch := one_by_one.chunk(number).batch) is not None:
             with torch.no_grad():
-                return work.classifier.eval()(batch.images[:1]).shape[1]
+                return work.classifier.eval()(batch.images).shape[1]
     raise UserError(f"no image of the split {work.split} of {work.dataset} can be read")
