@@ -11,10 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.errors import unknown
 from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.groups import Groups
-from saliency_bench.perturbation import REFERENCES, Curves, area
+from saliency_bench.perturbation import Curves, area, check_path
 from saliency_bench.types import Images, Target
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
@@ -29,7 +27,7 @@ class Question:
     value: Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
-Ask = Callable[[int, np.ndarray, Groups], Question | None]  # (A, probabilities of the image, groups); None: undefined
+Ask = Callable[[int, np.ndarray], Question | None]  # (A, probabilities of the image); None: undefined
 
 
 def scores(
@@ -37,7 +35,6 @@ def scores(
     images: Images,
     classifier: nn.Module,
     logits: Tensor,
-    groups: Groups,
     explain: FurtherMaps,
     seeds: Sequence[int],
     reference: str,
@@ -49,7 +46,7 @@ def scores(
     """
     check(reference=reference)
     whole = logits.double().softmax(dim=1).cpu().numpy()
-    asked = [ask(int(p.argmax()), p, groups) for p in whole]
+    asked = [ask(int(p.argmax()), p) for p in whole]
     kept = [index for index, question in enumerate(asked) if question is not None]
     questions = [question for question in asked if question is not None]
     found = np.full(len(images), np.nan)
@@ -68,5 +65,4 @@ def scores(
 
 
 def check(*, reference: str, **others: object) -> None:
-    if reference not in REFERENCES:
-        raise unknown("reference", reference, REFERENCES)
+    check_path(reference=reference)

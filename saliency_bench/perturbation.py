@@ -191,7 +191,7 @@ def batched_curves(
     target = target.expand(len(images), -1) if len(target) == 1 else target
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
-        yield Curves(module, images[part].to(device), target[part], maps[part], list(range(len(images)))[part])
+        yield Curves(module, images[part].to(device), target[part], maps[part], range(len(images))[part])
 
 
 def read_images(images: Any) -> Images:
@@ -220,6 +220,13 @@ def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     """Area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first exposure)."""
     exposures = np.asarray(exposures, dtype=np.float64)
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
+
+
+def recognition(curves: Curves, keep: str, reference: str, exposure: float | None) -> np.ndarray:
+    """Float64 (B,): `Curves.recognised` at an exposure, a share of the pixels; None: its area over `EXPOSURES`."""
+    shares = EXPOSURES if exposure is None else (exposure,)
+    right = curves.recognised(keep, reference, fraction_counts(curves.height, curves.width, shares))
+    return right[:, 0] if exposure is not None else area(right, np.array(shares))
 
 
 def black(classifier: nn.Module, images: Images) -> Images:

@@ -59,11 +59,11 @@ def saliency_ccs(
     Errors: UserError for an unknown reference.
     """
 
-    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> Question | None:
         b = groups.runner_up(a, p)
         if b is None:
             return None
         target = contrast(a, b, len(p)) if published else contrast(b, a, len(p))
         return Question(target, lambda f, g: f[:, a] - f[:, b])
 
-    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)
+    return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

@@ -59,7 +59,7 @@ def saliency_cgc(
     Errors: UserError for an unknown reference.
     """
 
-    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> Question | None:
         others = [member for member in groups.of(a) if member != a]
         if not others:
             return None
@@ -69,4 +69,4 @@ def saliency_cgc(
             lambda f, g: ((f - g)[:, others].mean(axis=1) + sign * (g[a] - f[:, a])) / 2,
         )
 
-    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)
+    return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

@@ -62,7 +62,7 @@ def saliency_cgs(
     Errors: UserError for an unknown reference.
     """
 
-    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> Question | None:
         own, rival = list(groups.of(a)), list(groups.rival(a, p))
         if not rival:
             return None
@@ -72,4 +72,4 @@ def saliency_cgs(
             lambda f, g: (sign * (g - f)[:, own].mean(axis=1) + (f - g)[:, rival].mean(axis=1)) / 2,
         )
 
-    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)
+    return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

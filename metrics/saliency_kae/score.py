@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.perturbation import EXPOSURES, Curves, area, check_exposure, fraction_counts
+from saliency_bench.perturbation import Curves, check_exposure, recognition
 
 PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 HIGHER_IS_BETTER = True
@@ -56,6 +56,4 @@ def saliency_kae(curves: Curves, *, reference: str = "black", exposure: float | 
     Errors: UserError for an unknown reference or an exposure out of range.
     """
     check(reference=reference, exposure=exposure)
-    shares = EXPOSURES if exposure is None else (exposure,)
-    right = curves.recognised("top", reference, fraction_counts(curves.height, curves.width, shares))
-    return right[:, 0] if exposure is not None else area(right, np.array(shares))
+    return recognition(curves, "top", reference, exposure)

@@ -59,10 +59,10 @@ def saliency_pgs(
     Errors: UserError for an unknown reference.
     """
 
-    def ask(a: int, p: np.ndarray, groups: Groups) -> Question | None:
+    def ask(a: int, p: np.ndarray) -> Question | None:
         members = list(groups.of(a))
         if not members:
             return None
         return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
 
-    return _rfxg.scores(ask, images, classifier, logits, groups, explain, seeds, reference, published)
+    return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)
