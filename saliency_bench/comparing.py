@@ -191,6 +191,14 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
     return [pair.as_dict() for pair in pairs(one, two)]
 
 
+def _shared(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The samples that both runs have, in the order of the first, and their places in each."""
+    ids = [image_id for image_id in first.ids if image_id in second.position]
+    here = np.array([first.position[image_id] for image_id in ids], dtype=int)
+    there = np.array([second.position[image_id] for image_id in ids], dtype=int)
+    return ids, here, there
+
+
 def pairs(first: RunData, second: RunData) -> list[Pair]:
     """In the order of the first run, baselines last within each metric."""
     names = names_of([first, second])
@@ -201,9 +209,7 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
     one, two = placed(first), placed(second)
     metrics = list(dict.fromkeys(key[0] for key in one))
     shared = sorted((key for key in one if key in two), key=lambda key: (metrics.index(key[0]), is_baseline(one[key])))
-    ids = [image_id for image_id in first.ids if image_id in second.position]
-    here = np.array([first.position[image_id] for image_id in ids], dtype=int)
-    there = np.array([second.position[image_id] for image_id in ids], dtype=int)
+    ids, here, there = _shared(first, second)
     found = []
     for key in shared:
         scores = first.values[one[key]["cell_id"]][here], second.values[two[key]["cell_id"]][there]
@@ -240,9 +246,7 @@ def _with_intervals(found: list[Pair]) -> list[Pair]:
 def conflicts(first: RunData, second: RunData) -> list[dict]:
     """Cells of the same id whose scores differ, of the samples that both runs have: which, where, by how much."""
     theirs = {cell["cell_id"]: cell for cell in second.summary["cells"]}
-    ids = [image_id for image_id in first.ids if image_id in second.position]
-    here = np.array([first.position[image_id] for image_id in ids], dtype=int)
-    there = np.array([second.position[image_id] for image_id in ids], dtype=int)
+    ids, here, there = _shared(first, second)
     alike = len(ids) == len(first.ids) == len(second.ids)
     found = []
     for cell in first.summary["cells"]:

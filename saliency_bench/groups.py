@@ -112,15 +112,14 @@ def _key(name: str) -> str:
 
 
 def _read(path: Path) -> dict[str, list]:
+    rows = path.suffix.lower() == ".csv"
     try:
         text = path.read_text(encoding="utf-8-sig")
-        if path.suffix.lower() == ".csv":
-            return _of_rows(list(csv.DictReader(text.splitlines())), path)
-        read = json.loads(text)
+        read = list(csv.DictReader(text.splitlines())) if rows else json.loads(text)
     except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
-        if isinstance(error, UserError):
-            raise
         raise UserError(f"the groups {path} cannot be read: {error}") from error
+    if rows:
+        return _of_rows(read, path)
     if not isinstance(read, dict) or not all(isinstance(held, list) for held in read.values()):
         raise UserError(f"the groups {path} must be an object: {{group: [class, ...]}}")
     return read

@@ -74,20 +74,20 @@ def _batch(metric: Metric, images: Images, classifier, explainer: Explainer, giv
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
     explain = FurtherMaps(explainer.seeded(0), classifier, seeds)
-    if {"maps", "curves"} & set(metric.needs):
-        explain.first = images, target, torch.from_numpy(explain(images, target))
-    inputs: dict[str, Callable[[], Any]] = {
-        "maps": lambda: explain(images, target),
-        "curves": lambda: Curves(classifier, images, target, explain(images, target), seeds),
-        "classifier": lambda: classifier,
-        "images": lambda: images,
-        "target": lambda: target,
-        "logits": lambda: logits,
-        "groups": lambda: known,
-        "explain": lambda: explain,
-        "seeds": lambda: seeds,
+    inputs: dict[str, Any] = {
+        "classifier": classifier,
+        "images": images,
+        "target": target,
+        "logits": logits,
+        "groups": known,
+        "explain": explain,
+        "seeds": seeds,
     }
-    scores = metric(**{need: inputs[need]() for need in metric.needs})
+    if {"maps", "curves"} & set(metric.needs):
+        maps = explain(images, target)
+        explain.first = images, target, torch.from_numpy(maps)
+        inputs |= {"maps": maps, "curves": Curves(classifier, images, target, maps, seeds)}
+    scores = metric(**{need: inputs[need] for need in metric.needs})
     if explain.faulty:
         raise UserError(
             f"{explainer} gave a map with NaN or infinite values for image {min(explain.faulty)} of a batch"

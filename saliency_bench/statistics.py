@@ -1,6 +1,6 @@
 """Intervals: how far a number would move on other samples of the same kind; and which numbers are told apart."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -34,13 +34,10 @@ def bootstrap(
         return (float("nan"),) * 3
     if count == 1:
         return float(aggregate(values)), float("nan"), float("nan")
-    block = max(1, INDICES_AT_ONCE // count)
     drawn = np.empty(draws)
-    for start in range(0, draws, block):
-        rows = min(block, draws - start)
-        bits = random_bits(seed_of(seed, "bootstrap", count, start), rows * count)
-        sample = values[(bits % np.uint64(count)).astype(np.intp).reshape(rows, count)]
-        drawn[start : start + rows] = sample.mean(axis=1) if aggregate is np.mean else [aggregate(s) for s in sample]
+    for start, rows in _resampled(count, draws, seed):
+        sample, block = values[rows], slice(start, start + len(rows))
+        drawn[block] = sample.mean(axis=1) if aggregate is np.mean else [aggregate(s) for s in sample]
     tail = 100 * (1 - level) / 2
     low, high = np.percentile(drawn, [tail, 100 - tail])
     return float(aggregate(values)), float(low), float(high)
@@ -51,17 +48,24 @@ def mean_intervals(columns: np.ndarray, seed: int = 0) -> tuple[np.ndarray, np.n
     count, width = columns.shape
     if count < 2:
         return np.full(width, np.nan), np.full(width, np.nan)
-    means: list[np.ndarray] = []
-
-    def note(drawn: np.ndarray) -> float:
+    means = [
         # einsum and not @, whose last bits depend on the number of threads
-        means.append(np.einsum("n,nc->c", np.bincount(drawn.astype(int), minlength=count) / count, columns))
-        return 0.0
-
-    bootstrap(np.arange(count), note, seed=seed)
+        np.einsum("n,nc->c", np.bincount(drawn, minlength=count) / count, columns)
+        for _, rows in _resampled(count, DRAWS, seed)
+        for drawn in rows
+    ]
     tail = 100 * (1 - LEVEL) / 2
-    low, high = np.percentile(means[:-1], [tail, 100 - tail], axis=0)  # the last one is of the values themselves
+    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
     return low, high
+
+
+def _resampled(count: int, draws: int, seed: int) -> Iterator[tuple[int, np.ndarray]]:
+    """(number of the first sample, the rows (samples, count) that each draws with replacement), a block at a time."""
+    block = max(1, INDICES_AT_ONCE // count)
+    for start in range(0, draws, block):
+        samples = min(block, draws - start)
+        bits = random_bits(seed_of(seed, "bootstrap", count, start), samples * count)
+        yield start, (bits % np.uint64(count)).astype(np.intp).reshape(samples, count)
 
 
 def sign_flips(differences: np.ndarray, flips: int = FLIPS, seed: int = 0) -> np.ndarray:

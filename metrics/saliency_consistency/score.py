@@ -61,11 +61,12 @@ def saliency_consistency(
     check(transform=transform)
     chosen = TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
     distances = np.full((len(chosen), len(maps)), np.nan)
+    predicted, ranked = logits.argmax(dim=1), ~is_flat(maps)
     for found, way in zip(distances, chosen.values(), strict=True):
         changed = way.there(images)
         with untouched(classifier), torch.inference_mode():
-            stays = (classifier(changed).cpu().argmax(dim=1) == logits.argmax(dim=1)).numpy()
-        kept = np.flatnonzero(stays & ~is_flat(maps))
+            stays = (classifier(changed).cpu().argmax(dim=1) == predicted).numpy()
+        kept = np.flatnonzero(stays & ranked)
         if len(kept):
             there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))
             back = way.back(there[:, None])[:, 0].numpy()
