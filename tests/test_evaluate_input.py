@@ -83,9 +83,10 @@ def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
 
 
 def says(load, name, line, **inputs):
+    """Whether the module says in one line what is wrong; what it says is checked here, for pytest to show it."""
     with pytest.raises(ValueError, match=line) as caught:
         load(name).compute(**inputs)
-    assert "\n" not in str(caught.value)
+    return "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -120,29 +121,29 @@ def test_maps_that_cannot_be_read_are_named(load, name):
     for bad in (np.nan, np.inf, -np.inf, 1e300):
         maps = MAPS.astype(np.float64)
         maps[2, 1, 1] = bad
-        says(load, name, "map 2 holds NaN or infinite values", **given(name, maps))
-    says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
-    says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": None})
-    says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
-    says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
+        assert says(load, name, "map 2 holds NaN or infinite values", **given(name, maps))
+    assert says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": MAPS[:, None]})
+    assert says(load, name, r"maps have shape \(B, H, W\)", **given(name) | {"predictions": None})
+    assert says(load, name, "all of one size", **given(name) | {"predictions": [MAPS[0], MAPS[1, :3]]})
+    assert says(load, name, "must be real numbers", **given(name) | {"predictions": [["a"]]})
+    assert says(load, name, "must be real numbers", **given(name) | {"predictions": MAPS + 1j})
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_another_number_or_size_is_named(load, name):
     if name in ALIGNMENT:
-        says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
-        says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
+        assert says(load, name, r"\(4, 6, 7\) but masks \(3, 6, 7\)", **given(name, masks=MASKS[:3]))
+        assert says(load, name, r"\(4, 6, 7\) but masks \(4, 6, 6\)", **given(name, masks=MASKS[:, :, :6]))
     else:
-        says(load, name, "one class .* for each of the 4 maps", **given(name, labels=[0, 1, 2]))
-        says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(3)))
-        says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
+        assert says(load, name, "one class .* for each of the 4 maps", **given(name, labels=[0, 1, 2]))
+        assert says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(3)))
+        assert says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_no_sample_is_named(load, name):
-    says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
-    says(load, name, r"these have \(0,\)", **given(name) | {"predictions": [], "references": []})
+    assert says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
+    assert says(load, name, r"these have \(0,\)", **given(name) | {"predictions": [], "references": []})
 
 
 @pytest.mark.parametrize("name", ALIGNMENT)
@@ -151,31 +152,31 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
     assert load(name).compute(**given(name, masks=thirds)) == load(name).compute(**given(name))
     thirds[0, 0, 0] = 1
     for masks in (thirds, -1 * MASKS, np.where(MASKS, np.nan, 0)):
-        says(load, name, "masks must be binary", **given(name, masks=masks))
+        assert says(load, name, "masks must be binary", **given(name, masks=masks))
     masks = MASKS.copy()
     masks[1] = False
     with pytest.warns(UserWarning, match=f"{name}: 1 of 4 samples left out, for an empty mask"):
         result = load(name).compute(**given(name, masks=masks, per_sample=True))
     assert np.isnan(result["scores"]).tolist() == [False, True, False, False]
     assert result[name] == pytest.approx(np.nanmean(directly(name, masks=masks)))
-    says(load, name, "every one of the 4 samples has an empty mask", **given(name, masks=np.zeros_like(MASKS)))
+    assert says(load, name, "every one of the 4 samples has an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
 @pytest.mark.parametrize("name", CURVES)
 def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):
-        says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
+        assert says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
-        says(load, name, "classes are whole numbers from 0 to 2", **given(name, labels=labels))
-    says(load, name, "needs references, .* or target=", **given(name, labels=None))
-    says(load, name, "needs images=", **given(name, images=None))
-    says(load, name, "needs images=", **given(name, classifier=None))
-    says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
-    says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
-    says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
-    says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
-    says(load, name, "batch_size=0", **given(name, batch_size=0))
-    says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
+        assert says(load, name, "classes are whole numbers from 0 to 2", **given(name, labels=labels))
+    assert says(load, name, "needs references, .* or target=", **given(name, labels=None))
+    assert says(load, name, "needs images=", **given(name, images=None))
+    assert says(load, name, "needs images=", **given(name, classifier=None))
+    assert says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
+    assert says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
+    assert says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
+    assert says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
+    assert says(load, name, "batch_size=0", **given(name, batch_size=0))
+    assert says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
     result = load(name).compute(**given(name, labels=None, target=one_hot(LABELS, 3).numpy()))
     assert result[name] == pytest.approx(directly(name).mean(), abs=1e-6)
 
@@ -184,13 +185,15 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
 def test_a_classifier_without_numbers_is_said(load, name):
     broken = Plain()
     broken.linear.weight.data[:] = np.nan
-    says(load, name, "every one of the 4 samples has a score that is not a number", **given(name, classifier=broken))
+    assert says(
+        load, name, "every one of the 4 samples has a score that is not a number", **given(name, classifier=broken)
+    )
 
 
 @pytest.mark.parametrize("name", BOTH)
 def test_the_module_goes_on_after_an_error_and_changes_no_input(load, name):
     maps, masks = MAPS.copy(), MASKS.copy()
-    says(load, name, "holds NaN", **given(name, np.full_like(MAPS, np.nan)))
+    assert says(load, name, "holds NaN", **given(name, np.full_like(MAPS, np.nan)))
     assert load(name).compute(**given(name, maps, masks))[name] == pytest.approx(directly(name).mean(), abs=1e-6)
     assert np.array_equal(maps, MAPS)
     assert np.array_equal(masks, MASKS)

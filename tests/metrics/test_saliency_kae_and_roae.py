@@ -1,0 +1,77 @@
+"""saliency_kae and saliency_roae against pictures made pixel by pixel: is the classifier right with top pixels alone,
+or without them?"""
+
+import numpy as np
+import pytest
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_kae.score import saliency_kae
+from saliency_bench.metrics.saliency_roae.score import saliency_roae
+from saliency_bench.perturbation import Curves
+from saliency_bench.targets import class_vs_group, contrast, group, one_hot
+
+K = 4
+EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
+COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) to the even number
+
+both = pytest.mark.parametrize("score", [saliency_kae, saliency_roae])
+
+
+def drawn(score, slow, *picture):
+    """Probabilities of the picture that the metric looks at, of a sample, a count and a fill."""
+    return slow.top(*picture) if score is saliency_kae else slow.rest(*picture)
+
+
+def right(p, members):
+    return float(max(range(K), key=lambda k: (p[k], -k)) in members)
+
+
+@both
+@pytest.mark.parametrize("fill", ["black", "mean"])
+def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
+    labels = [0, 1, 2]
+    curves = slow.curves(one_hot(labels, K))
+    scores = score(curves, reference=fill)
+    seen = set()
+    for i, label in enumerate(labels):
+        accuracy = [right(drawn(score, slow, i, count, fill), {label}) for count in COUNTS]
+        seen |= set(accuracy)
+        area = sum(
+            (EXPOSURES[j] - EXPOSURES[j - 1]) * (accuracy[j] + accuracy[j - 1]) / 2 for j in range(1, len(EXPOSURES))
+        )
+        assert scores[i] == pytest.approx(area)
+        for exposure, expected in zip(EXPOSURES, accuracy, strict=True):
+            assert score(curves, reference=fill, exposure=exposure)[i] == expected
+    assert seen == {0.0, 1.0}
+
+
+@both
+def test_mean_score_is_the_area_under_the_accuracy(slow, score):
+    auc = pytest.importorskip("sklearn.metrics").auc
+    curves = slow.curves(one_hot([0, 1, 2], K))
+    accuracy = [score(curves, exposure=exposure).mean() for exposure in EXPOSURES]
+    assert score(curves).mean() == pytest.approx(auc(EXPOSURES, accuracy))
+
+
+@both
+def test_a_target_of_several_classes_is_met_by_any_that_it_weighs_positively(slow, score):
+    for target, members in (
+        (contrast([0, 0, 0], [1, 2, 3], K), {0}),
+        (group([1, 3], K), {1, 3}),
+        (class_vs_group(2, [1, 2, 3], K), {2}),
+    ):
+        scores = score(slow.curves(target), exposure=0.3)
+        assert scores.tolist() == [right(drawn(score, slow, i, 9), members) for i in range(3)]
+
+
+@both
+def test_a_classifier_that_gives_no_number_gives_none(slow, score):
+    slow.classifier.linear.weight.data[:] = np.nan
+    assert np.isnan(score(Curves(slow.classifier, slow.images, one_hot([0, 1, 2], K), slow.maps))).all()
+
+
+@both
+@pytest.mark.parametrize(("options", "line"), [({"exposure": 1.5}, "exposure=1.5"), ({"reference": "men"}, "mean")])
+def test_what_is_out_of_range_is_named(slow, score, options, line):
+    with pytest.raises(UserError, match=line):
+        score(slow.curves(one_hot([0, 1, 2], K)), **options)
