@@ -234,7 +234,7 @@ class Supply:
         return is_flat(self.maps.cpu().numpy())
 
     def score(self, metric: Metric, faults: dict[int, str]) -> Scored:
-        """A metric's values where they are defined, reasons where not; flat maps keep their value and are marked."""
+        """A metric's values where they are defined, reasons where not; of flat maps and of what it marks, both."""
         reasons: list[str | None] = list(self.batch.left_out) if "masks" in metric.needs else [None] * len(self.batch)
         for index, reason in faults.items():
             reasons[index] = reason
@@ -244,8 +244,9 @@ class Supply:
         if not asked:
             return values, reasons
         explain = self._explain(asked)
+        inputs = self._inputs(metric, asked, explain)
         try:
-            scores = metric(**self._inputs(metric, asked, explain))
+            scores, marked = metric(**inputs), metric.marks(**inputs)
         except ExplainerRaisedError as error:
             if self.work.strict:
                 ids = self.batch.ids
@@ -266,7 +267,8 @@ class Supply:
             if reasons[index] is None:
                 flat = place in explain.flat if own else bool(self.flat[index])
                 values[index] = float(score) if np.isfinite(score) else None
-                reasons[index] = records.reason(values[index], flat, metric.undefined)
+                mark = metric.mark if marked is not None and marked[place] else ""
+                reasons[index] = records.reason(values[index], flat, metric.undefined, mark)
         return values, reasons
 
     def _explain(self, kept: list[int]) -> FurtherMaps:

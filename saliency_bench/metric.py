@@ -8,7 +8,8 @@ takes what it needs as positional parameters, out of NEEDS below, and module con
 `HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `AGGREGATE` (scores ->
 number, default the mean) is what the bootstrap resamples through; `KIND` is "sample" (default) or "dataset";
 `check(**options)` may refuse values of options before anything is computed. A score is NaN where it is not defined;
-`UNDEFINED` says in a few words when that is. A flat map for which it is NaN is reported as flat.
+`UNDEFINED` says in a few words when that is. A flat map for which it is NaN is reported as flat. `marked`, a function
+of the same parameters -> bool (B,), tells for which samples a score stands but must be counted, `MARK` why.
 Beside it, `NAME.py` is the shell for `evaluate` and `README.md` the card.
 """
 
@@ -49,9 +50,15 @@ class Metric:
     aggregate: Callable[[np.ndarray], float] = np.mean
     kind: str = "sample"
     undefined: str = ""
+    mark: str = ""
+    marked: Callable[..., np.ndarray] | None = None
 
     def __call__(self, *inputs, **named) -> Scores:
         return self.function(*inputs, **named, **dict(self.options))
+
+    def marks(self, **inputs) -> np.ndarray | None:
+        """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
+        return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 
     def __str__(self) -> str:
         return self.name + _differing(self)
@@ -96,4 +103,6 @@ def load_metric(name: str, **chosen: object) -> Metric:
         aggregate=getattr(module, "AGGREGATE", np.mean),
         kind=getattr(module, "KIND", "sample"),
         undefined=getattr(module, "UNDEFINED", ""),
+        mark=getattr(module, "MARK", ""),
+        marked=getattr(module, "marked", None),
     )

@@ -17,6 +17,7 @@ UNDEFINED = "not defined for this sample"  # what the metric says of it may foll
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
 EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
+MARKS = "; "  # between several reasons beside a value that stands
 OWN_MAPS = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
 
 SCHEMA = pa.schema(
@@ -58,10 +59,10 @@ def is_expected(reason: str) -> bool:
     return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ")
 
 
-def reason(value: float | None, flat: bool, undefined: str) -> str | None:
-    """Why a metric gave a sample no value, or what must be known beside it."""
+def reason(value: float | None, flat: bool, undefined: str, mark: str = "") -> str | None:
+    """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between."""
     if value is not None:
-        return FLAT if flat else None
+        return MARKS.join(filter(None, (FLAT if flat else "", mark))) or None
     return FLAT_UNRANKED if flat else f"{UNDEFINED}: {undefined}" if undefined else UNDEFINED
 
 

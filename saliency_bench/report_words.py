@@ -247,17 +247,22 @@ def standings(first: str, second: str, pairs: list[Pair]) -> str:
 
 
 def left_out(run: RunData) -> list[str]:
-    """A line per metric: on how many samples, and why not on the others; explainers named only where they differ."""
+    """A line per metric: on how many samples, and why not on the others; explainers named only where they differ.
+
+    Which scores stand for something out of the ordinary, besides flat maps, is told beside their number.
+    """
     lines = []
     for column in run.columns:
         groups: dict[tuple, list[str]] = {}
         for row in run.rows:
             if cell := run.cell(row, column):
-                groups.setdefault((cell["n"], tuple(cell["left_out"].items())), []).append(row.name)
-        for (scored, why), names in groups.items():
+                told = (tuple(cell["left_out"].items()), tuple(cell.get("marked", {}).items()))
+                groups.setdefault((cell["n"], *told), []).append(row.name)
+        for (scored, why, marked), names in groups.items():
             who = f" of {listed(names)}" if len(groups) > 1 else ""
             without = f"; left out: {reasons(dict(why))}" if why else ", none left out"
-            lines.append(f"{column.name}{who}: n = {count(scored)}{without}")
+            among = f" ({reasons(dict(marked))})" if marked else ""
+            lines.append(f"{column.name}{who}: n = {count(scored)}{among}{without}")
     return lines
 
 

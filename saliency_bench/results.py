@@ -80,6 +80,7 @@ class CellResult(Interval):
     higher_is_better: bool
     left_out: dict[str, Count]
     flat: Count
+    marked: dict[str, Count] = {}  # scores that stand, counted for a reason of the metric's own
     forward_passes: dict[str, Count]
 
     def ids_under(self, setting: "Setting") -> list[str]:
@@ -239,7 +240,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "model": model | {"id": names[model["id"]]},
         "target": told["target"],
         "setting": setting,
-        "cells": [{key: cell.get(key) for key in CellResult.model_fields} for cell in told["cells"]],
+        "cells": [{key: cell[key] for key in CellResult.model_fields if key in cell} for cell in told["cells"]],
         "command": public_command(told["command"], names),
         "provenance": told["provenance"],
     }

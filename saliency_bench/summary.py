@@ -40,7 +40,7 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
     folder = work.out
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
-    scores, reasons = _by_cell(folder / "records.parquet")
+    scores, reasons, marks = _by_cell(folder / "records.parquet")
     aggregates = {
         cell_id: ((metrics or {}).get(cell_id) or load_metric(cell["metric"], **cell["metric_options"])).aggregate
         for cell_id, cell in plan["cells"].items()
@@ -72,8 +72,9 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         "seed": work.seed,
         "batch_size": work.batch_size,
         "cells": [
-            _cell(plan["cells"][cell_id], scores[cell_id], reasons[cell_id], passes[cell_id], work.seed, aggregate)
-            | {"rank": ranked.get(cell_id)}
+            plan["cells"][cell_id]
+            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], work.seed, aggregate)
+            | {"forward_passes": passes[cell_id], "rank": ranked.get(cell_id)}
             for cell_id, aggregate in aggregates.items()
         ],
         "comparisons": compared,
@@ -86,16 +87,20 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
     return summary
 
 
-def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter]]:
-    """{cell: its values in the order of the samples, NaN where there is none}, {cell: how often each reason occurs}."""
+def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter], dict[str, Counter]]:
+    """{cell: its values in the order of the samples, NaN where there is none}, {cell: how often each reason for leaving
+    a sample out occurs}, {cell: the same of what must be known beside a value}."""
     scores: dict[str, array] = defaultdict(lambda: array("d"))
     reasons: dict[str, Counter] = defaultdict(Counter)
+    marks: dict[str, Counter] = defaultdict(Counter)
     for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
         for cell, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             scores[cell].append(NAN if value is None else value)
-            if reason is not None:
+            if value is None:
                 reasons[cell][reason] += 1
-    return scores, reasons
+            elif reason is not None:
+                marks[cell].update(reason.split(records.MARKS))
+    return scores, reasons, marks
 
 
 def _faults(reasons: dict[str, Counter]) -> dict[str, int]:
@@ -106,7 +111,7 @@ def _faults(reasons: dict[str, Counter]) -> dict[str, int]:
 
 def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict[str, int]], int]:
     """{cell: images its explainer put through the classifier, and its metric beyond what earlier metrics shared}, and
-    how often a batch was halved for want of memory."""
+    how often a batch was halved for want of memory. Both are of whole chunks, also where a limit cuts the last one."""
     passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
     halved = 0
     for part in (folder / "parts").glob("*/*.parquet"):
@@ -143,11 +148,11 @@ def _compared(
     return found, ranked
 
 
-def _cell(cell: dict, values: array, reasons: Counter, passes: dict[str, int], seed: int, aggregate: Aggregate) -> dict:
-    flat = reasons.pop(records.FLAT, 0)
+def _cell(values: array, reasons: Counter, marks: Counter, seed: int, aggregate: Aggregate) -> dict:
+    flat = marks.pop(records.FLAT, 0)
     numbers = np.array(values, dtype=float)
     interval = _interval(numbers[~np.isnan(numbers)], seed, aggregate)
-    return cell | interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "forward_passes": passes}
+    return interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "marked": dict(sorted(marks.items()))}
 
 
 def _interval(values: np.ndarray, seed: int, aggregate: Aggregate = np.mean) -> dict:

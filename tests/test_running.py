@@ -3,6 +3,7 @@
 import itertools
 import json
 import time
+from collections import Counter
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -186,6 +187,33 @@ def test_flat_maps_are_scored_as_zeros_and_counted(shapes, resnet, tmp_path):
     result = go(tmp_path / "run", shapes, resnet, explainers=[flat], metrics=["saliency_miou"], limit=8)
     (cell,) = result.summary["cells"]
     assert (cell["value"], cell["n"], cell["flat"]) == (0.0, 8, 8)
+
+
+def dark(classifier, images, target):
+    """Negative, of one value, or positive on one side: by the brightness of the first pixel."""
+    maps = -1 - images.mean(dim=1)
+    first = images[:, 0, 0, 0]
+    maps[first < first.median()] = 0
+    maps[first == first.max(), :, :4] = 2
+    return maps
+
+
+def test_scores_that_stand_for_something_out_of_the_ordinary_are_counted_beside_n(shapes, resnet, tmp_path):
+    metrics = ["saliency_iosr", "saliency_pointing_game"]
+    result = go(tmp_path / "run", shapes, resnet, explainers=[dark, "centre"], metrics=metrics, limit=8)
+    rows = [row for row in rows_of(result.folder) if (row["explainer"], row["metric"]) == ("dark", "saliency_iosr")]
+    assert Counter(row["reason"] for row in rows) == {"flat map; no salient area": 3, "no salient area": 4, None: 1}
+    assert {row["value"] for row in rows if row["reason"]} == {0}
+    cells = {(cell["explainer"], cell["metric"]): cell for cell in result.summary["cells"]}
+    told = {key: (cell["n"], cell["flat"], cell["marked"], cell["left_out"]) for key, cell in cells.items()}
+    assert told == {
+        ("dark", "saliency_iosr"): (8, 3, {"no salient area": 7}, {}),
+        ("dark", "saliency_pointing_game"): (8, 3, {}, {}),
+        ("centre", "saliency_iosr"): (8, 0, {}, {}),
+        ("centre", "saliency_pointing_game"): (8, 0, {}, {}),
+    }
+    assert result.summary["faults"] == {}
+    assert "saliency_iosr of dark: n = 8 (no salient area 7), none left out" in result.report.read_text()
 
 
 def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, resnet, tmp_path):

@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.maps import read_pair
+from saliency_bench.maps import read_maps, read_pair
 
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, eq. 17, https://arxiv.org/abs/2012.15616"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
 VERSION = 1
+MARK = "no salient area"
 
 
 def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
@@ -22,8 +23,9 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
         threshold: number in [0, 1), the share of the map's maximum that salient pixels exceed.
 
     Returns:
-        Float64 (B,) in [0, 1], higher is better; 0 where the maximum is not positive, for then nothing is salient; NaN
-        for an empty mask. A map of one positive value is salient everywhere and gets the mask's share of the image.
+        Float64 (B,) in [0, 1], higher is better; 0 where the maximum is not positive, for then nothing is salient (a
+        run counts these maps); NaN for an empty mask. A map of one positive value is salient everywhere and gets the
+        mask's share of the image.
 
     Example, one 4 x 4 map (left) whose mask is the lower right quarter (right):
 
@@ -46,6 +48,11 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     area = np.count_nonzero(salient, axis=(1, 2))
     scores = np.count_nonzero(salient & inside, axis=(1, 2)) / np.maximum(area, 1)
     return np.where(inside.any(axis=(1, 2)), scores, np.nan)
+
+
+def marked(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarray:
+    """Bool (B,): whether nothing is salient, whatever the threshold: no value is positive."""
+    return read_maps(maps).max(axis=(1, 2)) <= 0
 
 
 def check(*, threshold: float) -> None:

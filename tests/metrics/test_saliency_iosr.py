@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from saliency_bench.metrics.saliency_iosr.score import saliency_iosr
+from saliency_bench.metrics.saliency_iosr.score import marked, saliency_iosr
 
 MAPS = arrays(np.float32, (3, 4, 5), elements=st.integers(-8, 8).map(float))
 MASKS = arrays(bool, (3, 4, 5))
@@ -50,6 +50,13 @@ def test_no_positive_maximum_is_no_salient_area():
     masks = np.zeros((4, 2, 2), bool)
     masks[:, 0, 0] = True
     assert saliency_iosr(maps, masks).tolist() == [0, 0, 0, 0.25]
+    assert marked(maps, masks).tolist() == [True, True, True, False]
+
+
+@given(MAPS, MASKS, st.sampled_from([0, 0.5, 0.99]))
+def test_all_others_have_a_salient_area(maps, masks, threshold):
+    area = saliency_iosr(maps, np.ones_like(masks), threshold=threshold)
+    assert marked(maps, masks, threshold=threshold).tolist() == (area == 0).tolist()
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1, 1.5, "mask_area", None, True, np.nan])
