@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.perturbation import Curves, area, check_path
+from saliency_bench.records import NO_PROBABILITIES_CHANGED
+from saliency_bench.targets import no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
@@ -40,13 +42,13 @@ def scores(
     reference: str,
     published: bool,
 ) -> np.ndarray:
-    """Float64 (B,): the area under a question's value, divided by 0.8; NaN where there is no question.
+    """Float64 (B,): the area under a question's value, divided by 0.8; NaN where there is none, or no probabilities.
 
     published: as the authors' code, the area is not divided, and the number of pixels is rounded down.
     """
     check(reference=reference)
-    whole = logits.double().softmax(dim=1).cpu().numpy()
-    asked = [ask(int(p.argmax()), p) for p in whole]
+    whole, broken = logits.double().softmax(dim=1).cpu().numpy(), no_probabilities(logits)
+    asked = [None if without else ask(int(p.argmax()), p) for p, without in zip(whole, broken, strict=True)]
     kept = [index for index, question in enumerate(asked) if question is not None]
     questions = [question for question in asked if question is not None]
     found = np.full(len(images), np.nan)
@@ -60,6 +62,7 @@ def scores(
     counts = np.floor(SHARES * pixels) if published else np.rint(np.arange(1, 10) * (pixels / 10))
     along = curves.probabilities("rest", reference, counts.astype(int)).astype(np.float64)
     values = np.stack([q.value(f, g) for q, f, g in zip(questions, along, whole[kept], strict=True)])
+    explain.faulty |= {kept[place]: NO_PROBABILITIES_CHANGED for place in np.flatnonzero(curves.undefined)}
     found[kept] = area(values, SHARES) * (SHARES[-1] - SHARES[0] if published else 1)
     return found
 

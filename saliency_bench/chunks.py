@@ -25,12 +25,12 @@ from saliency_bench.further_maps import ExplainerRaisedError, FurtherMaps, halvi
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
 from saliency_bench.perturbation import Curves
+from saliency_bench.records import NO_PROBABILITIES, NO_PROBABILITIES_CHANGED, NOT_FINITE
 from saliency_bench.seeds import seed_of
 from saliency_bench.target_rules import Sides, stack
+from saliency_bench.targets import no_probabilities
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.work import Cell, Work
-
-NOT_FINITE = "the map holds NaN or infinite values"
 
 
 def ahead(work: Work, numbers: list[int], waited: Callable[[float], None]) -> Iterator[tuple[int, Chunk]]:
@@ -74,15 +74,19 @@ def predict(work: Work, number: int, chunk: Chunk) -> list[dict]:
 
 
 def _predicted(work: Work, batch: Batch, index: int, logits: torch.Tensor, label: int) -> dict:
-    confidence, prediction = logits[index].double().softmax(dim=0).max(dim=0)
     reason = batch.left_out[index]
-    return {
-        "prediction": int(prediction),
-        "confidence": float(confidence),
-        "correct": int(prediction) in work.members[label],
+    row = {
         "mask_share": None if reason else float(batch.masks[index].float().mean()),
         "left_out": reason,
         "logits": logits[index].tolist(),
+    }
+    if no_probabilities(logits[index : index + 1])[0]:
+        return row  # without a prediction
+    confidence, prediction = logits[index].double().softmax(dim=0).max(dim=0)
+    return row | {
+        "prediction": int(prediction),
+        "confidence": float(confidence),
+        "correct": int(prediction) in work.members[label],
     }
 
 
@@ -144,9 +148,13 @@ def explain(
     scored: dict[str, Scored] = {cell.id: ([], []) for cell in cells}
     halved, raised = 0, False
     if chunk.batch is not None:
+        without = [index for index, row in enumerate(readable) if row["prediction"] is None]
+        if without and work.strict:
+            raise UserError(f"image {chunk.batch.ids[without[0]]}: {NO_PROBABILITIES}")
         target = stack(sides, len(readable[0]["logits"])).to(chunk.batch.images.device)
         before = work.classifier.passes
         maps, faults, halved = _maps(work, chunk.batch, explainer, target)
+        faults |= dict.fromkeys(without, NO_PROBABILITIES)
         passes["explain"] = work.classifier.passes - before
         raised = maps is None
         if maps is not None:
@@ -258,10 +266,14 @@ class Supply:
         except ValueError as error:  # metrics that need no core say it in their own words
             raise UserError(f"{metric}: {error}") from error
         self.halved += explain.halved
-        for place in explain.faulty:
+        faulty = explain.faulty
+        if "curves" in metric.needs:
+            lost = np.flatnonzero(self.curves.undefined & ~np.isfinite(scores))
+            faulty = faulty | dict.fromkeys(lost.tolist(), NO_PROBABILITIES_CHANGED)
+        for place, reason in faulty.items():
             if self.work.strict:
-                raise UserError(f"{self.explainer} for {metric}, image {self.batch.ids[asked[place]]}: {NOT_FINITE}")
-            reasons[asked[place]] = NOT_FINITE
+                raise UserError(f"{self.explainer} for {metric}, image {self.batch.ids[asked[place]]}: {reason}")
+            reasons[asked[place]] = reasons[asked[place]] or reason
         own = "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs)
         for place, (index, score) in enumerate(zip(asked, scores, strict=True)):
             if reasons[index] is None:

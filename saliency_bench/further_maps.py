@@ -14,6 +14,7 @@ from torch import nn
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
+from saliency_bench.records import NOT_FINITE
 from saliency_bench.targets import expand
 from saliency_bench.types import Images, Maps, Target
 
@@ -28,15 +29,15 @@ class FurtherMaps:
 
     seeds: of each sample. first: (images, target, maps) that are there already; a map that is asked for again with the
     same images and the same row of the target is not made twice.
-    Afterwards `faulty` holds the samples one of whose maps was not finite (they were given as zeros), `flat` those one
-    of whose maps was constant, and `halved` counts batches that did not fit in memory.
+    Afterwards `faulty` says of samples what went wrong, as that one of their maps was not finite (it was given as
+    zeros), `flat` holds those one of whose maps was constant, and `halved` counts batches that did not fit in memory.
     """
 
     explainer: Explainer
     classifier: nn.Module
     seeds: Sequence[int]
     first: tuple[Images, Target, Maps] | None = None
-    faulty: set[int] = field(default_factory=set)
+    faulty: dict[int, str] = field(default_factory=dict)
     flat: set[int] = field(default_factory=set)
     halved: int = 0
 
@@ -66,7 +67,7 @@ class FurtherMaps:
         self.halved += halved
         bad = not_finite(maps)
         maps[bad] = 0
-        self.faulty |= {places[index] for index in bad}
+        self.faulty |= {places[index]: NOT_FINITE for index in bad}
         return maps.cpu().numpy()
 
 

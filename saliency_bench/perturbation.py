@@ -42,7 +42,8 @@ class Curves:
 
     One forward takes the batch at one count and nothing else, so a probability never depends on what was asked before,
     beside it or in which order, down to the last bit. (Packing several counts into one forward gains nothing on a CPU;
-    on a GPU take larger batches.) `passes` counts the images that went through the classifier.
+    on a GPU take larger batches.) `passes` counts the images that went through the classifier; `undefined` Bool (B,)
+    tells of which samples a picture got no probabilities (`targets.no_probabilities`): they are NaN.
 
     Errors: UserError for maps of another size than the images, or a target of another number of classes.
     """
@@ -66,6 +67,7 @@ class Curves:
         self.height, self.width = values.shape[1:]
         self.seeds = list(range(len(images)) if seeds is None else seeds)
         self.passes = 0
+        self.undefined = np.zeros(len(images), dtype=bool)
         self.maps = values
         self._ranks: Tensor | None = None
         self._references: dict[str, Tensor] = {}
@@ -129,7 +131,9 @@ class Curves:
         self.passes += len(pictures)
         if logits.shape[1] != self.target.shape[1]:
             raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {logits.shape[1]}")
-        return logits.float().softmax(dim=1).cpu().numpy()
+        p = logits.float().softmax(dim=1).cpu().numpy()
+        self.undefined |= np.isnan(p).any(axis=1)
+        return p
 
     def _drawn(self, keep: str, reference: str, count: int) -> Images:
         if reference == "any":

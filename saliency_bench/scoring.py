@@ -15,7 +15,8 @@ from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.groups import Groups, load_groups
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.perturbation import Curves, read_images
-from saliency_bench.targets import one_hot
+from saliency_bench.records import NO_PROBABILITIES, NO_PROBABILITIES_CHANGED
+from saliency_bench.targets import no_probabilities, one_hot
 from saliency_bench.types import Images, Maps, Scores, Target
 
 
@@ -37,7 +38,7 @@ def score_samples(
     target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted. groups: what
     `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1.
 
-    Errors: UserError for what the caller can mend, maps that are not finite among it.
+    Errors: UserError for what the caller can mend, maps and logits that are not finite among it.
     """
     metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
     if "masks" in metric.needs:
@@ -60,11 +61,19 @@ def score_samples(
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
-        found.append(_batch(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part]))
+        pictures = images[part].to(module.device)
+        scores, faulty = _batch(metric, pictures, module, explainer, weights, groups, seeds[part])
+        if faulty:
+            first = min(faulty)
+            raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
+        found.append(scores)
     return np.concatenate(found)
 
 
-def _batch(metric: Metric, images: Images, classifier, explainer: Explainer, given, groups, seeds: list[int]) -> Scores:
+def _batch(
+    metric: Metric, images: Images, classifier, explainer: Explainer, given, groups, seeds: list[int]
+) -> tuple[Scores, dict[int, str]]:
+    """The scores, and {place: what is wrong}."""
     with untouched(classifier), torch.inference_mode():
         logits = classifier(images).cpu()
     classes = logits.shape[1]
@@ -88,8 +97,7 @@ def _batch(metric: Metric, images: Images, classifier, explainer: Explainer, giv
         explain.first = images, target, torch.from_numpy(maps)
         inputs |= {"maps": maps, "curves": Curves(classifier, images, target, maps, seeds)}
     scores = metric(**{need: inputs[need] for need in metric.needs})
-    if explain.faulty:
-        raise UserError(
-            f"{explainer} gave a map with NaN or infinite values for image {min(explain.faulty)} of a batch"
-        )
-    return scores
+    faulty = dict(explain.faulty)
+    if "curves" in metric.needs:
+        faulty |= dict.fromkeys(np.flatnonzero(inputs["curves"].undefined), NO_PROBABILITIES_CHANGED)
+    return scores, faulty | dict.fromkeys(np.flatnonzero(no_probabilities(logits)), NO_PROBABILITIES)

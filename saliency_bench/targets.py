@@ -7,6 +7,7 @@ not cancel a shift common to all logits.
 
 from collections.abc import Iterable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,6 +52,14 @@ def score(logits: Tensor, target: Target, on: str = "logit") -> Tensor:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier {logits.shape[1]}")
     outputs = logits if on == "logit" else logits.softmax(dim=1)
     return (outputs * target).sum(dim=1)
+
+
+def no_probabilities(logits: Tensor) -> np.ndarray:
+    """Bool (B,): whether logits (B, K) have no softmax: one is NaN or infinity, or all are -infinity.
+
+    A class at -infinity beside others has the probability 0.
+    """
+    return logits.detach().float().softmax(dim=1).isnan().any(dim=1).cpu().numpy()
 
 
 def expand(target: Target, images: Images) -> Target:

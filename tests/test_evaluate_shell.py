@@ -278,7 +278,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
         ({"radius": -1.0}, "radius > 0"),
         ({"drows": 3}, "did you mean draws"),
         ({"batch_size": 0}, "1 or more"),
-        ({"explainer": lambda *given: brightness(*given) / 0}, "NaN or infinite values for image 0"),
+        ({"explainer": lambda *given: brightness(*given) / 0}, "image 0: the map holds NaN or infinite values"),
     ],
 )
 def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, line):

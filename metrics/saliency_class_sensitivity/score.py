@@ -4,7 +4,7 @@ import numpy as np
 from torch import Tensor
 
 from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.targets import one_hot
+from saliency_bench.targets import no_probabilities, one_hot
 from saliency_bench.types import Images
 
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
@@ -26,7 +26,8 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: FurtherM
         explain: makes both maps.
 
     Returns:
-        Float64 (B,) in [-1, 1], lower is better; 0 where one of the maps is constant, which is counted as flat.
+        Float64 (B,) in [-1, 1], lower is better; 0 where one of the maps is constant, which is counted as flat; NaN
+        where logits are NaN or infinite.
 
     Example, 4 x 4 maps for the most likely class (left) and for the least likely (right):
 
@@ -37,7 +38,7 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: FurtherM
     """
     classes = logits.shape[1]
     first, last = (explain(images, one_hot(which, classes)) for which in (logits.argmax(dim=1), logits.argmin(dim=1)))
-    return pearson(first, last)
+    return np.where(no_probabilities(logits), np.nan, pearson(first, last))
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ from saliency_bench.explainer import untouched
 from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS
+from saliency_bench.targets import no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
@@ -46,7 +47,7 @@ def saliency_consistency(
     Returns:
         Float64 (B,), 0 or more, lower is better. NaN where the prediction stays under none of the transforms, and for
         a constant map, which would be the best possible and is not ranked. A transform after which both series are
-        constant does not count either.
+        constant does not count either, nor does an image for which the classifier gives NaN.
 
     Example: a 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it
     points at the upper right one. Row by row, with a sum of 1:
@@ -61,11 +62,12 @@ def saliency_consistency(
     check(transform=transform)
     chosen = TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
     distances = np.full((len(chosen), len(maps)), np.nan)
-    predicted, ranked = logits.argmax(dim=1), ~is_flat(maps)
+    predicted, ranked = logits.argmax(dim=1).cpu(), ~is_flat(maps) & ~no_probabilities(logits)
     for found, way in zip(distances, chosen.values(), strict=True):
         changed = way.there(images)
         with untouched(classifier), torch.inference_mode():
-            stays = (classifier(changed).cpu().argmax(dim=1) == predicted).numpy()
+            said = classifier(changed).cpu()
+        stays = (said.argmax(dim=1) == predicted).numpy() & ~no_probabilities(said)
         kept = np.flatnonzero(stays & ranked)
         if len(kept):
             there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))

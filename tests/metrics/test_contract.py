@@ -14,7 +14,7 @@ from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.groups import Groups
 from saliency_bench.metric import load_metric
 from saliency_bench.perturbation import Curves
-from saliency_bench.targets import one_hot
+from saliency_bench.targets import no_probabilities, one_hot
 
 NAMES = rooms.names("metrics")
 B, H, W = 3, 8, 6
@@ -117,6 +117,40 @@ def test_a_batch_is_its_samples_one_by_one(name, inputs):
     metric = load_metric(name)
     single = np.concatenate([scores(metric, inputs, slice(i, i + 1)) for i in range(B)])
     np.testing.assert_allclose(scores(metric, inputs), single, atol=1e-6)
+
+
+class Breaking(nn.Module):
+    """A classifier that gives `value` for class 2 of any picture that still has a mark in its last pixel."""
+
+    def __init__(self, sound, value):
+        super().__init__()
+        self.sound, self.value = sound, value
+        self.register_buffer("mean", sound.mean)
+        self.register_buffer("std", sound.std)
+
+    def forward(self, images):
+        logits = self.sound(images)
+        marked = (images[:, 0, -1, -1] == MARK)[:, None] & torch.tensor([False, False, True, False])
+        return torch.where(marked, logits * 0 + self.value, logits)
+
+
+MARK = 0.123
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("name", NAMES)
+def test_what_reads_a_classifier_without_probabilities_has_no_score_for_that_sample(name, value, inputs):
+    inputs["images"][1, 0, -1, -1] = MARK
+    metric = load_metric(name)
+    expected = scores(metric, inputs | {"logits": inputs["classifier"](inputs["images"]).detach()})
+    broken = Breaking(inputs["classifier"], value)
+    logits = broken(inputs["images"]).detach()
+    found = scores(metric, inputs | {"classifier": broken, "logits": logits})
+    assert no_probabilities(logits).tolist() == [False, True, False]
+    assert np.isfinite(expected).all()
+    if {"logits", "curves"} & set(metric.needs):
+        expected[1] = np.nan
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,85 @@
+"""Samples for which the classifier gives NaN or infinite values: left out with the reason, by every metric."""
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import rooms
+from saliency_bench.errors import UserError
+from saliency_bench.metric import load_metric
+from saliency_bench.scoring import score_samples
+
+NAMES = rooms.names("metrics")
+# They look at pictures with half of their pixels black.
+BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
+
+
+class Broken(nn.Module):
+    """Eight logits, with `value` for class 0 of the pictures that `where` tells."""
+
+    def __init__(self, value, where):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(48, 8))
+        self.value, self.where = value, where
+
+    def forward(self, images):
+        logits = self.net(images)
+        logits[self.where(images), 0] = self.value
+        return logits
+
+
+def started(shapes, model, out, **options):
+    return sb.run(dataset=shapes, model=model, explainers=["centre"], metrics=NAMES, out=out, limit=4, batch_size=4,
+                  device="cpu", progress=False, **options)  # fmt: skip
+
+
+@pytest.fixture
+def images(shapes):
+    model = sb.load_classifier(Broken(0, lambda images: []), device="cpu")
+    return model.prepare(sb.load_dataset(shapes)[:4]).images
+
+
+def rows_of(result, name="records"):
+    return pq.read_table(result.folder / f"{name}.parquet").to_pylist()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, shapes, images, tmp_path):
+    model = Broken(value, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1))
+    result = started(shapes, model, tmp_path / "run")
+    reason = "the classifier gave NaN or infinite values"
+    third = [row["image_id"] for row in rows_of(result, "predictions")][2]
+    of_third = [row for row in rows_of(result) if row["image_id"] == third]
+    assert {row["metric"] for row in of_third} == set(NAMES)
+    assert {(row["value"], row["prediction"], row["reason"]) for row in of_third} == {(None, None, reason)}
+    assert {row["reason"] for row in rows_of(result) if row["image_id"] != third}.isdisjoint({reason})
+    assert all(cell["left_out"][reason] == 1 for cell in result.summary["cells"])
+    assert {cell["n"] for cell in result.summary["cells"]} <= {0, 1, 2, 3}
+    assert result.summary["faults"] == {reason: len(NAMES)}
+    assert result.summary["model"]["accuracy"]["n"] == 3
+    with pytest.raises(UserError, match=f"image {third}: {reason}"):
+        started(shapes, model, tmp_path / "run", strict=True)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if "masks" not in load_metric(name).needs])
+def test_outside_a_run_it_is_one_line(name, images):
+    model = Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1))
+    groups = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}} if "groups" in load_metric(name).needs else {}
+    with pytest.raises(UserError, match=f"{name} of centre, image 2: the classifier gave NaN or infinite values$"):
+        score_samples(name, images, model, "centre", batch_size=2, **groups)
+
+
+def test_changed_images_without_numbers_are_told_from_scores_that_are_not_defined(shapes, tmp_path):
+    model = Broken(np.nan, lambda pictures: pictures.eq(0).all(dim=1).flatten(1).float().mean(dim=1) >= 0.5)
+    result = started(shapes, model, tmp_path / "run")
+    reason = "the classifier gave NaN or infinite values for a changed image"
+    told = {row["metric"] for row in rows_of(result) if row["reason"] == reason}
+    assert told == {f"saliency_{name}" for name in BLACKENED}
+    assert result.summary["model"]["accuracy"]["n"] == 4
+    assert set(result.summary["faults"]) == {reason}
+    with pytest.raises(UserError, match=rf"centre for saliency_\w+, image shapes-\d+: {reason}"):
+        started(shapes, model, tmp_path / "strict", strict=True)
