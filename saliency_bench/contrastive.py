@@ -1,5 +1,6 @@
 """The contrastive score along a deletion path, as published with CWOX (Xie et al., 2023): CAUC and CDROP reduce it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,36 +14,44 @@ POINTS_AT_ONCE = 64  # pictures whose probabilities are looked at together
 
 @dataclass(frozen=True)
 class Deletion:
-    """s = p_A (1 - p_B) while salient pixels leave, `step` at a time.
-
-    scores: Float64 (B, N), of the whole image first; of sample i the first `points[i]` are its path.
-    salient: Int (B,), numbers of salient pixels. steps: how many steps it takes until the whole image has left.
-    """
-
-    scores: np.ndarray
-    points: np.ndarray
-    salient: np.ndarray
-    steps: int
-
-
-def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:
-    """Let the salient pixels leave for the reference, the highest first.
+    """The salient pixels leave for the reference, the highest first, `step` at a time.
 
     p_A is the probability of the classes that the target weighs positively, together; p_B of those that it weighs
     negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A.
-
-    As in the published code a path of n salient pixels has max(1, ceil(n / step)) points, the whole image among them:
-    the last step is not taken.
     """
-    numbers = salient_pixels(curves.maps, threshold, salient)
-    points = np.maximum(-(-numbers // step), 1)
-    a, b = _sides(curves)
-    scores = []
-    for start in range(0, points.max(initial=1), POINTS_AT_ONCE):
-        counts = step * np.arange(start, min(start + POINTS_AT_ONCE, points.max(initial=1)))
-        p_a, p_b = (curves.weighted(side, "rest", reference, counts) for side in (a, b))
-        scores.append(p_a * (1 - p_b))
-    return Deletion(np.concatenate(scores, axis=1), points, numbers, -(-curves.height * curves.width // step))
+
+    curves: Curves
+    salient: np.ndarray  # Int (B,), numbers of salient pixels
+    step: int
+    reference: str
+
+    @property
+    def points(self) -> np.ndarray:
+        """Int (B,): how many points each path has, the whole image among them.
+
+        As in the published code max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
+        """
+        return np.maximum(-(-self.salient // self.step), 1)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it takes until the whole image has left."""
+        return -(-self.curves.height * self.curves.width // self.step)
+
+    def scores(self, points: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Float64 (B, len(points)): s = p_A (1 - p_B) at these points, 0 for the whole image."""
+        a, b = _sides(self.curves)
+        counts = self.step * np.asarray(points)
+        found = []
+        for start in range(0, len(counts), POINTS_AT_ONCE):
+            some = counts[start : start + POINTS_AT_ONCE]
+            p_a, p_b = (self.curves.weighted(side, "rest", self.reference, some) for side in (a, b))
+            found.append(p_a * (1 - p_b))
+        return np.concatenate(found, axis=1)
+
+
+def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:
+    return Deletion(curves, salient_pixels(curves.maps, threshold, salient), step, reference)
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:

@@ -25,7 +25,8 @@ def saliency_cauc(
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        step: pixels that leave together; one forward pass per sample for each step, of the longest path in the batch.
+        step: pixels that leave together. The area needs every point of a path: a forward pass per sample for each
+            step of the longest path in the batch, H W / step at most (3,136 for 224 x 224).
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
         salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
             threshold * max, as its paper says, none where max <= 0.
@@ -62,9 +63,10 @@ def saliency_cauc(
     """
     check(step=step, threshold=threshold, salient=salient, reference=reference)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
-    sums = np.cumsum(path.scores, axis=1)
+    scores = path.scores(range(path.points.max(initial=1)))
+    sums = np.cumsum(scores, axis=1)
     last = path.points[:, None] - 1
-    total = np.take_along_axis(sums, last, axis=1) - (path.scores[:, :1] + np.take_along_axis(path.scores, last, 1)) / 2
+    total = np.take_along_axis(sums, last, axis=1) - (scores[:, :1] + np.take_along_axis(scores, last, axis=1)) / 2
     return total[:, 0] / (path.steps + 1)
 
 

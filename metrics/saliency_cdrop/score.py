@@ -29,7 +29,8 @@ def saliency_cdrop(
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
-        step: pixels that leave together; one forward pass per sample for each step, of the longest path in the batch.
+        step: pixels that leave together. Only the whole image and the last three points of each path in the batch are
+            classified.
         threshold: share of the map's range (salient="range") or maximum ("maximum") above which pixels are salient.
         salient: "range": above min + threshold (max - min), as the published code counts. "maximum": at least
             threshold * max, as its paper says, none where max <= 0.
@@ -66,11 +67,13 @@ def saliency_cdrop(
     """
     check(step=step, threshold=threshold, salient=salient, reference=reference)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
-    first = np.where(path.points < SMOOTHED, path.points - 1, path.points - SMOOTHED)[:, None]
-    point = np.arange(path.scores.shape[1])
-    ends = np.mean(path.scores, axis=1, where=(first <= point) & (point < path.points[:, None]))
+    points = path.points[:, None]
+    last = points - np.where(points < SMOOTHED, 1, np.arange(SMOOTHED, 0, -1))  # the last point alone: three times
+    asked = np.union1d(0, last)
+    scores = path.scores(asked)
+    ends = np.take_along_axis(scores, np.searchsorted(asked, last), axis=1).mean(axis=1)
     tau = TAU * curves.height * curves.width
-    return (path.scores[:, 0] - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+    return (scores[:, 0] - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
 
 
 check = check_deletion
