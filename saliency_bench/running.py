@@ -82,9 +82,10 @@ def run(
     options as "rise:masks=1000", or objects; an explainer may be any function (classifier, images, target) -> maps.
     target: "label", "predicted", "contrast:second" or a CSV file. groups: {group: [class, ...]} of the model's classes,
     or a file of it, for metrics and contrasts that ask for groups; those of ImageNet, pets, VOC and shapes are known.
-    limit: the first N samples. batch_size: samples per chunk, the unit that is computed whole. strict: a sample that
-    cannot be read, a map that is not finite or an explainer that raises ends the run; else it is left out with its
-    reason, and `summary["faults"]` counts it.
+    limit: the first N samples. batch_size: samples per chunk, the unit that is computed whole: where the limit cuts the
+    last one, `forward_passes` of the summary count all of it, what was passed, and the scores its first samples only.
+    strict: a sample that cannot be read, logits or a map that are not finite or an explainer that raises ends the run;
+    else it is left out with its reason, and `summary["faults"]` counts it.
 
     precision, channels_last: how the network computes (`load_classifier`); both are part of a cell's identity.
 
