@@ -171,22 +171,24 @@ def _masks(predictions) -> dict:
 
 
 def table(summary: dict) -> str:
-    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank."""
+    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank; n where some have none."""
     metrics = list(dict.fromkeys(cell["metric_text"] for cell in summary["cells"]))
     explainers = list(dict.fromkeys(cell["explainer_text"] for cell in summary["cells"]))
     by_place = {(cell["explainer_text"], cell["metric_text"]): cell for cell in summary["cells"]}
     arrows = {cell["metric_text"]: "↑" if cell["higher_is_better"] else "↓" for cell in summary["cells"]}
     header = ["explainer", *(f"{metric} {arrows[metric]}" for metric in metrics)]
-    body = [[name, *(_number(by_place.get((name, metric))) for metric in metrics)] for name in explainers]
+    used = summary["dataset"]["used"]
+    body = [[name, *(_number(by_place.get((name, metric)), used) for metric in metrics)] for name in explainers]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _number(cell: dict | None) -> str:
+def _number(cell: dict | None, used: int) -> str:
     if cell is None or cell["value"] is None or cell["value"] != cell["value"]:
         return "-"
     interval = "" if cell["low"] is None or cell["low"] != cell["low"] else f" [{cell['low']:.3f}, {cell['high']:.3f}]"
     rank = f" #{cell['rank']}" if cell.get("rank") else ""
-    return f"{cell['value']:.3f}{interval}{rank}"
+    fewer = "" if cell["n"] == used else f" n={cell['n']}"
+    return f"{cell['value']:.3f}{interval}{rank}{fewer}"

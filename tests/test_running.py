@@ -232,6 +232,8 @@ def test_samples_without_a_mask_are_left_out_with_their_reason(shapes, resnet, t
     assert by_metric["saliency_insertion"]["n"] == 6
     assert result.summary["masks"]["usable"] == 4
     assert [row["reason"] for row in rows_of(result.folder) if row["value"] is None] == ["no mask", "empty mask"]
+    shown = str(result).splitlines()[-1].split("  ")
+    assert [part.partition(" n=")[2] for part in shown if part] == ["", "4", ""]  # explainer, mIoU, insertion of all 6
 
 
 def nan(classifier, images, target):
