@@ -74,7 +74,8 @@ def sign_flips(differences: np.ndarray, flips: int = FLIPS, seed: int = 0) -> np
     The paired randomisation test of Fisher (1935), two-sided: if two explainers did equally well, each difference could
     as well have the other sign. The share of sign patterns whose mean is at least as far from zero; of all patterns
     where n is at most `EXACT`, else of the one seen and `flips` random ones. It asks about the mean, which is what is
-    reported, and needs no normal law; Wilcoxon's test asks about symmetric differences and may contradict the means.
+    reported, and needs no normal law. Wilcoxon's test ranks the differences by size instead: it may call the explainer
+    with the lower mean the better one, where it is slightly better on most samples and far worse on a few.
     """
     count, width = differences.shape
     seen = np.abs(differences.sum(axis=0))

@@ -87,6 +87,20 @@ def test_sign_flips_of_many_pairs_are_near_the_t_test_whatever_stands_beside_the
     assert sign_flips(differences[:, [1]])[0] == p[1]
 
 
+def test_the_reported_mean_decides_where_wilcoxon_contradicts_it():
+    """Slightly better on most samples, far worse on a few: better by ranks, worse in the mean, not told apart by it."""
+    wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
+    differences = np.r_[np.linspace(0.01, 0.02, 40), np.full(4, -0.5)]
+    assert wilcoxon(differences, alternative="greater").pvalue < 0.001
+    columns = np.stack([differences, np.zeros(44)], axis=1)
+    (found,) = contrasts(columns)
+    assert found.difference < 0
+    assert found.p_holm > 0.05
+    assert ranks(columns, [found], higher_is_better=True) == [1, 1]
+    (found,) = contrasts(np.stack([differences - 0.1, np.zeros(44)], axis=1))
+    assert ranks(columns, [found], higher_is_better=True) == [2, 1]
+
+
 def test_equal_columns_are_not_told_apart():
     assert sign_flips(np.zeros((3, 1)))[0] == sign_flips(np.zeros((50, 1)))[0] == 1
 
