@@ -13,7 +13,7 @@ import datasets
 import evaluate
 import numpy as np
 
-from saliency_bench.maps import read_maps, read_pair
+from saliency_bench.maps import read_array, read_maps, read_pair
 
 NO_CLASS = -1  # in place of a class that was not given
 
@@ -124,7 +124,7 @@ class ExplainerShell(MapShell):
         name = self.name  # type: ignore[attr-defined]
         if predictions is not None or images is None:
             raise ValueError(f"{name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions")
-        pictures = np.asarray(images.detach().cpu() if hasattr(images, "detach") else images, dtype=np.float32)
+        pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
         if pictures.ndim != 4 or pictures.shape[1] != 3:
             raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
         labels = _classes(references, len(pictures), "images")

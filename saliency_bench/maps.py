@@ -15,7 +15,7 @@ def read_maps(maps: Any) -> np.ndarray:
     Errors: ValueError for another number of axes, an empty map, NaN or infinite values, a map whose values float32
     cannot tell apart.
     """
-    given = _array("maps", maps)
+    given = read_array("maps", maps)
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
         array = given.astype(np.float32, copy=False)
     given, array = (given[None], array[None]) if array.ndim == 2 else (given, array)
@@ -34,7 +34,7 @@ def read_masks(masks: Any) -> np.ndarray:
 
     Errors: ValueError for another number of axes or a mask that is not binary.
     """
-    array = _array("masks", masks)
+    array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
     if array.ndim != 3:
         raise ValueError(f"masks have shape (B, H, W); these have {array.shape}")
@@ -54,9 +54,10 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
     return values, inside
 
 
-def _array(what: str, things: Any) -> np.ndarray:
+def read_array(what: str, things: Any, shape: str = "(B, H, W)") -> np.ndarray:
+    """Arrays, tensors, lists of either or of numbers as one array. Errors: ValueError for what is not real numbers."""
     if isinstance(things, list | tuple):
-        things = [_array(what, thing) if hasattr(thing, "detach") else thing for thing in things]
+        things = [read_array(what, thing, shape) if hasattr(thing, "detach") else thing for thing in things]
     elif hasattr(things, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
         things = things.detach().cpu()
         things = things.float() if things.is_floating_point() and things.element_size() < 4 else things
@@ -66,7 +67,7 @@ def _array(what: str, things: Any) -> np.ndarray:
             raise TypeError(f"{array.dtype} is no type of real numbers")
         return array
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} must be real numbers of shape (B, H, W), all of one size") from error
+        raise ValueError(f"{what} must be real numbers of shape {shape}, all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from saliency_bench.classifier import load_classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
-from saliency_bench.maps import descending, read_maps
+from saliency_bench.maps import descending, read_array, read_maps
 from saliency_bench.seeds import seed_of, uniform
 from saliency_bench.targets import expand, one_hot
 from saliency_bench.types import Images, Target
@@ -181,8 +181,7 @@ def batched_curves(
         )
     if len(images) == 0:
         raise UserError("there is no image to score")
-    if not images.abs().amax() < 10:  # perturbed images may leave [0, 1] a little; 0 to 255 is another frame
-        raise UserError("images must be finite and in [0, 1], before the model's normalisation")
+    check_frame(images)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
     if len(target) != len(images) and (target.ndim == 1 or len(target) != 1):
@@ -200,10 +199,18 @@ def batched_curves(
 
 def read_images(images: Any) -> Images:
     """Float32 tensor of a tensor, an array, or a list of these. Errors: UserError for what is not numbers."""
+    if isinstance(images, Tensor) and not images.is_complex():
+        return images.to(torch.float32)
     try:
-        return torch.as_tensor(images if isinstance(images, Tensor) else np.asarray(images), dtype=torch.float32)
-    except (TypeError, ValueError) as error:
-        raise UserError("images must be numbers of shape (B, 3, H, W), all of one size") from error
+        return torch.from_numpy(read_array("images", images, "(B, 3, H, W)").astype(np.float32))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def check_frame(images: Images) -> None:
+    """Errors: UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
+    if not images.abs().amax() < 10:  # 0 to 255 is another frame
+        raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:

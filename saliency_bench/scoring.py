@@ -14,7 +14,7 @@ from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.further_maps import FurtherMaps
 from saliency_bench.groups import Groups, load_groups
 from saliency_bench.metric import Metric, load_metric
-from saliency_bench.perturbation import Curves, read_images
+from saliency_bench.perturbation import Curves, check_frame, read_images
 from saliency_bench.records import NO_PROBABILITIES, NO_PROBABILITIES_CHANGED
 from saliency_bench.targets import no_probabilities, one_hot
 from saliency_bench.types import Images, Maps, Scores, Target
@@ -49,6 +49,7 @@ def score_samples(
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
+    check_frame(images)
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
     seeds = list(range(len(images))) if seeds is None else list(seeds)
@@ -79,6 +80,8 @@ def _batch(
     classes = logits.shape[1]
     given = logits.argmax(dim=1) if given is None else given
     target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
+    if target.shape[1] != classes:
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier {classes}")
     known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")

@@ -1,4 +1,5 @@
-"""What every module for `evaluate` makes of any input: the right answer, or one line that says what is wrong."""
+"""What every metric, as a function and as a module for `evaluate`, makes of any input: the right answer, or one line
+that says what is wrong."""
 
 import sys
 import warnings
@@ -17,6 +18,9 @@ METRICS = [load_metric(name) for name in rooms.names("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
 BOTH = ALIGNMENT + CURVES
+ASKING = [metric.name for metric in METRICS if "explain" in metric.needs]
+CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.needs]
+GROUPED = [metric.name for metric in METRICS if "groups" in metric.needs]
 
 RNG = np.random.default_rng(0)
 MAPS = RNG.integers(0, 200, (4, 6, 7)).astype(np.float32)
@@ -79,7 +83,7 @@ def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
     metric = load_metric(name)
     if name in ALIGNMENT:
         return metric(maps, masks)
-    return metric(Curves(Plain(), images(len(maps)), one_hot(labels, 3), maps))
+    return metric(Curves(Plain(), images(len(labels)), one_hot(labels, 3), maps))
 
 
 def says(load, name, line, **inputs):
@@ -87,6 +91,165 @@ def says(load, name, line, **inputs):
     with pytest.raises(ValueError, match=line) as caught:
         load(name).compute(**inputs)
     return "\n" not in str(caught.value)
+
+
+def test_every_metric_is_tested_here():
+    assert sorted(BOTH + ASKING) == rooms.names("metrics")
+    assert set(CLASSED) | set(GROUPED) < set(ASKING)
+
+
+def occluded(classifier, images, target):
+    """The target's score without the pixel's share: no map is flat, and all depend on image, network and target."""
+    weights = torch.einsum("bk,kp->bp", target, classifier.model.linear.weight.detach())
+    return (weights.view(images.shape) * (images + 0.1)).sum(dim=1)
+
+
+def asking(name, count=4, **more):
+    """What a module is given that makes its maps itself."""
+    groups = {"groups": {"two": [0, 1], "one": [2]}} if name in GROUPED else {}
+    return {"images": images(count), "classifier": Plain(), "explainer": occluded, "per_sample": True} | groups | more
+
+
+@pytest.fixture
+def scored():
+    """What `score_samples` gives, NaN where a score is not defined."""
+    from saliency_bench.scoring import score_samples
+
+    def of(name, images, **more):
+        given = {key: value for key, value in asking(name, **more).items() if key not in ("images", "per_sample")}
+        given["target"] = given.pop("references", None)
+        return score_samples(name, images, **given)
+
+    return of
+
+
+@pytest.mark.filterwarnings("ignore:.*samples left out")
+@pytest.mark.parametrize("name", ASKING)
+def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, scored, name):
+    pictures = (images(4) * 64).round() / 64  # exact in every type
+    expected = scored(name, pictures)
+    assert np.isfinite(expected).any()
+    for kind, read in KINDS.items():
+        if kind in ("uint8", "int64"):
+            continue  # images are shares of white
+        given = pictures if kind.startswith(("torch", "list of t")) else pictures.numpy()
+        result = load(name).compute(**asking(name, images=read(given)))
+        np.testing.assert_allclose(result["scores"], expected, rtol=1e-4, atol=1e-6, err_msg=kind)
+        assert result[name] == pytest.approx(np.nanmean(expected), rel=1e-4, abs=1e-6)
+    which = int(np.flatnonzero(np.isfinite(expected))[0])
+    single = load(name).compute(**asking(name, images=pictures[which : which + 1]))
+    np.testing.assert_allclose(single["scores"], expected[which : which + 1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_black_and_white_images_of_bools_and_bytes(load, scored, name):
+    pictures = images(4) > 0.5
+    expected = scored(name, pictures.float())
+    assert np.isfinite(expected).any()
+    for read in (pictures, pictures.numpy(), pictures.byte(), pictures.numpy().astype(np.int64)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = load(name).compute(**asking(name, images=read))["scores"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_images_that_cannot_be_read_are_named(load, name):
+    shape = r"images (have|of) shape \(B, 3, H, W\)"
+    for bad in (images(4)[:, :2], images(4)[0], 3.0):
+        assert says(load, name, shape, **asking(name, images=bad))
+    assert says(load, name, "call `add` or `add_batch`", **asking(name, images=None))  # evaluate's own
+    assert says(load, name, "no sample|no image|have shape", **asking(name, images=images(4)[:0]))
+    assert says(load, name, "all of one size|real numbers", **asking(name, images=[images(1)[0], images(1)[0, :, :3]]))
+    assert says(load, name, "numbers", **asking(name, images=[["a"]]))
+    for bad in (np.nan, np.inf, 255):
+        changed = images(4)
+        changed[2, 1, 1, 1] = bad
+        assert says(load, name, r"finite and in \[0, 1\]", **asking(name, images=changed))
+    assert says(load, name, "batch_size=0", **asking(name, batch_size=0))
+    assert says(load, name, "one seed", **asking(name, seeds=[1, 2]))
+    assert says(load, name, "no option|unknown option", **asking(name, threshhold=0.5))
+    assert says(load, name, "needs classifier= and explainer=", **asking(name, explainer=None))
+    assert np.isfinite(load(name).compute(**asking(name, count=2, images=images(2)))[name])  # it goes on
+
+
+@pytest.mark.parametrize("name", ASKING)
+def test_maps_that_are_not_finite_or_of_another_size_are_named(load, name):
+    def third(value):
+        def explainer(classifier, pictures, target):
+            maps = occluded(classifier, pictures, target)
+            maps[torch.isclose(pictures, images(4)[2]).flatten(1).all(dim=1), 0, 0] = value
+            return maps
+
+        return explainer
+
+    for value in (float("nan"), float("inf")):
+        if name not in GROUPED:
+            line = f"{name} of explainer, image 2: the map holds NaN or infinite values"
+            assert says(load, name, line, **asking(name, explainer=third(value)))
+        assert says(
+            load, name, "map holds NaN or infinite", **asking(name, explainer=lambda *a, by=value: occluded(*a) * by)
+        )
+    assert says(load, name, r"maps|shape", **asking(name, explainer=lambda *given: occluded(*given)[:, 1:]))
+
+
+@pytest.mark.filterwarnings("ignore:.*samples left out")
+@pytest.mark.parametrize("name", ASKING)
+def test_constant_maps_get_a_number_or_are_left_out(load, name):
+    low, high = load_metric(name).range
+
+    def flat(classifier, images, target):
+        return torch.ones(len(images), *images.shape[2:])
+
+    if name in ("saliency_max_sensitivity", "saliency_consistency"):
+        assert says(load, name, "every one of the 4 samples has a constant map", **asking(name, explainer=flat))
+    else:
+        assert low <= load(name).compute(**asking(name, explainer=flat))[name] <= high
+
+
+@pytest.mark.parametrize("name", CLASSED)
+def test_classes_of_images_are_checked(load, name):
+    assert says(load, name, "one class .* for each of the 4 images", **asking(name, references=[0, 1]))
+    assert says(load, name, "classes are whole numbers from 0 to 2", **asking(name, references=[0, 1, 2, 3]))
+    assert says(load, name, "5 classes", **asking(name, target=torch.ones(1, 5)))
+    assert says(load, name, "finite", **asking(name, target=torch.full((4, 3), np.nan)))
+
+
+@pytest.mark.parametrize("name", GROUPED)
+def test_groups_are_checked(load, name):
+    assert says(load, name, "needs groups of classes", **asking(name, groups=None))
+    assert says(load, name, "hold no class in two", **asking(name, groups={"two": []}))
+    assert says(load, name, "7", **asking(name, groups={"two": [0, 7]}))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_functions_read_any_kind_of_numbers_and_one_or_no_sample(name):
+    maps = np.round(MAPS / 2)
+    expected = directly(name, maps)
+    for read in KINDS.values():
+        np.testing.assert_allclose(directly(name, read(maps), read(MASKS.astype(np.float32) * 255)), expected)
+    np.testing.assert_allclose(directly(name, MAPS > 100), directly(name, (MAPS > 100).astype(np.float32)))
+    np.testing.assert_allclose(directly(name, maps[:1], MASKS[:1], LABELS[:1]), expected[:1], atol=1e-6)
+    if name in ALIGNMENT:
+        assert directly(name, maps[:0], MASKS[:0]).shape == (0,)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_functions_name_what_they_cannot_read(name):
+    bad = [
+        (MAPS[:3], MASKS, r"\(3, 6, 7\)"),
+        (MAPS[:, 1:], MASKS, r"\(4, 5, 7\)"),
+        (MAPS[:, None], MASKS, r"maps have shape \(B, H, W\)"),
+        (np.where(MASKS, np.nan, MAPS), MASKS, "map 0 holds NaN or infinite"),
+        (np.where(MASKS, np.inf, MAPS), MASKS, "map 0 holds NaN or infinite"),
+        ([["a"]], MASKS, "real numbers"),
+    ]
+    if name in ALIGNMENT:
+        bad += [(MAPS, MAPS, "masks must be binary"), (MAPS, None, r"masks have shape \(B, H, W\)")]
+    for maps, masks, line in bad:
+        with pytest.raises(ValueError, match=line) as caught:
+            directly(name, maps, masks)
+        assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("name", BOTH)
