@@ -1,9 +1,10 @@
-"""saliency_deletion against pictures made pixel by pixel, and beside insertion."""
+"""saliency_deletion against pictures made pixel by pixel, Quantus, and beside insertion."""
 
 from itertools import pairwise
 
 import numpy as np
 import pytest
+from torch import nn
 
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_deletion.score import saliency_deletion
@@ -30,6 +31,32 @@ def test_area_is_that_of_scikit_learn(slow):
     curves = slow.curves(one_hot([0, 1, 2], K))
     values = curves.path("rest", "black", range(0, 31, 5))
     assert saliency_deletion(curves) == pytest.approx([auc(np.linspace(0, 1, 7), curve) for curve in values])
+
+
+class Grey(nn.Module):
+    """The network on pictures of one channel: of three, Quantus would order channels and pixels together."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        return self.network(images.expand(-1, 3, -1, -1))
+
+
+def test_every_point_but_the_whole_image_is_that_of_quantus_pixel_flipping(slow):
+    quantus = pytest.importorskip("quantus")
+    images, labels = slow.images.mean(dim=1, keepdim=True), np.arange(3)
+    images[:, 0, 0, 0] = 0  # its black is the smallest value of the images
+    maps = np.random.default_rng(1).permutation(90).reshape(3, H, W).astype(np.float32)  # it knows no rule for ties
+    metric = quantus.PixelFlipping(features_in_step=W, perturb_baseline="black", abs=False, normalise=False,
+                                   disable_warnings=True)  # fmt: skip
+    theirs = metric(model=Grey(slow.classifier).eval(), x_batch=images.numpy(), y_batch=labels, a_batch=maps[:, None],
+                    device="cpu")  # fmt: skip
+    curves = Curves(slow.classifier, images.expand(-1, 3, -1, -1), one_hot(labels, K), maps)
+    whole = curves.path("rest", "black", [0])
+    expected = np.trapezoid(np.concatenate([whole, theirs], axis=1), axis=1) / H
+    assert saliency_deletion(curves) == pytest.approx(expected, abs=1e-6)
 
 
 def test_deleting_the_top_first_is_inserting_the_bottom_first(slow):
