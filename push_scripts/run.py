@@ -78,7 +78,8 @@ def main(args: Namespace) -> int:
         return _faulty(result)
     accuracy = result.summary["model"]["accuracy"]
     print(f"{result}\n")
-    print(f"{accuracy['n']} samples, accuracy {accuracy['value']:.1%}, {LEGEND}")
+    right = "accuracy unknown" if accuracy["value"] is None else f"accuracy {accuracy['value']:.1%}"
+    print(f"{accuracy['n']} samples, {right}, {LEGEND}")
     print(f"report: {result.report}")
     return _faulty(result)
 

@@ -84,7 +84,7 @@ def summarise(work, samples: int, command: str, metrics: dict[str, Metric] | Non
         "provenance": provenance(torch.device(work.classifier.device)),
     }
     write_json(folder / "summary.json", summary)
-    return summary
+    return read_json(folder / "summary.json")  # where what is not known is None
 
 
 def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter], dict[str, Counter]]:

@@ -1,5 +1,8 @@
 """Samples for which the classifier gives NaN or infinite values: left out with the reason, by every metric."""
 
+import json
+import shutil
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -71,6 +74,36 @@ def test_outside_a_run_it_is_one_line(name, images):
     groups = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}} if "groups" in load_metric(name).needs else {}
     with pytest.raises(UserError, match=f"{name} of centre, image 2: the classifier gave NaN or infinite values$"):
         score_samples(name, images, model, "centre", batch_size=2, **groups)
+
+
+def test_a_classifier_without_any_number_ends_with_tables_and_json_without_one(shapes, tmp_path):
+    result = started(shapes, Broken(np.nan, lambda pictures: slice(None)), tmp_path / "run")
+    assert result.summary["model"]["accuracy"] == {"value": None, "low": None, "high": None, "n": 0}
+    assert {(cell["value"], cell["low"], cell["n"], cell["rank"]) for cell in result.summary["cells"]} == {
+        (None, None, 0, None)
+    }
+    assert json.dumps(result.summary, allow_nan=False)
+    assert "nan" not in str(result)
+    assert "the classifier gave NaN or infinite values" in result.report.read_text()
+
+
+def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, capsys):
+    from safetensors.torch import load_file, save_file
+
+    from saliency_bench.cli import main
+
+    broken = tmp_path / "model"
+    shutil.copytree(resnet, broken)
+    (weights,) = broken.glob("*.safetensors")
+    tensors = load_file(weights)
+    tensors["classifier.1.bias"][:] = float("nan")
+    save_file(tensors, weights, metadata={"format": "pt"})
+    line = ["run", "--dataset", str(shapes), "--model", str(broken), "--explainers", "gradcam", "--limit", "4",
+            "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert main(line) == 2
+    said = capsys.readouterr()
+    assert "0 samples, accuracy unknown" in said.out
+    assert "4 records were left out, for example: the classifier gave NaN or infinite values" in said.err
 
 
 def test_changed_images_without_numbers_are_told_from_scores_that_are_not_defined(shapes, tmp_path):

@@ -30,6 +30,14 @@ def done(tmp_path_factory, shapes, resnet):
     return go(tmp_path_factory.mktemp("runs") / "first", shapes, resnet)
 
 
+def test_of_one_sample_there_is_a_number_without_an_interval(shapes, resnet, tmp_path):
+    result = go(tmp_path / "run", shapes, resnet, explainers=["centre", "random"], metrics=["saliency_miou"], limit=1)
+    for cell in result.summary["cells"]:
+        assert (cell["n"], cell["low"], cell["high"], cell["rank"]) == (1, None, None, 1)
+        assert f"{cell['value']:.3f} #1" in str(result)
+    assert json.loads(json.dumps(result.summary, allow_nan=False)) == result.summary
+
+
 def rows_of(folder):
     return pq.read_table(folder / "records.parquet").to_pylist()
 
