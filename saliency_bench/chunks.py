@@ -28,7 +28,6 @@ from saliency_bench.perturbation import Curves
 from saliency_bench.records import NO_PROBABILITIES, NO_PROBABILITIES_CHANGED, NOT_FINITE
 from saliency_bench.seeds import seed_of
 from saliency_bench.target_rules import Sides, stack
-from saliency_bench.targets import no_probabilities
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.work import Cell, Work
 
@@ -55,7 +54,10 @@ def is_predicted(work: Work, number: int) -> bool:
 
 
 def predict(work: Work, number: int, chunk: Chunk) -> list[dict]:
-    """What the classifier says of a chunk, row by row; null where a sample could not be read. Written if not there."""
+    """What the classifier says of a chunk, row by row; null where a sample could not be read. Written if not there.
+
+    A sample without probabilities has no prediction.
+    """
     if (part := read_part(prediction_part(work, number))) is not None:
         return part.to_pylist()
     logits = None
@@ -80,9 +82,9 @@ def _predicted(work: Work, batch: Batch, index: int, logits: torch.Tensor, label
         "left_out": reason,
         "logits": logits[index].tolist(),
     }
-    if no_probabilities(logits[index : index + 1])[0]:
-        return row  # without a prediction
     confidence, prediction = logits[index].double().softmax(dim=0).max(dim=0)
+    if confidence.isnan():  # no probabilities (`targets.no_probabilities`)
+        return row
     return row | {
         "prediction": int(prediction),
         "confidence": float(confidence),
