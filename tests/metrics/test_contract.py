@@ -49,11 +49,16 @@ def weighted(classifier, images, target):
     return (gradient * (images.detach() + 0.1)).sum(dim=1)
 
 
-def scores(metric, inputs, which=slice(None)):
+def asked(metric, inputs, which=slice(None)):
+    """What a metric asks for, of these samples."""
     given = {name: value if name in SHARED else value[which] for name, value in inputs.items()}
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
     given["explain"] = FurtherMaps(as_explainer(weighted), given["classifier"], given["seeds"])
-    return metric(**{name: given[name] for name in metric.needs})
+    return {name: given[name] for name in metric.needs}
+
+
+def scores(metric, inputs, which=slice(None)):
+    return metric(**asked(metric, inputs, which))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -117,6 +122,15 @@ def test_a_batch_is_its_samples_one_by_one(name, inputs):
     metric = load_metric(name)
     single = np.concatenate([scores(metric, inputs, slice(i, i + 1)) for i in range(B)])
     np.testing.assert_allclose(scores(metric, inputs), single, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_marks_samples_by_what_it_is_given_and_says_why(name, inputs):
+    metric = load_metric(name)
+    marks = metric.marks(**asked(metric, inputs))
+    assert bool(metric.mark) == (marks is not None)
+    if marks is not None:
+        assert (marks.shape, marks.dtype) == ((B,), bool)
 
 
 class Breaking(nn.Module):
