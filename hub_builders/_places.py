@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import entries, first_folder, inside, lines, part
+from saliency_bench.hub_builders._source import entries, first_folder, lines, listed_file, part
 from saliency_bench.jobs import Report
-from saliency_bench.pictures import UnreadableError
 
 HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
 CITATION = """@article{zhou2017places,
@@ -87,10 +86,7 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
 
 
 def _listed(found: Found, flat: Path, number: int, name: str, category: str, report: Report) -> None:
-    try:
-        path = inside(flat, name)
+    if path := listed_file(report, name, flat, name):
         if path.stem in found:
             report.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
         found.setdefault(path.stem, (path, category, "val"))
-    except UnreadableError as error:
-        report.leave_out(name, "image", str(error))

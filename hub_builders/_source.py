@@ -140,6 +140,16 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     return mask
 
 
+def listed_file(report: Report, image_id: str, folder: Path, name: str) -> Path | None:
+    """The file that a list of the source names, or None with the reason in the report. A job that gets the file itself,
+    not folder and name, is done again when the file has changed."""
+    try:
+        return inside(folder, name)
+    except UnreadableError as error:
+        report.leave_out(image_id, "image", str(error))
+        return None
+
+
 def picture_of(report: Report, image_id: str, path: Path) -> Picture | None:
     """The picture, or None with the reason in the report."""
     try:

@@ -25,6 +25,7 @@ from saliency_bench.hub_builders._source import (
     first_folder,
     inside,
     json_of,
+    listed_file,
     mask_or_none,
     nearest,
     needed,
@@ -102,8 +103,10 @@ def samples(
     report.expected = len(found)
     for key, (split, entry) in found.items():
         if keep[entry["question"], entry["ans"]]:
-            maps = root / "visual" / split
-            yield Job(sample_of, key, split, str(entry["iid"]), entry["ans"], entry["exp"], images, maps)
+            image = str(entry["iid"])
+            if path := listed_file(report, key, images, image if image.endswith(".jpg") else f"{image}.jpg"):
+                maps = maps_of(root / "visual" / split, key)
+                yield Job(sample_of, key, path, split, image, entry["ans"], entry["exp"], maps)
         else:
             reason = f"the language model does not take {entry['ans']!r} for a class"
             report.leave_out(key, "image", reason)
@@ -151,28 +154,30 @@ def kept(
 
 
 def sample_of(
-    report: Report, key: str, split: str, image: str, label: str, texts: list[str], images: Path, maps: Path
+    report: Report, key: str, path: Path, split: str, image: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
-    try:
-        picture = picture_of(report, key, inside(images, image if image.endswith(".jpg") else f"{image}.jpg"))
-    except UnreadableError as error:
-        report.leave_out(key, "image", str(error))
-        return None
+    picture = picture_of(report, key, path)
     if picture is None:
         return None
     return {
         "image_id": key,
         "image": picture,
         "label": label,
-        "mask": mask_or_none(report, key, lambda: pointed(maps, key, picture)),
+        "mask": mask_or_none(report, key, lambda: pointed(maps, picture)),
         "explanations": texts,
         "source_split": split,
         "group": image,
     }
 
 
-def pointed(folder: Path, key: str, picture: Picture) -> np.ndarray:
-    path = next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
+def maps_of(folder: Path, key: str) -> Path | None:
+    try:
+        return next((p for p in (inside(folder, f"{key}{end}") for end in (".npy", ".npz")) if p.is_file()), None)
+    except UnreadableError:  # the name leads out: such a question has no maps
+        return None
+
+
+def pointed(path: Path | None, picture: Picture) -> np.ndarray:
     if path is None:
         raise UnreadableError("no pointing annotation")
     maps = arrays_of(path)

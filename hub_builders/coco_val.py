@@ -11,8 +11,8 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.hub_builders import _coco
-from saliency_bench.hub_builders._source import inside, mask_or_none, picture_of
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.hub_builders._source import listed_file, mask_or_none, picture_of
+from saliency_bench.pictures import Picture
 
 VERSION = "1"
 TITLE = "COCO 2017 validation"
@@ -56,19 +56,15 @@ def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> I
             report.leave_out(f"{key:012d}", "image", "no object of a class that is used")
             continue
         outlines = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in kept}
-        yield Job(samples_of, f"{key:012d}", root / "val2017", entry.file_name, outlines, [names[one] for one in there])
+        if path := listed_file(report, f"{key:012d}", root / "val2017", entry.file_name):
+            yield Job(samples_of, f"{key:012d}", path, outlines, [names[one] for one in there])
 
 
-def samples_of(
-    report: Report, name: str, folder: Path, file_name: str, outlines: dict[str, list], classes: list[str]
-) -> Iterator[dict]:
-    try:
-        picture = picture_of(report, name, inside(folder, file_name))
-    except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+def samples_of(report: Report, name: str, path: Path, outlines: dict[str, list], classes: list[str]) -> Iterator[dict]:
+    picture = picture_of(report, name, path)
+    if picture is None:
         return
-    for label in outlines if picture else ():
-        assert picture is not None
+    for label in outlines:
         mask = mask_or_none(report, f"{name}:{label}", lambda label=label: union(outlines[label], picture))
         yield {
             "image_id": f"{name}:{label}",

@@ -126,7 +126,7 @@ def samples(
                     draw = seed_of(seed, image_id, "pair")
                     cutout = cutouts[draw % len(cutouts)]
                     place = places[draw // len(cutouts) % len(places)]
-                    yield Job(sample_of, image_id, label, scene, cutout, place, stock.base, seed)
+                    yield Job(sample_of, image_id, label, scene, cutout, place, _name(place, stock.base), seed)
                 else:
                     what = scene if cutouts else label
                     report.leave_out(image_id, "image", f"no {what} in the split {split}")
@@ -245,13 +245,13 @@ def read_scene(path: Path) -> np.ndarray:
 
 
 def sample_of(
-    report: Report, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, base: Path, seed: int
+    report: Report, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
 ) -> dict | None:
     try:
         picture, mask = cut(cutout)
         ground = read_scene(path)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", f"{cutout.key} on {_name(path, base)}: {error}")
+        report.leave_out(image_id, "image", f"{cutout.key} on {scene_id}: {error}")
         return None
     image, pasted = paste(picture, mask, ground, seed_of(seed, image_id, "place"))
     if not pasted.any():
@@ -265,7 +265,7 @@ def sample_of(
         "scene": scene,
         "mask": pasted,
         "object_id": cutout.key,
-        "scene_id": _name(path, base),
+        "scene_id": scene_id,
         "group": cutout.photograph,
     }
 

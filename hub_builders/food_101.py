@@ -10,8 +10,7 @@ from pathlib import Path
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import drawn, first_folder, inside, lines, needed, part, picture_of
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.hub_builders._source import drawn, first_folder, lines, listed_file, needed, part, picture_of
 
 VERSION = "1"
 TITLE = "Food-101, 30 classes"
@@ -96,13 +95,10 @@ def samples(
     chosen = [(label, name) for label in CLASSES for name in sorted(drawn(seed, names[label], per_class))]
     report.expected = len(chosen)
     for label, name in chosen:
-        yield Job(sample_of, name, label, root / "images", known[name])
+        if path := listed_file(report, name, root / "images", f"{name}.jpg"):
+            yield Job(sample_of, name, path, label, known[name])
 
 
-def sample_of(report: Report, name: str, label: str, folder: Path, split: str) -> dict | None:
-    try:
-        picture = picture_of(report, name, inside(folder, f"{name}.jpg"))
-    except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
-        return None
+def sample_of(report: Report, name: str, path: Path, label: str, split: str) -> dict | None:
+    picture = picture_of(report, name, path)
     return picture and {"image_id": name, "image": picture, "label": label, "source_split": split}

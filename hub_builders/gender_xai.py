@@ -19,7 +19,7 @@ import numpy as np
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _coco, _release
-from saliency_bench.hub_builders._source import drawn, inside, mask_or_none, needed, picture_of
+from saliency_bench.hub_builders._source import drawn, listed_file, mask_or_none, needed, picture_of
 from saliency_bench.pictures import UnreadableError
 
 VERSION = "1"
@@ -81,7 +81,8 @@ def samples(
     report.expected = len(names)
     for name in names:
         entry, label, person = chosen[name]
-        yield Job(sample_of, name, root, entry.split, entry.file_name, label, person, masks.get(name, []), outline)
+        if path := listed_file(report, name, root / entry.split, entry.file_name):
+            yield Job(sample_of, name, path, entry.split, label, person, masks.get(name, []), outline)
 
 
 def candidates(root: Path, min_area: float, report: Report) -> dict[str, tuple[_coco.Entry, str, dict]]:
@@ -122,19 +123,14 @@ def unfit(words: set[str], people: list[dict], least: float) -> str | None:
 def sample_of(
     report: Report,
     name: str,
-    root: Path,
+    path: Path,
     split: str,
-    file_name: str,
     label: str,
     person: dict,
     masks: list[Path],
     outline: bool,
 ) -> dict | None:
-    try:
-        picture = picture_of(report, name, inside(root / split, file_name))
-    except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
-        return None
+    picture = picture_of(report, name, path)
     if picture is None:
         return None
 

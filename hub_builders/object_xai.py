@@ -14,7 +14,7 @@ from pathlib import Path
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _voc
-from saliency_bench.hub_builders._source import entries, inside, picture_of
+from saliency_bench.hub_builders._source import entries, listed_file, picture_of
 from saliency_bench.pictures import UnreadableError
 
 VERSION = "1"
@@ -54,14 +54,15 @@ def samples(source: Path | None, report: Report, *, segmentation: str = "origina
     names = sorted(set(masks) | set(splits))
     report.expected = len(names)
     for name in names:
-        yield Job(sample_of, name, root, masks.get(name), splits.get(name))
+        if path := listed_file(report, name, root / "JPEGImages", f"{name}.jpg"):
+            yield Job(sample_of, name, path, masks.get(name), splits.get(name))
 
 
-def sample_of(report: Report, name: str, root: Path, mask: Path | None, split: str | None) -> dict | None:
+def sample_of(report: Report, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
+    picture = picture_of(report, name, path)
+    if picture is None:
+        return None
     try:
-        picture = picture_of(report, name, inside(root / "JPEGImages", f"{name}.jpg"))
-        if picture is None:
-            return None
         if mask is None:
             raise UnreadableError("in a segmentation list, but no such file in SegmentationClass/")
         labels = _voc.labels(mask, picture)

@@ -99,7 +99,9 @@ def samples(source: Path | None, report: Report, *, border: bool = False) -> Ite
     found = sorted((root / "images").iterdir())
     report.expected = len(found)
     for path in found:
-        yield Job(sample_of, path, root, listed.get(path.stem), split.get(path.stem), border)
+        trimap = root / "annotations" / "trimaps" / f"{path.stem}.png"
+        xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
+        yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
     for name in sorted(set(listed) - {path.stem for path in found if path.suffix == ".jpg"}):
         report.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
 
@@ -142,7 +144,9 @@ def names_in(path: Path) -> list[str]:
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
-def sample_of(report: Report, path: Path, root: Path, told: int | None, split: str | None, border: bool) -> dict | None:
+def sample_of(
+    report: Report, path: Path, trimap: Path, xml: Path, told: int | None, split: str | None, border: bool
+) -> dict | None:
     """`told` is the CLASS-ID of list.txt; None if the image is not in it."""
     name = path.stem
     if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
@@ -164,9 +168,9 @@ def sample_of(report: Report, path: Path, root: Path, told: int | None, split: s
         "image": picture,
         "label": breed,
         "species": "cat" if breed[0].isupper() else "dog",
-        "mask": mask_of(name, picture, root, told is not None, border, report),
+        "mask": mask_of(name, picture, trimap, told is not None, border, report),
         "source_split": split,
-        "head_box": head_box(root / "annotations" / "xmls" / f"{name}.xml", name, report),
+        "head_box": head_box(xml, name, report),
     }
 
 
@@ -180,12 +184,12 @@ def breed_of(name: str, class_id: int | None, report: Report) -> str | None:
     return told or by_name
 
 
-def mask_of(name: str, picture: Picture, root: Path, listed: bool, border: bool, report: Report) -> np.ndarray | None:
+def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, report: Report) -> np.ndarray | None:
     """The trimap's pet as bool (H, W); None, with the reason in the report, where there is none to trust."""
     try:
         if not listed:
             raise UnreadableError("not in annotations/list.txt")
-        return pet_of(root / "annotations" / "trimaps" / f"{name}.png", picture, border)
+        return pet_of(path, picture, border)
     except UnreadableError as error:
         report.leave_out(name, "mask", str(error))
         return None

@@ -18,7 +18,7 @@ from saliency_bench.hub_builders._source import (
     drawn,
     entries,
     first_folder,
-    inside,
+    listed_file,
     mask_or_none,
     needed,
     part,
@@ -83,7 +83,8 @@ def samples(
     names = sorted(prohibited | clean)
     report.expected = len(names)
     for name in names:
-        yield Job(sample_of, name, root / "JPEGImage", folder, *told[name])
+        if path := listed_file(report, name, root / "JPEGImage", f"{name}.jpg"):
+            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *told[name])
 
 
 def listed(root: Path, imageset: str, report: Report) -> dict[str, Told]:
@@ -129,17 +130,14 @@ def unlisted(there: set[str], folder: Path | None, report: Report) -> dict[str, 
 
 
 def sample_of(
-    report: Report, name: str, images: Path, folder: Path | None, prohibited: bool, split: str | None
+    report: Report, name: str, path: Path, xml: Path | None, prohibited: bool, split: str | None
 ) -> dict | None:
-    try:
-        picture = picture_of(report, name, inside(images, f"{name}.jpg"))
-        if picture is None:
-            return None
-        objects, fault = objects_of(report, name, folder)
-        if objects and not prohibited:
-            raise UnreadableError(f"the list says clean, the XML shows {objects[0]['name']}")
-    except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+    picture = picture_of(report, name, path)
+    if picture is None:
+        return None
+    objects, fault = objects_of(report, name, xml)
+    if objects and not prohibited:
+        report.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
         return None
 
     def mask() -> np.ndarray:
@@ -157,9 +155,8 @@ def sample_of(
     }
 
 
-def objects_of(report: Report, name: str, folder: Path | None) -> tuple[list[dict], str | None]:
+def objects_of(report: Report, name: str, path: Path | None) -> tuple[list[dict], str | None]:
     """(the objects of the XML, what is wrong with it)."""
-    path = folder / f"{name}.xml" if folder else None
     if path is None or not path.is_file():
         return [], "no XML"
     try:

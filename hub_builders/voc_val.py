@@ -9,7 +9,7 @@ from pathlib import Path
 
 from saliency_bench.building import Job, Report
 from saliency_bench.hub_builders import _voc
-from saliency_bench.hub_builders._source import entries, inside, picture_of
+from saliency_bench.hub_builders._source import entries, listed_file, picture_of
 from saliency_bench.pictures import UnreadableError
 
 VERSION = "1"
@@ -46,15 +46,16 @@ def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> I
             report.leave_out(path.stem, "image", "segmented, but in neither list")
     report.expected = len(names)
     for name in names:
-        yield Job(samples_of, name, root, imagenet)
+        if path := listed_file(report, name, root / "JPEGImages", f"{name}.jpg"):
+            yield Job(samples_of, name, path, root / "SegmentationClass" / f"{name}.png", imagenet)
 
 
-def samples_of(report: Report, name: str, root: Path, imagenet: bool) -> Iterator[dict]:
+def samples_of(report: Report, name: str, path: Path, mask: Path, imagenet: bool) -> Iterator[dict]:
+    picture = picture_of(report, name, path)
+    if picture is None:
+        return
     try:
-        picture = picture_of(report, name, inside(root / "JPEGImages", f"{name}.jpg"))
-        if picture is None:
-            return
-        labels = _voc.labels(inside(root / "SegmentationClass", f"{name}.png"), picture)
+        labels = _voc.labels(mask, picture)
         there = {_voc.CLASSES[index - 1]: index for index in _voc.classes_in(labels)}
     except UnreadableError as error:
         report.leave_out(name, "image", str(error))

@@ -22,7 +22,8 @@ and two functions
     samples(source, report, *, option=default, ...)    yields a Job for each image, in an order that never changes
 
 A `Job(make, *args)` is a call `make(report, *args)` that gives the sample, a dict (or several, or None); jobs run on
-several threads, so what is slow belongs there, and its arguments are small. Yielding the dict itself works too.
+several threads, so what is slow belongs there, and its arguments are small. Every file that it reads is one of them
+(or lies in a folder that is one): a build that goes on makes again what has changed. Yielding the dict works too.
 A sample has `image_id` (text, unique), `image`, `label` (a class name), and where they exist `mask`, `source_split`,
 the added columns, and `group` (samples of one group share a split; default: the image id). Pictures are a
 `pictures.Picture` (what `pictures.read` gives), uint8 (H, W, 3), or for masks bool (H, W). What is left out is said by

@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
 from threading import Event
@@ -61,15 +61,25 @@ class Job:
         return [] if made is None else [made] if isinstance(made, dict) else list(made)
 
     def spelled(self) -> str:
-        """Names the call, with size and time of the files in it: a file that changed is made again."""
+        """Names the call, with size and time of the files in it (of a folder: of what lies in it): what changed is made
+        again."""
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_told)
 
 
 def _told(thing: object) -> object:
-    if isinstance(thing, Path) and thing.is_file():
-        state = thing.stat()
-        return [str(thing), state.st_size, state.st_mtime_ns]
+    if isinstance(thing, Path):
+        files = sorted(thing.iterdir()) if thing.is_dir() else [thing]
+        return [str(thing), [[file.name, *_state(file)] for file in files]]
+    if is_dataclass(thing):
+        return [getattr(thing, one.name) for one in fields(thing)]
     return str(thing)
+
+
+def _state(file: Path) -> list[int]:
+    if not file.exists():
+        return []
+    state = file.stat()
+    return [state.st_size, state.st_mtime_ns]
 
 
 def made(samples: Iterable[dict | Job], report: Report) -> Iterator[dict]:

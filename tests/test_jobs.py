@@ -91,6 +91,9 @@ def test_a_changed_file_is_made_again(tmp_path):
     assert before == Job(make, tmp_path / "a.jpg").spelled()
     (tmp_path / "a.jpg").write_text("ab")
     assert before != Job(make, tmp_path / "a.jpg").spelled()
+    before = Job(make, tmp_path).spelled()
+    (tmp_path / "a.jpg").write_text("abc")
+    assert before != Job(make, tmp_path).spelled()
 
 
 def test_chunks_made_for_other_classes_are_made_again(tmp_path):

@@ -1,6 +1,9 @@
 """What every builder promises, over all that are found: constants, help, and equal bytes with any number of threads."""
 
 import json
+import os
+import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from saliency_bench import build, building, cli, rooms
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _page
+from saliency_bench.jobs import Report
 
 NAMES = rooms.names("hub_builders")
 CONSTANTS = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
@@ -43,6 +47,33 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
     with pytest.raises(UserError, match=r"has no|has none|has neither|gives? the folder") as caught:
         build(name, tmp_path / "out", source=tmp_path / "empty", progress=False, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
+    """So that a build that goes on makes again what has changed."""
+    source, options = _examples.write(name, tmp_path, 6, 48), _page.OPTIONS.get(name, {})
+    jobs = list(rooms.load("hub_builders", name).samples(source, Report(), **options))
+    used = {path for path in opened_by(jobs) if path.is_relative_to(tmp_path)}
+    assert used
+    for path in used:
+        before = [job.spelled() for job in jobs]
+        os.utime(path, ns=(1, 1))
+        assert before != [job.spelled() for job in jobs], path
+
+
+def opened_by(jobs):
+    opened, listening = set(), True
+
+    def heard(event, arguments):
+        if listening and event == "open" and isinstance(arguments[0], str | os.PathLike):
+            opened.add(Path(arguments[0]))
+
+    sys.addaudithook(heard)  # cannot be taken away, only told not to listen
+    for job in jobs:
+        job.samples(Report())
+    listening = False
+    return opened
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
