@@ -1,11 +1,20 @@
 """ImageNet validation: 1,000 classes, with the boxes of the class as mask where the source has them.
 
-Source: the folder of ILSVRC 2012 (image-net.org; non-commercial research and education only) as downloaded and
-unpacked, in one of two layouts, each with the list `LOC_synset_mapping.txt` (or `imagenet_class_index.json`):
+Source: the validation images of ILSVRC 2012 (image-net.org, after registration; non-commercial research and education
+only) as downloaded and unpacked, in one of three layouts:
 
-- that of Kaggle (imagenet-object-localization-challenge): `ILSVRC/Data/CLS-LOC/val/*.JPEG`, `LOC_val_solution.csv`;
-- one folder for each class: `val/n01440764/*.JPEG`. Files whose names begin with the class, `n01440764_*.JPEG`, may
-  lie in `val/` or in the source folder itself.
+- that of image-net.org: `ILSVRC2012_val_*.JPEG` of ILSVRC2012_img_val.tar (in `val/`, `ILSVRC2012_img_val/` or the
+  source folder itself) and `ILSVRC2012_devkit_t12/` of ILSVRC2012_devkit_t12.tar.gz, which tells the classes; for the
+  masks also the boxes of ILSVRC2012_bbox_val_v3.tgz, `ILSVRC2012_bbox_val_v3/val/*.xml` or `val/*.xml`;
+- that of Kaggle (kaggle.com/c/imagenet-object-localization-challenge): `ILSVRC/Data/CLS-LOC/val/*.JPEG`,
+  `LOC_val_solution.csv` and `LOC_synset_mapping.txt`;
+- one folder for each class, as training scripts make it: `val/n01440764/*.JPEG`. Files whose names begin or end with
+  the class, `n01440764_*.JPEG` or `*_n01440764.JPEG` (val_images.tar.gz of the Hub), may lie in `val/` or in the source
+  folder itself. Boxes as above.
+
+The names of the classes come from `LOC_synset_mapping.txt`, `synset_words.txt`, `imagenet_class_index.json` or the
+devkit's `meta.mat`, whichever is there; without any, 1,000 class folders get the package's own names. The order of the
+classes is that of their WordNet ids, as pretrained classifiers have it.
 """
 
 import re
@@ -17,18 +26,23 @@ import numpy as np
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import (
+    boxes_of,
     entries,
     first_folder,
     inside,
     json_of,
+    library,
     mask_or_none,
     needed,
+    part,
     picture_of,
     rasterised,
     table,
     text_of,
+    xml_of,
 )
 from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.wordnet_groups import TABLE
 
 VERSION = "1"
 TITLE = "ImageNet validation"
@@ -42,13 +56,19 @@ CITATION = """@article{russakovsky2015imagenet,
   journal = {International Journal of Computer Vision},
   year = {2015}
 }"""
-RULE = """The classes are the source's, in its order, by their names (with the WordNet id where two have the same). The
-mask is the union of the boxes of the class (`LOC_val_solution.csv`); the layout with folders has none. `wnid` is the
-WordNet id. Everything is in the split `test`."""
+RULE = """The classes are those of the source, in the order of their WordNet ids, by their names (with the WordNet id
+where two have the same). The mask is the union of the boxes of the class (`LOC_val_solution.csv`, or the XML of
+ILSVRC2012_bbox_val_v3.tgz); images without boxes stay, without a mask. `wnid` is the WordNet id. Everything is in the
+split `test`."""
 
 HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"
 WNID = re.compile(r"n\d{8}")
-Found = dict[str, tuple[Path, str, list[list[float]] | None]]  # {image id: (file, WordNet id, boxes)}
+NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # in the name of a file or folder
+LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
+DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
+BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
+Boxes = list[list[float]]
+Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, WordNet id, boxes or their XML)}
 
 
 def features(source: Path | None) -> dict:
@@ -65,7 +85,7 @@ def samples(source: Path | None, report: Report) -> Iterator[Job]:
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
     found = _listed(root, kaggle, report) if kaggle.is_dir() else _in_folders(root, report)
     if not found:
-        raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/WNID/*.JPEG; {HOME}")
+        raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
     report.expected = len(found)
     for name in sorted(found):
         path, wnid, boxes = found[name]
@@ -76,20 +96,60 @@ def samples(source: Path | None, report: Report) -> Iterator[Job]:
 
 
 def classes(root: Path) -> dict[str, str]:
-    """{WordNet id: name} in the order of the classes. Errors: UserError where the source has no list of them."""
-    mapping, index = root / "LOC_synset_mapping.txt", root / "imagenet_class_index.json"
-    if mapping.is_file():
+    """{WordNet id: name} in the order of the ids. Errors: UserError where the source does not tell them."""
+    index = root / "imagenet_class_index.json"
+    devkit = first_folder(root, *DEVKIT)
+    mapping = next((root / name for name in LISTS if (root / name).is_file()), None)
+    if mapping is not None:
         split = [line.partition(" ") for line in text_of(mapping).splitlines() if line.strip()]
-        pairs = [(wnid, name.strip()) for wnid, _, name in split]
+        pairs, told = [(wnid, name.strip()) for wnid, _, name in split], mapping
     elif index.is_file():
         listed = sorted((int(key), value) for key, value in json_of(index, dict).items() if key.isdecimal())
         pairs = [(str(value[0]), str(value[1])) for _, value in listed if isinstance(value, list) and len(value) == 2]
+        told = index
+    elif devkit and (devkit / "meta.mat").is_file():
+        told = devkit / "meta.mat"
+        pairs = [(wnid, name) for _, wnid, name in synsets(told)]
     else:
-        raise UserError(f"{root} has no LOC_synset_mapping.txt and no imagenet_class_index.json; {HOME}")
+        told = first_folder(root, "val", "ILSVRC2012_img_val") or root
+        wnids = [path.name for path in entries(told) if WNID.fullmatch(path.name) and path.is_dir()]
+        own = json_of(TABLE, dict)["classes"]
+        if len(wnids) != len(own):
+            names_of = ", ".join((*LISTS, index.name))
+            raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
+        pairs = list(zip(wnids, own, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
-        raise UserError(f"{mapping if mapping.is_file() else index} is no list of WordNet ids and names; {HOME}")
+        raise UserError(f"{told} is no list of WordNet ids and names; {HOME}")
     names = [name for _, name in pairs]
-    return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in pairs}
+    return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
+
+
+def synsets(path: Path) -> list[tuple[int, str, str]]:
+    """(number, WordNet id, name) of the classes of the devkit's meta.mat, which also holds groups of them."""
+    loadmat = library("scipy.io").loadmat
+    try:
+        rows = loadmat(path, squeeze_me=True, struct_as_record=True)["synsets"]
+        columns = (rows["ILSVRC2012_ID"], rows["WNID"], rows["words"], rows["num_children"])
+        found = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
+    except Exception as error:  # the reader raises all kinds of errors on damaged files
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(f"{path} is no meta.mat of the devkit: {text}; download it again: {HOME}") from error
+    return sorted(found)
+
+
+def truth(root: Path) -> dict[str, str]:
+    """{image name: WordNet id} of the devkit, whose line n is the class number of image n; {} where there is none."""
+    devkit = first_folder(root, *DEVKIT)
+    path = devkit and devkit / "ILSVRC2012_validation_ground_truth.txt"
+    if not devkit or not path or not path.is_file():
+        return {}
+    wnids = {str(number): wnid for number, wnid, _ in synsets(part(devkit, "meta.mat", HOME))}
+    told = {}
+    for number, line in enumerate(text_of(path).split(), 1):
+        if line not in wnids:
+            raise UserError(f"{path} line {number}: {line[:20]!r} is no class of meta.mat; download it again: {HOME}")
+        told[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
+    return told
 
 
 def _listed(root: Path, folder: Path, report: Report) -> Found:
@@ -121,30 +181,45 @@ def _listed(root: Path, folder: Path, report: Report) -> Found:
 
 def _in_folders(root: Path, report: Report) -> Found:
     found: Found = {}
-    base = first_folder(root, "val", "ILSVRC2012_img_val") or root
-    for path in entries(base):
-        for file in entries(path) if path.is_dir() else [path]:
-            wnid = WNID.match(path.name)
-            if file.suffix.lower() not in (".jpeg", ".jpg") or file.name.startswith("."):
-                continue
-            if wnid is None or file.stem in found:
-                report.leave_out(file.stem, "image", "no class in its name or folder, or a name that comes twice")
-            else:
-                found[file.stem] = (file, wnid[0], None)
+    told = truth(root)
+    boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
+    bases = (root / "val", root / "ILSVRC2012_img_val", root)
+    for folder, file in next(filter(None, map(_pictures, bases)), []):
+        wnid = NAMED.search(folder) or NAMED.search(file.stem)
+        kind = wnid[1] if wnid else told.get(file.stem)
+        if kind is None:
+            report.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
+        elif file.stem in found:
+            report.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
+        else:
+            found[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
     return found
 
 
-def sample_of(
-    report: Report, name: str, path: Path, wnid: str, label: str, boxes: list[list[float]] | None
-) -> dict | None:
+def _pictures(base: Path) -> list[tuple[str, Path]]:
+    """(name of the folder in it, or "", file) of the images in a folder and in the folders in it."""
+    files = [
+        (path.name if path.is_dir() else "", file)
+        for path in entries(base)
+        for file in (entries(path) if path.is_dir() else [path])
+    ]
+    return [(folder, file) for folder, file in files
+            if file.suffix.lower() in (".jpeg", ".jpg") and not file.name.startswith(".")]  # fmt: skip
+
+
+def sample_of(report: Report, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
     picture = picture_of(report, name, path)
     if picture is None:
         return None
-    mask = mask_or_none(report, name, lambda: union(boxes, picture))
+    mask = mask_or_none(report, name, lambda: union(boxes_in(boxes, wnid), picture))
     return {"image_id": name, "image": picture, "label": label, "mask": mask, "wnid": wnid, "source_split": "val"}
 
 
-def union(boxes: list[list[float]] | None, picture: Picture) -> np.ndarray:
+def boxes_in(boxes: Boxes | Path | None, wnid: str) -> Boxes:
+    return [box for kind, box in boxes_of(xml_of(boxes)) if kind == wnid] if isinstance(boxes, Path) else boxes or []
+
+
+def union(boxes: Boxes, picture: Picture) -> np.ndarray:
     if not boxes:
         raise UnreadableError("no box")
     return np.any([rasterised(box, picture.height, picture.width) for box in boxes], axis=0)

@@ -1,10 +1,13 @@
 """The sets that are for evaluation only: VOC, COCO and ImageNet validation, Food-101, OpenImages animals."""
 
+import pickle
+import shutil
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
+import scipy.io
 from PIL import Image
 
 from saliency_bench import build
@@ -89,6 +92,96 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
         assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
         assert len(report.left_out) == 60  # no boxes in this layout
         (tmp_path / name).unlink()
+
+
+WNIDS = ("n01440764", "n01443537", "n02012849", "n03126707")
+WORDS = ("tench, Tinca tinca", "goldfish, Carassius auratus", "crane", "crane")
+
+
+def devkit(root, order=(3, 1, 2, 4), truth="1\n2\n3\n4\n"):
+    """The devkit of image-net.org: its own numbers for the classes, and a group of them among the classes."""
+    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
+    rows = [(order[place], WNIDS[place], WORDS[place], 0) for place in range(4)]
+    folder = root / "ILSVRC2012_devkit_t12/data"
+    folder.mkdir(parents=True)
+    (folder / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
+    table = np.array([*rows, (5, "n00000005", "animal", 2)], kinds)[:, None]
+    scipy.io.savemat(folder / "meta.mat", {"synsets": table})
+    return folder
+
+
+def imagenet_org(root, to=""):
+    """The layout of image-net.org, with the pictures of the example."""
+    _examples.write("imagenet-val", root / "kaggle", 4, 48)
+    (root / to).mkdir(parents=True, exist_ok=True)
+    for path in (root / "kaggle/ILSVRC/Data/CLS-LOC/val").iterdir():
+        path.rename(root / to / path.name)
+    shutil.rmtree(root / "kaggle")
+    devkit(root)
+
+
+@pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
+def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
+    imagenet_org(tmp_path, to)
+    assert imagenet_val.features(tmp_path)["label"].names == [
+        WORDS[0], WORDS[1], "crane (n02012849)", "crane (n03126707)"
+    ]  # fmt: skip
+    boxes = tmp_path / "val"  # where ILSVRC2012_bbox_val_v3.tgz unpacks to
+    boxes.mkdir(exist_ok=True)
+    told = [("n01443537", (1, 1, 10, 20)), ("n03126707", (30, 30, 40, 40))]
+    corners = ("xmin", "ymin", "xmax", "ymax")
+    found = "".join(
+        f"<object><name>{wnid}</name><bndbox>"
+        + "".join(f"<{c}>{v}</{c}>" for c, v in zip(corners, box, strict=True))
+        + "</bndbox></object>"
+        for wnid, box in told
+    )
+    (boxes / "ILSVRC2012_val_00000001.xml").write_text(f"<annotation>{found}</annotation>")
+    samples, report = built(imagenet_val, tmp_path)
+    assert [sample["wnid"] for sample in samples.values()] == ["n01443537", "n02012849", "n01440764", "n03126707"]
+    mask = samples["ILSVRC2012_val_00000001"]["mask"]
+    assert mask[:20, :10].all()
+    assert mask.sum() == 200
+    assert [entry["reason"] for entry in report.left_out] == ["no box"] * 3
+
+
+def test_imagenet_devkit_that_cannot_be_right(tmp_path):
+    imagenet_org(tmp_path, "val")
+    folder = tmp_path / "ILSVRC2012_devkit_t12/data"
+    (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n5\n")
+    with pytest.raises(UserError, match=r"ground_truth.txt line 2: '5' is no class of meta.mat"):
+        built(imagenet_val, tmp_path)
+    (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
+    samples, report = built(imagenet_val, tmp_path)
+    assert len(samples) == 2
+    assert [entry["id"][-1] for entry in report.left_out if entry["what"] == "image"] == ["3", "4"]
+    (folder / "meta.mat").write_bytes(pickle.dumps({"synsets": []}))
+    with pytest.raises(UserError, match=r"meta.mat is no meta.mat of the devkit"):
+        built(imagenet_val, tmp_path)
+    (folder / "meta.mat").unlink()
+    with pytest.raises(UserError, match=r"has no LOC_synset_mapping.txt, synset_words.txt, .*meta.mat"):
+        built(imagenet_val, tmp_path)
+
+
+def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
+    """val_images.tar.gz of the Hub."""
+    imagenet_org(tmp_path, "val")
+    (tmp_path / "val/ILSVRC2012_val_00000001.JPEG").rename(tmp_path / "val/ILSVRC2012_val_00000001_n03126707.JPEG")
+    samples, _ = built(imagenet_val, tmp_path)
+    assert samples["ILSVRC2012_val_00000001_n03126707"]["label"] == "crane (n03126707)"
+
+
+def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
+    wnids = [f"n{n:08d}" for n in range(1000)]
+    for wnid in wnids:
+        (tmp_path / "val" / wnid).mkdir(parents=True)
+    Image.effect_noise((20, 20), 60).convert("RGB").save(tmp_path / "val/n00000001/a.JPEG")
+    samples, _ = built(imagenet_val, tmp_path)
+    assert samples["a"]["label"] == "goldfish"
+    assert imagenet_val.features(tmp_path)["label"].names[134] == "crane (n00000134)"
+    (tmp_path / "val/n00000999").rmdir()
+    with pytest.raises(UserError, match=r"has no LOC_synset_mapping.txt"):
+        built(imagenet_val, tmp_path)
 
 
 def test_openimages_one_kind_of_animal(tmp_path):
