@@ -5,8 +5,10 @@ it is not asked again, so a rebuild needs neither a token nor the network.
 """
 
 import json
+import time
 from hashlib import blake2b
 from pathlib import Path
+from urllib.parse import urlparse
 
 from saliency_bench.errors import UserError
 from saliency_bench.jobs import Report
@@ -21,20 +23,25 @@ Answer: {answer}
 
 Reply with one word, yes or no."""
 WORDING = blake2b(PROMPT.encode(), digest_size=8).hexdigest()
+SECONDS = 60.0  # for one answer
+WAITS = (2.0, 8.0, 30.0)  # seconds before another try, where the service is busy
+BUSY = (429, 500, 502, 503, 504)
 Pair = tuple[str, str]  # question, answer
 
 
-def accepted(pairs: list[Pair], file: Path, model: str, provider: str, report: Report) -> dict[Pair, bool]:
+def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, report: Report) -> dict[Pair, bool]:
     """Which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
 
+    server: address of a chat-completion server to ask instead of the provider; it gets no token of Hugging Face unless
+    it is one of its Inference Endpoints
     Errors: UserError without answers and token, or if the service fails; the answers until then are kept.
     """
     known = read(file, model, report)
     missing = sorted(set(pairs) - set(known))
     if missing:
-        client = _client(file, model, provider, len(missing))
+        client = _client(file, model, provider, server, len(missing))
         for pair in bar(missing, desc="asking the language model", unit=" pairs", leave=False):
-            known[pair] = _ask(client, pair)
+            known[pair] = _ask(client, model, pair)
             _append(
                 file, {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": known[pair]}
             )
@@ -59,30 +66,51 @@ def read(file: Path, model: str, report: Report) -> dict[Pair, str]:
     return found
 
 
-def _client(file: Path, model: str, provider: str, count: int):
+def _client(file: Path, model: str, provider: str, server: str, count: int):
     import huggingface_hub
 
+    if server:
+        place = urlparse(server)
+        if place.scheme not in ("http", "https") or not place.hostname:
+            raise UserError(f"server={server} is no address; give one such as http://localhost:8000/v1")
+        token = None if place.scheme == "https" and place.hostname.endswith(".huggingface.cloud") else "none"
+        return huggingface_hub.InferenceClient(base_url=server, token=token, timeout=SECONDS)
     if huggingface_hub.get_token() is None:
         raise UserError(
             f"{count} answers of {model} are not in {file} and there is no token to ask for them; log in with "
-            "`hf auth login`, set HF_TOKEN, or put the file of answers there (or keep every pair: --no-ask)"
+            "`hf auth login`, set HF_TOKEN, or put the file of answers there (or ask a server of your own: --server, "
+            "or keep every pair: --no-ask)"
         )
     try:
-        return huggingface_hub.InferenceClient(model=model, provider=provider)  # type: ignore[arg-type]
+        return huggingface_hub.InferenceClient(model, provider=provider, timeout=SECONDS)  # type: ignore[arg-type]
     except ValueError as error:
         raise UserError(f"provider={provider} is unknown to huggingface_hub: {error}") from error
 
 
-def _ask(client, pair: Pair) -> str:
-    prompt = PROMPT.format(question=pair[0], answer=pair[1])
-    try:
-        said = client.chat_completion([{"role": "user", "content": prompt}], max_tokens=8, temperature=0.0, seed=0)
-        return str(said.choices[0].message.content or "").strip()
-    except Exception as error:  # the classes of errors belong to the provider and the HTTP library
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(
-            f"the language model did not answer: {text}; start again, the answers so far are kept"
-        ) from error
+def _ask(client, model: str, pair: Pair) -> str:
+    asked = [{"role": "user", "content": PROMPT.format(question=pair[0], answer=pair[1])}]
+    waits = iter(WAITS)
+    while True:
+        try:
+            said = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
+            if reply := str(said.choices[0].message.content or "").strip():
+                return reply
+            raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
+        except Exception as error:  # the classes of errors belong to the provider and the HTTP library
+            wait = next(waits, None)
+            if wait is None or not _busy(error):
+                text = " ".join(str(error).split()) or type(error).__name__
+                raise UserError(
+                    f"the language model did not answer: {text[:300]}; start again, the answers so far are kept"
+                ) from error
+            time.sleep(wait)
+
+
+def _busy(error: Exception) -> bool:
+    from huggingface_hub import InferenceTimeoutError
+
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    return isinstance(error, InferenceTimeoutError) or status in BUSY
 
 
 def _append(file: Path, answer: dict) -> None:

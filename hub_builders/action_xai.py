@@ -8,8 +8,8 @@ Source: a folder that holds, as downloaded and unpacked,
 - the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`).
 
 Which pairs of question and answer make a class is asked of a language model, once for each pair, through the inference
-providers of Hugging Face (a token is needed); the answers are kept in `answers.jsonl` in the source folder (or
-`--answers FILE`), with which a rebuild needs neither.
+providers of Hugging Face (a token is needed) or, with `--server`, of any server that has the chat-completion route; the
+answers are kept in `answers.jsonl` in the source folder (or `--answers FILE`), with which a rebuild needs neither.
 """
 
 import zipfile
@@ -66,12 +66,14 @@ SPLITS = ("train", "val", "test")
 BYTES = 2**26  # of one file of maps, unpacked
 
 
-def features(source: Path | None, ask: bool = True, answers: str = "", model: str = "", provider: str = "auto") -> dict:
+def features(
+    source: Path | None, ask: bool = True, answers: str = "", model: str = "", provider: str = "auto", server: str = ""
+) -> dict:
     """The classes are the answers that were accepted."""
     from datasets import ClassLabel, List, Value
 
     found = questions(root_of(source), Report())
-    keep = kept(source, found, Report(), ask, answers, model, provider)
+    keep = kept(source, found, Report(), ask, answers, model, provider, server)
     names = sorted({answer for (_, answer), yes in keep.items() if yes})
     if not names:
         raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
@@ -86,6 +88,7 @@ def samples(
     answers: str = "",
     model: str = "meta-llama/Llama-3.1-8B-Instruct",
     provider: str = "auto",
+    server: str = "",
 ) -> Iterator[Job]:
     """The questions in the order of their ids, split by split.
 
@@ -93,13 +96,14 @@ def samples(
     answers: file of the language model's answers; by default answers.jsonl in the source folder
     model: language model on the Hub
     provider: inference provider of it
+    server: address of a server to ask instead, such as http://localhost:8000/v1
     """
     root = root_of(source)
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
         raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
     found = questions(root, report)
-    keep = kept(source, found, report, ask, answers, model, provider)
+    keep = kept(source, found, report, ask, answers, model, provider, server)
     report.expected = len(found)
     for key, (split, entry) in found.items():
         if keep[entry["question"], entry["ans"]]:
@@ -144,13 +148,13 @@ def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
 
 
 def kept(
-    source: Path | None, found: dict, report: Report, ask: bool, answers: str, model: str, provider: str
+    source: Path | None, found: dict, report: Report, ask: bool, answers: str, model: str, provider: str, server: str
 ) -> dict[_language_model.Pair, bool]:
     pairs = [(entry["question"], entry["ans"]) for _, entry in found.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
     file = Path(answers).expanduser() if answers else Path(source or ".") / "answers.jsonl"
-    return _language_model.accepted(pairs, file, model, provider, report)
+    return _language_model.accepted(pairs, file, model, provider, server, report)
 
 
 def sample_of(

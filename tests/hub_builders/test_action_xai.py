@@ -1,6 +1,9 @@
 """ACT-X and MPII: classes that a language model accepts (its answers kept), pointing annotations as mask."""
 
 import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,7 +60,7 @@ def service(monkeypatch):
     asked = []
 
     class Client:
-        def __init__(self, model, provider):
+        def __init__(self, model, provider, timeout):
             self.model = model
 
         def chat_completion(self, messages, **settings):
@@ -146,6 +149,128 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
     assert [remark["text"] for remark in report.remarks] == [
         "line 3 is no answer and is passed over", "line 4 is no answer and is passed over"
     ]  # fmt: skip
+
+
+class Server(ThreadingHTTPServer):
+    """A chat-completion server on loopback; `plan` holds what it does with the next requests: a status or bytes."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        self.plan, self.requests = [], []
+        super().__init__(("127.0.0.1", 0), Route)
+        self.address = f"http://127.0.0.1:{self.server_port}"
+
+
+class Route(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.requests.append((self.path, self.headers.get("Authorization"), asked))
+        plan = self.server.plan.pop(0) if self.server.plan else None
+        if plan == "slow":
+            time.sleep(1)
+        text = "No." if "Answer: general" in asked["messages"][0]["content"] else "Yes"
+        content = plan if isinstance(plan, bytes) else json.dumps(completion(text)).encode()
+        self.send_response(plan if isinstance(plan, int) else 200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *arguments):
+        pass
+
+
+def completion(text):
+    message = {"role": "assistant", "content": text}
+    choice = {"index": 0, "message": message, "finish_reason": "stop"}
+    return {
+        "id": "1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "m",
+        "choices": [choice],
+        "system_fingerprint": "",
+        "usage": {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2},
+    }
+
+
+@pytest.fixture
+def server(monkeypatch):
+    """The client is huggingface_hub's own; only waiting is cut short."""
+    monkeypatch.setattr(_language_model, "WAITS", (0.0, 0.0))
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    with Server() as listening:
+        threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
+        yield listening
+        listening.shutdown()
+
+
+def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_path):
+    samples, _ = built(source, server=f"{server.address}/v1", model="tiny")
+    assert sorted(samples) == ["t1", "v1", "v2"]
+    assert len(server.requests) == 3
+    path, token, asked = server.requests[0]
+    assert path == "/v1/chat/completions"
+    assert "hf_secret" not in token  # it is no service of Hugging Face
+    assert asked["messages"][0]["content"].endswith("Answer: general\n\nReply with one word, yes or no.")
+    assert (asked["model"], asked["temperature"], asked["seed"]) == ("tiny", 0.0, 0)
+    folder = build("action-xai", tmp_path / "out", source=source, progress=False, model="tiny")  # needs no call
+    assert json.loads((folder / "build_report.json").read_text())["counts"]["samples"] == 3
+    assert len(server.requests) == 3
+
+
+def test_the_providers_of_the_hub_get_the_token(source, server, monkeypatch):
+    router = huggingface_hub.inference._providers.CONVERSATIONAL_AUTO_ROUTER
+    monkeypatch.setattr(router, "base_url", server.address)
+    samples, _ = built(source)
+    assert sorted(samples) == ["t1", "v1", "v2"]
+    path, token, asked = server.requests[0]
+    assert (path, token) == ("/v1/chat/completions", "Bearer hf_secret")
+    assert asked["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize("passing", [429, 500, 503, "slow"])
+def test_a_busy_server_is_asked_again(source, server, monkeypatch, passing):
+    monkeypatch.setattr(_language_model, "SECONDS", 0.3)
+    server.plan = [passing, None, passing, passing]
+    assert sorted(built(source, server=server.address)[0]) == ["t1", "v1", "v2"]
+    assert len(server.requests) == 6
+    assert len((source / "answers.jsonl").read_text().splitlines()) == 3
+
+
+@pytest.mark.parametrize(
+    ("plan", "calls", "text"),
+    [
+        (401, 2, "401"),
+        (404, 2, "404"),
+        (429, 4, "429"),
+        (b"<html>down for maintenance</html>", 2, "did not answer"),
+        (b"{}", 2, "did not answer"),
+        (b'{"choices": []}', 2, "did not answer"),
+        (json.dumps(completion(None)).encode(), 2, "its reply is empty"),
+    ],
+)
+def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan, calls, text):
+    server.plan = [None, plan, plan, plan, plan]
+    with pytest.raises(UserError, match=text) as caught:
+        built(source, server=server.address)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("start again, the answers so far are kept")
+    assert len(server.requests) == calls
+    assert len((source / "answers.jsonl").read_text().splitlines()) == 1
+    server.plan = []
+    assert sorted(built(source, server=server.address)[0]) == ["t1", "v1", "v2"]
+    assert len(server.requests) == calls + 2
+
+
+def test_a_server_that_is_not_there_and_a_wrong_address(source):
+    with pytest.raises(UserError, match=r"did not answer: .*refused"):
+        built(source, server="http://127.0.0.1:9")
+    with pytest.raises(UserError, match="server=localhost is no address"):
+        built(source, server="localhost")
 
 
 @pytest.mark.parametrize(
