@@ -1,6 +1,8 @@
 """Objects of COCO on scenes: pairs with and without the object, nothing in two splits, the detector an option."""
 
 import json
+import pickle
+from functools import partial
 from pathlib import Path
 
 import datasets
@@ -113,6 +115,71 @@ def test_the_detector_says_what_it_needs(source, monkeypatch):
     monkeypatch.setattr(detection.FasterRCNN_ResNet50_FPN_Weights, "get_state_dict", absent)
     with pytest.raises(UserError, match=r"160 MB.*no network.*--no-detector"):
         built(source, detector=True)
+
+
+@pytest.fixture
+def weights(tmp_path, monkeypatch):
+    """`weights(bias)` puts a network without training where torchvision looks for the weights: it sees an object in
+    every box, with these logits of COCO's 91 categories. Pictures are looked at small."""
+    import torch
+    from torchvision.models import detection
+
+    folder, real = tmp_path / "torch/hub/checkpoints", detection.fasterrcnn_resnet50_fpn
+    folder.mkdir(parents=True)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setattr(detection, "fasterrcnn_resnet50_fpn", partial(real, min_size=64, max_size=64))
+    torch.manual_seed(0)
+    state = real(weights=None, weights_backbone=None, num_classes=91).state_dict()
+
+    def put(bias):
+        logits = torch.zeros(91)
+        logits[list(bias)] = torch.tensor(list(bias.values()))
+        state["roi_heads.box_predictor.cls_score.weight"] *= 0
+        state["roi_heads.box_predictor.cls_score.bias"] = logits
+        torch.save(state, folder / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth")
+        return folder
+
+    return put
+
+
+def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
+    picture = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
+    weights({18: 9.0, 0: 0.0})
+    look = _detector.faster_rcnn()
+    assert look(picture) == look(picture) == [18]
+    weights({18: 9.0, 47: 8.9})  # 0.52 and 0.47
+    assert _detector.faster_rcnn()(picture) == [18]
+    weights({18: 9.0, 47: 9.0, 3: 9.0})  # a third each
+    assert _detector.faster_rcnn()(picture) == []
+
+
+def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
+    """It sees a dog in whatever it is shown; a pass before saw the scenes and all cut-outs but those of photographs 1
+    to 4."""
+    weights({18: 9.0})
+    scenes = [path.relative_to(source / "images/train").as_posix() for path in source.glob("images/train/**/*.jpg")]
+    known: dict = {scene: [] for scene in scenes}
+    known |= {f"coco-{10 * n + k}": [(18, 47)[k]] for n in range(5, 21) for k in (0, 1)}
+    told = [json.dumps({"what": name, "found": found}) + "\n" for name, found in known.items()]
+    (source / "detections.jsonl").write_text("".join(told))
+    folder = build("ebam-xai", tmp_path / "out", source=source, progress=False, **FREE | {"detector": True})
+    report = json.loads((folder / "build_report.json").read_text())
+    reasons = [entry["reason"] for entry in report["left_out"]]
+    assert reasons.count("the detector does not name this cut-out rightly") == 4  # the cups
+    lines = [json.loads(line) for line in (source / "detections.jsonl").read_text().splitlines()[len(told) :]]
+    assert lines == [{"what": f"coco-{10 * n + k}", "found": [18]} for n in range(1, 5) for k in (0, 1)]
+
+
+def test_weights_that_are_a_program_are_not_run(source, weights):
+    class Evil:
+        def __reduce__(self):
+            return (Path.touch, (source / "evil",))
+
+    (weights({}) / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth").write_bytes(pickle.dumps({"a": Evil()}, 2))
+    with pytest.raises(UserError, match="the detector needs torchvision's") as caught:
+        _detector.faster_rcnn()
+    assert "\n" not in str(caught.value)
+    assert not (source / "evil").exists()
 
 
 def test_rare_classes_and_small_objects_go(source):
