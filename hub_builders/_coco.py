@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import first_folder, json_of, library, needed, part
 from saliency_bench.jobs import Report
 from saliency_bench.pictures import UnreadableError
@@ -154,3 +155,23 @@ def decompressed(text: str) -> list[int] | None:
             runs.append(value + (runs[-2] if len(runs) > 2 else 0))
             value = shift = 0
     return None if shift else runs
+
+
+def example(folder: Path, count: int, side: int, split: str = "train2017") -> None:
+    images: list[dict] = []
+    objects: list[dict] = []
+    captions: list[dict] = []
+    encode = library("pycocotools.mask").encode
+    for index in range(count):
+        key, name = index + 1, f"{index + 1:012d}.jpg"
+        mask = _examples.picture(folder / split / name, index + 16, side)
+        packed = encode(np.asfortranarray(mask.astype(np.uint8)))
+        segmentation = {"size": packed["size"], "counts": packed["counts"].decode()}
+        images.append({"id": key, "file_name": name, "height": side, "width": side})
+        for category in (1, 18):
+            objects.append({"id": 10 * key + category, "image_id": key, "category_id": category, "iscrowd": 0,
+                            "area": float(mask.sum()), "segmentation": segmentation})  # fmt: skip
+        captions.append({"image_id": key, "caption": ("A man stands there.", "a woman with a dog")[index % 2]})
+    known = {"images": images, "categories": [{"id": 1, "name": "person"}, {"id": 18, "name": "dog"}]}
+    _examples.text(folder / f"annotations/instances_{split}.json", known | {"annotations": objects})
+    _examples.text(folder / f"annotations/captions_{split}.json", known | {"annotations": captions})

@@ -2,7 +2,7 @@
 
     python -m saliency_bench.hub_builders._page
 
-The samples come from the small sources of `_examples.py`: the page shows no one's data and is the same every time.
+The samples come from the builders' own examples (`_examples.py`): the page shows no one's data and is always the same.
 """
 
 import tempfile
@@ -25,13 +25,6 @@ from saliency_bench.pictures import Picture
 HERE = Path(__file__).parent
 SIDE, SAMPLES = 128, 6
 EDGE = (255, 0, 200)
-OPTIONS: dict[str, dict] = {
-    "shapes-xai": {"size": 96, "count": 6},
-    "gender-xai": {"min_area": 0.0},
-    "disease-xai": {"crop_mm": 25.0},
-    "action-xai": {"ask": False},
-    "ebam-xai": {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2},
-}
 HEAD = """# Datasets
 
 `saliency-bench build NAME --source DIR --out DIR` makes a dataset folder from the raw source as downloaded;
@@ -51,10 +44,8 @@ def page() -> tuple[str, dict[str, Image.Image]]:
     for name in rooms.names("hub_builders"):
         builder = rooms.load("hub_builders", name)
         with tempfile.TemporaryDirectory() as folder:
-            count = 2 * SAMPLES if name == "voc-val" else SAMPLES  # half of them are its training split
-            source = _examples.write(name, Path(folder), count, 96) if name in _examples.WRITERS else None
-            own = OPTIONS.get(name, {})
-            samples = list(made(builder.samples(source, Report(), **own), Report()))
+            source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.names() else None
+            samples = list(made(builder.samples(source, Report(), **_examples.options(name)), Report()))
             pictures[name] = montage(samples)
         rows.append(row(name, builder))
         parts.append(section(name, builder, samples))

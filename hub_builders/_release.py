@@ -12,8 +12,10 @@ from io import StringIO
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import FIELD, entries, mask_or_none, nearest, picture_of
 from saliency_bench.jobs import Job, Report
 from saliency_bench.pictures import Picture, UnreadableError
@@ -117,3 +119,16 @@ def marked(place: Place | None, picture: Picture) -> np.ndarray:
     if values.shape != (SIDE, SIDE) or not np.isfinite(values).all():
         raise UnreadableError(f"its attention label is not {SIDE} x {SIDE} numbers")
     return nearest(values / (255 if values.max() > 1 else 1) >= 0.5, picture.height, picture.width)
+
+
+def example(folder: Path, count: int, side: int, classes: tuple[str, str]) -> None:
+    rows: dict[str, list[tuple[str, str]]] = {name: [] for name in classes}
+    for index in range(count):
+        name = classes[index % 2]
+        mask = _examples.picture(folder / f"image/{name}/{index:04d}.jpg", index + 24, side)
+        large = np.asarray(Image.fromarray(mask).resize((224, 224), Image.Resampling.NEAREST))
+        rows[name].append((f"{index:04d}.jpg", json.dumps(large.astype(int).tolist(), separators=(",", ":"))))
+    (folder / "attention_label").mkdir()
+    for name, listed in rows.items():
+        with (folder / f"attention_label/{name}.csv").open("w", newline="") as file:
+            csv.writer(file).writerows([("img_idx", "attention"), *listed])

@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import entries, first_folder, indices, library, lines, needed, part
 from saliency_bench.jobs import Report
 from saliency_bench.pictures import Picture, UnreadableError
@@ -100,3 +102,16 @@ def classes_in(found: np.ndarray) -> list[int]:
     if wrong := [index for index in there if index > len(CLASSES)]:
         raise UnreadableError(f"mask: index {wrong[0]} is none of the {len(CLASSES)} classes")
     return there
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    base = folder / "VOCdevkit/VOC2012"
+    names = [f"2007_{index:06d}" for index in range(count)]
+    for index, name in enumerate(names):
+        mask = _examples.picture(base / f"JPEGImages/{name}.jpg", index + 8, side)
+        values = Image.fromarray(np.where(mask, index % 20 + 1, 0).astype(np.uint8))
+        values.putpalette([(89 * n) % 256 for n in range(768)])
+        (base / "SegmentationClass").mkdir(exist_ok=True)
+        values.save(base / f"SegmentationClass/{name}.png")
+    _examples.text(base / "ImageSets/Segmentation/train.txt", "\n".join(names[::2]) + "\n")
+    _examples.text(base / "ImageSets/Segmentation/val.txt", "\n".join(names[1::2]) + "\n")

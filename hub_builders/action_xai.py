@@ -20,7 +20,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _language_model
+from saliency_bench.hub_builders import _examples, _language_model
 from saliency_bench.hub_builders._source import (
     first_folder,
     inside,
@@ -38,6 +38,7 @@ VERSION = "1"
 TITLE = "Action-XAI"
 LICENSE = "other"
 REDISTRIBUTE = False
+EXAMPLE = {"ask": False}
 PAPER_COUNTS = {"samples": 11511, "masks": 11511}
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
@@ -210,3 +211,16 @@ def arrays_of(path: Path) -> np.ndarray:
         raise
     except Exception as error:  # damaged files raise all kinds of errors
         raise UnreadableError(f"{path.name} is no usable NumPy file ({type(error).__name__})") from None
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    told: dict[str, dict] = {}
+    (folder / "ACT-X/visual/val").mkdir(parents=True)
+    for index in range(count):
+        mask = _examples.picture(folder / f"images/{index:09d}.jpg", index + 72, side)
+        answer = ("ironing", "skating, ice")[index % 2]
+        told[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
+        np.save(
+            folder / f"ACT-X/visual/val/v{index}.npy", np.stack([mask, mask, np.roll(mask, 2, 0)]).astype(np.float32)
+        )
+    _examples.text(folder / "ACT-X/textual/exp_val_split.json", told)

@@ -15,6 +15,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import entries, first_folder, needed, part
 from saliency_bench.hub_builders._volumes import (
     Nifti,
@@ -171,3 +172,24 @@ def drawn_slice(numbers: list[int], seed: int, case: str) -> int:
     if not numbers:
         raise UnreadableError("no slice that could be drawn (no tumour, or no usable file)")
     return numbers[seed_of(seed, case, "slice") % len(numbers)]
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    for case in range(count):
+        plane = _examples.chest(side, side, case)
+        plane[plane < -500] = -80
+        world = np.repeat(plane[::-1, ::-1].T[..., None], 5, axis=2)
+        if case % 2:
+            for number in range(5):
+                path = folder / f"Pancreas-CT/PANCREAS_{case:04d}/study/series/1-{number:03d}.dcm"
+                _examples.dicom(
+                    path, plane, (0, 0, 1.0 * number), f"1.2.{case}.{number}", f"1.2.{case}", f"PANCREAS_{case:04d}"
+                )
+            continue
+        label = np.zeros(world.shape, np.uint8)
+        label[side // 3 : side // 2, side // 3 : side // 2, 1:4] = 1
+        label[side // 3 : side // 3 + side // 8, side // 3 : side // 3 + side // 10, 1:4] = 2
+        world[label == 2] -= 60
+        axes = ("RAS", "LPS", "SRA")[case // 2 % 3]
+        _examples.nifti(folder / f"Task07_Pancreas/imagesTr/pancreas_{case:03d}.nii.gz", world.astype(np.int16), axes)
+        _examples.nifti(folder / f"Task07_Pancreas/labelsTr/pancreas_{case:03d}.nii.gz", label, axes)

@@ -80,3 +80,7 @@ def samples_of(report: Report, name: str, path: Path, outlines: dict[str, list],
 def union(segmentations: list, picture: Picture) -> np.ndarray:
     masks = [_coco.mask_of(one, picture.height, picture.width) for one in segmentations]
     return np.any(masks, axis=0)
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    _coco.example(folder, count, side, "val2017")

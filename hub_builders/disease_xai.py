@@ -13,7 +13,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _lidc
+from saliency_bench.hub_builders import _examples, _lidc
 from saliency_bench.hub_builders._source import needed, table
 from saliency_bench.hub_builders._volumes import (
     AIR,
@@ -36,6 +36,7 @@ TITLE = "Disease-XAI"
 LICENSE = "cc-by-3.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
+EXAMPLE = {"crop_mm": 25.0}
 PAPER_COUNTS = {"samples": 5250, "masks": 2625, "label": {"nodule": 2625, "no nodule": 2625}}
 CITATION = """@article{armato2011lung,
   title = {The Lung Image Database Consortium ({LIDC}) and Image Database Resource Initiative ({IDRI}): A Completed
@@ -291,3 +292,27 @@ def surrounding(units: np.ndarray, forbidden: list[tuple], box: Box, seed: int) 
         if np.mean((inside > LUNG[0]) & (inside < LUNG[1])) >= LUNG_SHARE:
             return row, column, side
     return None
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    size = max(2 * side, 128)
+    for patient in range(-(-count // 2)):
+        series = _examples.SERIES.format(7000 + patient)
+        uids = [f"{series}.{number}" for number in range(7)]
+        top = round(0.35 * size) + 4 * patient
+        where = ((top, top + size // 12), (round(0.22 * size), round(0.22 * size) + size // 12))
+        for number, uid in enumerate(uids):
+            units = _examples.chest(size, size, patient)
+            if 2 <= number <= 4:
+                rows, columns = (np.arange(first, last + 1) for first, last in where)
+                units[np.ix_(rows, columns)] = 60
+            path = folder / f"LIDC-IDRI/LIDC-IDRI-{patient + 1:04d}/study/series/1-{number:03d}.dcm"
+            spacing = [110 / size] * 2
+            _examples.dicom(
+                path, units, (0, 0, 2.5 * number), uid, series, f"LIDC-IDRI-{patient + 1:04d}", PixelSpacing=spacing
+            )
+        marks = [(2.5 * n, uids[n], True, _examples.outline(*where)) for n in (2, 3, 4)]
+        sessions = [[("unblindedReadNodule", "1", marks)], [("unblindedReadNodule", "a", marks[:2])], [], []]
+        _examples.text(folder / f"tcia-lidc-xml/157/{patient:03d}.xml", _examples.lidc_xml(series, sessions))
+    table = "".join(f"{_examples.SERIES.format(7000 + n)},LIDC-IDRI-{n + 1:04d}\n" for n in range(-(-count // 2)))
+    _examples.text(folder / "LIDC-IDRI_MetaData.csv", "Series UID,Patient Id\n" + table)

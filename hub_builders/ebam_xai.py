@@ -25,7 +25,7 @@ from PIL import Image
 
 from saliency_bench.building import Job, Report, split_of
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _coco, _detector, _places
+from saliency_bench.hub_builders import _coco, _detector, _examples, _places
 from saliency_bench.hub_builders._source import entries, first_folder, inside, needed
 from saliency_bench.pictures import UnreadableError, content_of, opened
 from saliency_bench.seeds import random_bits, seed_of
@@ -35,6 +35,7 @@ TITLE = "eBAM-XAI"
 LICENSE = "other"
 REDISTRIBUTE = False
 TAGS = ["paired"]
+EXAMPLE = {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2}
 PAPER_COUNTS: dict = {"samples": 2646328 + 378830}
 CITATION = f"""@article{{yang2019benchmarking,
   title = {{Benchmarking Attribution Methods with Relative Feature Importance}},
@@ -283,3 +284,12 @@ def paste(picture: np.ndarray, mask: np.ndarray, ground: np.ndarray, seed: int) 
     image, pasted = ground.copy(), np.zeros((SIDE, SIDE), bool)
     image[box][shape], pasted[box] = small[shape], shape
     return image, pasted
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    _coco.example(folder, max(count, 12), side)
+    for category in ("a/abbey", "b/beach"):
+        for index in range(12):
+            scene = Image.fromarray(_examples.drawn(8 * index + (category == "b/beach"), 128)["image_without_object"])
+            (folder / "images/train" / category).mkdir(parents=True, exist_ok=True)
+            scene.save(folder / f"images/train/{category}/{index:08d}.jpg")

@@ -16,9 +16,11 @@ Source, one of two:
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _annotators, _places, _release
+from saliency_bench.hub_builders import _annotators, _examples, _places, _release
 from saliency_bench.hub_builders._source import drawn, mask_or_none, needed, picture_of
 from saliency_bench.pictures import UnreadableError
 
@@ -87,3 +89,16 @@ def sample_of(report: Report, name: str, path: Path, category: str, split: str, 
         "mask": mask_or_none(report, name, mask),
         "source_split": split,
     }
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    nature = ["m/mountain", "p/pond", "w/waterfall", "f/field/wild", "f/forest/broadleaf", "r/rainforest"]
+    twelve = [*nature, "h/house", "b/bridge", "c/campus", "t/tower", "s/street", "d/driveway"]
+    for index in range(max(count, 12)):
+        mask = _examples.picture(folder / f"data_256/{twelve[index % 12]}/{index:08d}.jpg", index + 32, side)
+        name = twelve[index % 12][2:].replace("/", "_")
+        _examples.save(folder / f"masks/train_{name}_{index:08d}.png", mask.astype(np.uint8) * 255)
+
+
+def example_release(folder: Path, count: int, side: int) -> None:
+    _release.example(folder, count, side, ("nature", "urban"))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import drawn, first_folder, lines, listed_file, needed, part, picture_of
 
 VERSION = "1"
@@ -102,3 +103,10 @@ def samples(
 def sample_of(report: Report, name: str, path: Path, label: str, split: str) -> dict | None:
     picture = picture_of(report, name, path)
     return picture and {"image_id": name, "image": picture, "label": label, "source_split": split}
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    names = [f"{label}/{1000 + place}" for place, label in enumerate(CLASSES)]
+    for index, name in enumerate(names):
+        _examples.picture(folder / f"food-101/images/{name}.jpg", index, side)
+    _examples.text(folder / "food-101/meta/test.txt", "\n".join(names) + "\n")

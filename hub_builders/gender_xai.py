@@ -18,7 +18,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _annotators, _coco, _release
+from saliency_bench.hub_builders import _annotators, _coco, _examples, _release
 from saliency_bench.hub_builders._source import drawn, listed_file, mask_or_none, needed, picture_of
 from saliency_bench.pictures import UnreadableError
 
@@ -26,6 +26,7 @@ VERSION = "1"
 TITLE = "Gender-XAI"
 LICENSE = "other"
 REDISTRIBUTE = False
+EXAMPLE = {"min_area": 0.0}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
 RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
@@ -156,3 +157,12 @@ def sample_of(
 def of_release(report: Report, path: Path, label: str, place: _release.Place | None) -> dict | None:
     sample = _release.sample_of(report, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    _coco.example(folder, count, side)
+    _examples.save(folder / "masks/000000000001.png", _examples.drawn(16, side)["mask"].astype(np.uint8) * 255)
+
+
+def example_release(folder: Path, count: int, side: int) -> None:
+    _release.example(folder, count, side, ("men", "women"))

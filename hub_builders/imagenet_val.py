@@ -18,6 +18,7 @@ classes is that of their WordNet ids, as pretrained classifiers have it.
 """
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
     boxes_of,
     entries,
@@ -193,6 +195,8 @@ def _in_folders(root: Path, report: Report) -> Found:
             report.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
         else:
             found[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
+    for name in sorted(set(told) - {name[:23] for name in found}):
+        report.leave_out(name, "image", "in the list of the devkit, but there is no such image")
     return found
 
 
@@ -223,3 +227,39 @@ def union(boxes: Boxes, picture: Picture) -> np.ndarray:
     if not boxes:
         raise UnreadableError("no box")
     return np.any([rasterised(box, picture.height, picture.width) for box in boxes], axis=0)
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
+    rows = ["ImageId,PredictionString"]
+    for index in range(count):
+        name = f"ILSVRC2012_val_{index + 1:08d}"
+        mask = _examples.picture(folder / f"ILSVRC/Data/CLS-LOC/val/{name}.JPEG", index + 80, side)
+        down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
+        rows.append(f"{name},{wnids[index % 4]} {across[0]} {down[0]} {across[-1]} {down[-1]} ")
+    _examples.text(folder / "LOC_val_solution.csv", "\n".join(rows) + "\n")
+    names = ("tench, Tinca tinca", "goldfish, Carassius auratus", "crane", "crane")
+    _examples.text(folder / "LOC_synset_mapping.txt", "\n".join(map(" ".join, zip(wnids, names, strict=True))) + "\n")
+
+
+def example_devkit(folder: Path, count: int, side: int) -> None:
+    """The layout of image-net.org."""
+    example(folder, count, side)
+    names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
+    numbers = (3, 1, 2, 4)  # the devkit has its own
+    kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
+    rows = [(number, *told, 0) for number, told in zip(numbers, names, strict=True)]
+    devkit = folder / "ILSVRC2012_devkit_t12/data"
+    devkit.mkdir(parents=True)
+    synsets = np.array([*rows, (5, "n00015388", "animal", 2)], kinds)[:, None]
+    library("scipy.io").savemat(devkit / "meta.mat", {"synsets": synsets})
+    classes = [numbers[index % 4] for index in range(count)]
+    _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
+    for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", Report()).items():
+        path.rename(folder / path.name)
+        told = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
+        objects = "".join(f"<object>{one}</object>" for one in told)
+        _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
+    shutil.rmtree(folder / "ILSVRC")
+    for path in folder.glob("LOC_*"):
+        path.unlink()

@@ -79,3 +79,6 @@ def sample_of(report: Report, name: str, path: Path, mask: Path | None, split: s
         "mask": labels == classes[0],
         "source_split": split,
     }
+
+
+example = _voc.example

@@ -15,6 +15,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
     drawn,
     entries,
@@ -143,9 +144,13 @@ def descriptions(path: Path) -> dict[str, str]:
 def boxes_of(path: Path, files: dict[str, Path], above: dict, report: Report) -> dict[str, list[tuple[str, Any]]]:
     """{image id: [(kind, box)]} of the images that are there."""
     found: dict[str, list[tuple[str, Any]]] = {}
+    absent: set[str] = set()
     for number, row in table(path, ["ImageID", "LabelName", *CORNERS]):
         name, kind = row["ImageID"], row["LabelName"]
-        if name not in files or kind not in above:
+        if kind not in above:
+            continue
+        if name not in files:
+            absent.add(name)
             continue
         try:
             box = tuple(float(row[corner]) for corner in CORNERS)
@@ -154,6 +159,8 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, report: Report) ->
             found.setdefault(name, []).append((kind, box))
         except ValueError:
             report.remark(name, f"{path.name} line {number}: no box of four shares of the image; passed over")
+    if absent:
+        report.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
     return found
 
 
@@ -175,3 +182,23 @@ def union(boxes: Boxes, picture: Picture) -> np.ndarray:
     if not mask.any():
         raise UnreadableError("boxes without a pixel")
     return mask
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    def node(label: str, *below: dict) -> dict:
+        return {"LabelName": label} | ({"Subcategory": list(below)} if below else {})
+
+    tree = node("/m/0bl9f", node("/m/0jbk", node("/m/bird", node("/m/owl")), node("/m/cat")), node("/m/car"))
+    _examples.text(folder / "bbox_labels_600_hierarchy.json", tree)
+    _examples.text(
+        folder / "class-descriptions-boxable.csv", "/m/0jbk,Animal\n/m/bird,Bird\n/m/owl,Owl\n/m/cat,Cat\n/m/car,Car\n"
+    )
+    rows = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"]
+    for index in range(count):
+        name = f"{index:016x}"
+        mask = _examples.picture(folder / f"validation/{name}.jpg", index + 96, side)
+        down, across = np.flatnonzero(mask.any(1)) / side, np.flatnonzero(mask.any(0)) / side
+        box = f"{across[0]},{across[-1]},{down[0]},{down[-1]}"
+        kinds = (("/m/owl", "/m/bird"), ("/m/cat", "/m/car"))[index % 2]
+        rows += [f"{name},xclick,{kind},1,{box}" for kind in kinds]
+    _examples.text(folder / "validation-annotations-bbox.csv", "\n".join(rows) + "\n")

@@ -14,6 +14,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.pictures import Picture, UnreadableError, read, values
 
 VERSION = "1"
@@ -224,3 +225,17 @@ def head_box(path: Path, name: str, report: Report) -> list[int] | None:
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         report.remark(name, f"head box left out, {path.name} cannot be used: {error}")
         return None
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    rows = ["#Image CLASS-ID SPECIES BREED ID"]
+    for index in range(count):
+        name, number = (("Abyssinian", 1), ("beagle", 5), ("pug", 26))[index % 3]
+        mask = _examples.picture(folder / f"images/{name}_{index}.jpg", index, side)
+        _examples.save(folder / f"annotations/trimaps/{name}_{index}.png", np.where(mask, 1, 2).astype(np.uint8))
+        box = _examples.boxed((1, 1, 9, 9))
+        _examples.text(
+            folder / f"annotations/xmls/{name}_{index}.xml", f"<a><object><bndbox>{box}</bndbox></object></a>"
+        )
+        rows.append(f"{name}_{index} {number} 1 1")
+    _examples.text(folder / "annotations/list.txt", "\n".join(rows) + "\n")

@@ -13,6 +13,7 @@ import numpy as np
 
 from saliency_bench.building import Job, Report
 from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
     boxes_of,
     drawn,
@@ -33,6 +34,7 @@ VERSION = "1"
 TITLE = "Security-XAI"
 LICENSE = "other"
 REDISTRIBUTE = False
+EXAMPLE = {"balanced": False}
 PAPER_COUNTS = {"samples": 17654, "masks": 8827, "label": {"prohibited": 8827, "clean": 8827}}
 CITATION = """@inproceedings{miao2019sixray,
   title = {{SIXray}: A Large-scale Security Inspection X-ray Benchmark for Prohibited Item Discovery in Overlapping
@@ -178,3 +180,16 @@ def union(report: Report, name: str, objects: list[dict], picture: Picture) -> n
         except UnreadableError as error:
             report.remark(name, f"{one['name']}: {error}")
     return mask
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    rows: list[tuple[str, ...]] = [("name", "Gun", "Knife", "Wrench", "Pliers", "Scissors")]
+    for index in range(2 * count):
+        name = f"{'PN'[index >= count]}{index:05d}"
+        mask = _examples.picture(folder / f"JPEGImage/{name}.jpg", index + 48, side)
+        rows.append((name, "1" if index < count else "-1", *["-1"] * 4))
+        down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
+        corners = _examples.boxed((across[0], down[0], across[-1], down[-1]))
+        found = f"<object><name>Gun</name><bndbox>{corners}</bndbox></object>" if index < count else ""
+        _examples.text(folder / f"Annotation/{name}.xml", f"<annotation>{found}</annotation>")
+    _examples.text(folder / "ImageSet/10/train.csv", "".join(",".join(row) + "\n" for row in rows))

@@ -25,6 +25,7 @@ LICENSE = "cc0-1.0"
 REDISTRIBUTE = True
 EMBEDDED = True
 TAGS = ["synthetic"]
+EXAMPLE = {"size": 96, "count": 6}
 PAPER_COUNTS: dict = {}
 CITATION = """@software{saliency_bench_shapes,
   title = {Shapes-XAI: drawn images with known evidence},

@@ -73,3 +73,7 @@ def samples_of(report: Report, name: str, path: Path, mask: Path, imagenet: bool
             "source_split": "val",
             "group": name,
         }
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    _voc.example(folder, 2 * count, side)  # half of them are its training split

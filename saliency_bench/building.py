@@ -13,6 +13,7 @@ hold), these constants
     TAGS          optional: further tags for the card
     BIASES        optional: known biases, for the card
     EMBEDDED      optional: True if it needs no source and is built when first asked for
+    EXAMPLE       optional: options that suit its example
     SPLIT        optional: the one split that holds everything, for data that is for evaluation only
 
 and two functions
@@ -20,6 +21,11 @@ and two functions
     features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds; it may ask for
                                                        `source` and options by their names
     samples(source, report, *, option=default, ...)    yields a Job for each image, in an order that never changes
+
+and, unless it is embedded,
+
+    example(folder, count, side)                       writes a small drawn source in the raw layout, for the tests and
+                                                       the page of samples (`example_LAYOUT`: of a further layout)
 
 A `Job(make, *args)` is a call `make(report, *args)` that gives the sample, a dict (or several, or None); jobs run on
 several threads, so what is slow belongs there, and its arguments are small. Every file that it reads is one of them

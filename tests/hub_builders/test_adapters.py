@@ -1,13 +1,11 @@
 """The sets that are for evaluation only: VOC, COCO and ImageNet validation, Food-101, OpenImages animals."""
 
 import pickle
-import shutil
 from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
-import scipy.io
 from PIL import Image
 
 from saliency_bench import build
@@ -25,7 +23,7 @@ def built(builder, source, **options):
 
 
 def test_voc_gives_one_sample_for_each_class_of_an_image(tmp_path):
-    _examples.write("voc-val", tmp_path, 6, 48)
+    _examples.write("voc-val", tmp_path, 3, 48)
     path = tmp_path / "VOCdevkit/VOC2012/SegmentationClass/2007_000001.png"
     values = np.zeros((48, 48), np.uint8)
     values[:10], values[20:30], values[10] = 15, 8, 255
@@ -94,59 +92,25 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
         (tmp_path / name).unlink()
 
 
-WNIDS = ("n01440764", "n01443537", "n02012849", "n03126707")
-WORDS = ("tench, Tinca tinca", "goldfish, Carassius auratus", "crane", "crane")
-
-
-def devkit(root, order=(3, 1, 2, 4), truth="1\n2\n3\n4\n"):
-    """The devkit of image-net.org: its own numbers for the classes, and a group of them among the classes."""
-    kinds = [("ILSVRC2012_ID", "O"), ("WNID", "O"), ("words", "O"), ("num_children", "O")]
-    rows = [(order[place], WNIDS[place], WORDS[place], 0) for place in range(4)]
-    folder = root / "ILSVRC2012_devkit_t12/data"
-    folder.mkdir(parents=True)
-    (folder / "ILSVRC2012_validation_ground_truth.txt").write_text(truth)
-    table = np.array([*rows, (5, "n00000005", "animal", 2)], kinds)[:, None]
-    scipy.io.savemat(folder / "meta.mat", {"synsets": table})
-    return folder
-
-
-def imagenet_org(root, to=""):
-    """The layout of image-net.org, with the pictures of the example."""
-    _examples.write("imagenet-val", root / "kaggle", 4, 48)
-    (root / to).mkdir(parents=True, exist_ok=True)
-    for path in (root / "kaggle/ILSVRC/Data/CLS-LOC/val").iterdir():
-        path.rename(root / to / path.name)
-    shutil.rmtree(root / "kaggle")
-    devkit(root)
-
-
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
 def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
-    imagenet_org(tmp_path, to)
-    assert imagenet_val.features(tmp_path)["label"].names == [
-        WORDS[0], WORDS[1], "crane (n02012849)", "crane (n03126707)"
-    ]  # fmt: skip
-    boxes = tmp_path / "val"  # where ILSVRC2012_bbox_val_v3.tgz unpacks to
-    boxes.mkdir(exist_ok=True)
-    told = [("n01443537", (1, 1, 10, 20)), ("n03126707", (30, 30, 40, 40))]
-    corners = ("xmin", "ymin", "xmax", "ymax")
-    found = "".join(
-        f"<object><name>{wnid}</name><bndbox>"
-        + "".join(f"<{c}>{v}</{c}>" for c, v in zip(corners, box, strict=True))
-        + "</bndbox></object>"
-        for wnid, box in told
-    )
-    (boxes / "ILSVRC2012_val_00000001.xml").write_text(f"<annotation>{found}</annotation>")
-    samples, report = built(imagenet_val, tmp_path)
-    assert [sample["wnid"] for sample in samples.values()] == ["n01443537", "n02012849", "n01440764", "n03126707"]
-    mask = samples["ILSVRC2012_val_00000001"]["mask"]
-    assert mask[:20, :10].all()
-    assert mask.sum() == 200
-    assert [entry["reason"] for entry in report.left_out] == ["no box"] * 3
+    """The same samples as from Kaggle's layout, wherever the images lie."""
+    kaggle, _ = built(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
+    _examples.write("imagenet-val devkit", tmp_path / "b", 6, 48)
+    (tmp_path / "b" / to).mkdir(exist_ok=True)
+    for path in (tmp_path / "b").glob("*.JPEG"):
+        path.rename(tmp_path / "b" / to / path.name)
+    samples, report = built(imagenet_val, tmp_path / "b")
+    assert report.left_out == report.remarks == []
+    assert imagenet_val.features(tmp_path / "a") == imagenet_val.features(tmp_path / "b")
+    assert [sample["wnid"] for sample in samples.values()] == [sample["wnid"] for sample in kaggle.values()]
+    for name, sample in samples.items():
+        assert sample["label"] == kaggle[name]["label"]
+        assert (sample["mask"] == kaggle[name]["mask"]).all()
 
 
 def test_imagenet_devkit_that_cannot_be_right(tmp_path):
-    imagenet_org(tmp_path, "val")
+    _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     folder = tmp_path / "ILSVRC2012_devkit_t12/data"
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n5\n")
     with pytest.raises(UserError, match=r"ground_truth.txt line 2: '5' is no class of meta.mat"):
@@ -165,8 +129,8 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
 
 def test_imagenet_with_the_class_at_the_end_of_the_names(tmp_path):
     """val_images.tar.gz of the Hub."""
-    imagenet_org(tmp_path, "val")
-    (tmp_path / "val/ILSVRC2012_val_00000001.JPEG").rename(tmp_path / "val/ILSVRC2012_val_00000001_n03126707.JPEG")
+    _examples.write("imagenet-val devkit", tmp_path, 4, 48)
+    (tmp_path / "ILSVRC2012_val_00000001.JPEG").rename(tmp_path / "ILSVRC2012_val_00000001_n03126707.JPEG")
     samples, _ = built(imagenet_val, tmp_path)
     assert samples["ILSVRC2012_val_00000001_n03126707"]["label"] == "crane (n03126707)"
 
@@ -204,6 +168,6 @@ def test_openimages_one_kind_of_animal(tmp_path):
 
 def test_evaluation_sets_are_one_split(tmp_path):
     folder = build(
-        "voc-val", tmp_path / "out", source=_examples.write("voc-val", tmp_path / "in", 30, 32), progress=False
+        "voc-val", tmp_path / "out", source=_examples.write("voc-val", tmp_path / "in", 15, 32), progress=False
     )
     assert list(datasets.load_dataset(str(folder))) == ["test"]

@@ -10,7 +10,7 @@ import pytest
 
 from saliency_bench import build, building, cli, rooms
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _examples, _page
+from saliency_bench.hub_builders import _examples
 from saliency_bench.jobs import Report
 
 NAMES = rooms.names("hub_builders")
@@ -32,15 +32,16 @@ def test_constants_and_help(name, capsys):
         cli.main(["build", name, "--help"])
     text = capsys.readouterr().out
     assert "Source" in text or getattr(builder, "EMBEDDED", False)
+    assert name in _examples.names() or getattr(builder, "EMBEDDED", False)
     assert "--workers N" in text
     for option in building.bound.defaults(builder.samples):
         assert f"--{option.replace('_', '-')}" in text
         assert f"{option}: " in (builder.samples.__doc__ or "") + "seed: ", f"{option} has no help text"
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+@pytest.mark.parametrize("name", _examples.names())
 def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(name, tmp_path):
-    options = _page.OPTIONS.get(name, {})
+    name, options = name.partition(" ")[0], _examples.options(name)
     with pytest.raises(UserError, match=r"--source DIR \(source=DIR\) with "):
         build(name, tmp_path / "out", progress=False, **options)
     (tmp_path / "empty").mkdir()
@@ -49,11 +50,11 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+@pytest.mark.parametrize("name", _examples.names())
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
     """So that a build that goes on makes again what has changed."""
-    source, options = _examples.write(name, tmp_path, 6, 48), _page.OPTIONS.get(name, {})
-    jobs = list(rooms.load("hub_builders", name).samples(source, Report(), **options))
+    source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
+    jobs = list(rooms.load("hub_builders", name.partition(" ")[0]).samples(source, Report(), **options))
     used = {path for path in opened_by(jobs) if path.is_relative_to(tmp_path)}
     assert used
     for path in used:
@@ -76,11 +77,13 @@ def opened_by(jobs):
     return opened
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name in _examples.WRITERS])
+@pytest.mark.parametrize("name", _examples.names())
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
-    source, options = _examples.write(name, tmp_path / "source", 6, 48), _page.OPTIONS.get(name, {})
+    source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
     folders = [
-        build(name, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
+        build(
+            name.partition(" ")[0], tmp_path / str(workers), source=source, progress=False, workers=workers, **options
+        )
         for workers in (1, 3)
     ]
     assert content(folders[0]) == content(folders[1])
