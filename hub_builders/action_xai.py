@@ -67,18 +67,11 @@ SPLITS = ("train", "val", "test")
 BYTES = 2**26  # of one file of maps, unpacked
 
 
-def features(
-    source: Path | None, ask: bool = True, answers: str = "", model: str = "", provider: str = "auto", server: str = ""
-) -> dict:
+def features(classes: dict[str, list[str]]) -> dict:
     """The classes are the answers that were accepted."""
     from datasets import ClassLabel, List, Value
 
-    found = questions(root_of(source), Report())
-    keep = kept(source, found, Report(), ask, answers, model, provider, server)
-    names = sorted({answer for (_, answer), yes in keep.items() if yes})
-    if not names:
-        raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
-    return {"label": ClassLabel(names=names), "explanations": List(Value("string"))}
+    return {"label": ClassLabel(names=classes["label"]), "explanations": List(Value("string"))}
 
 
 def samples(
@@ -106,6 +99,9 @@ def samples(
     found = questions(root, report)
     keep = kept(source, found, report, ask, answers, model, provider, server)
     report.expected = len(found)
+    report.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
+    if not report.classes["label"]:
+        raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
     for key, (split, entry) in found.items():
         if keep[entry["question"], entry["ans"]]:
             image = str(entry["iid"])

@@ -29,12 +29,11 @@ classes without a counterpart in ImageNet (horse, cow, potted plant, person) giv
 NOT_IN_IMAGENET = ("horse", "cow", "potted plant", "person")
 
 
-def features(source: Path | None) -> dict:
+def features(classes: dict[str, list[str]]) -> dict:
     """The classes are those of the annotation file, in the order of their ids."""
     from datasets import ClassLabel, List, Value
 
-    _, names = _coco.entries_of(_coco.root_of(source, "coco-val"), "val2017", False, Report())
-    return {"label": ClassLabel(names=[names[key] for key in sorted(names)]), "classes": List(Value("string"))}
+    return {"label": ClassLabel(names=classes["label"]), "classes": List(Value("string"))}
 
 
 def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> Iterator[Job]:
@@ -46,6 +45,7 @@ def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> I
     _coco.splits_of(root, ("instances",), "val2017")
     found, names = _coco.entries_of(root, "val2017", False, report)
     report.expected = len(found)
+    report.classes = {"label": [names[key] for key in sorted(names)]}
     for key in sorted(found):
         entry = found[key]
         there = sorted({one["category_id"] for one in entry.objects} & set(names))

@@ -78,16 +78,13 @@ class Stock:
         return sorted({name for name, _ in (self.objects if kind == "object" else self.scenes)})
 
 
-def features(
-    source: Path | None, detector: bool = True, least: int = 500, least_pixels: int = 1024, seed: int = 0
-) -> dict:
+def features(classes: dict[str, list[str]]) -> dict:
     """The classes are those that are left."""
     from datasets import ClassLabel, Image, Value
 
-    stock = stock_of(source, Report(), detector, least, least_pixels, seed)
     return {
-        "label": ClassLabel(names=stock.classes("object")),
-        "scene": ClassLabel(names=stock.classes("scene")),
+        "label": ClassLabel(names=classes["label"]),
+        "scene": ClassLabel(names=classes["scene"]),
         "image_without_object": Image(),
         "object_id": Value("string"),
         "scene_id": Value("string"),
@@ -117,6 +114,7 @@ def samples(
     stock = stock_of(source, report, detector, least, least_pixels, seed)
     objects, scenes = stock.classes("object"), stock.classes("scene")
     report.expected = len(objects) * len(scenes) * per_pair
+    report.classes = {"label": objects, "scene": scenes}
     for label in objects:
         for scene in scenes:
             for number in range(per_pair):

@@ -73,17 +73,17 @@ Boxes = list[list[float]]
 Found = dict[str, tuple[Path, str, Boxes | Path | None]]  # {image id: (file, WordNet id, boxes or their XML)}
 
 
-def features(source: Path | None) -> dict:
+def features(classes: dict[str, list[str]]) -> dict:
     from datasets import ClassLabel, Value
 
-    names = classes(needed(source, "imagenet-val", HOME))
-    return {"label": ClassLabel(names=list(names.values())), "wnid": Value("string")}
+    return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string")}
 
 
 def samples(source: Path | None, report: Report) -> Iterator[Job]:
     """The images in the order of their names."""
     root = needed(source, "imagenet-val", HOME)
-    names = classes(root)
+    names = classes_of(root)
+    report.classes = {"label": list(names.values())}
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
     found = _listed(root, kaggle, report) if kaggle.is_dir() else _in_folders(root, report)
     if not found:
@@ -97,7 +97,7 @@ def samples(source: Path | None, report: Report) -> Iterator[Job]:
             report.leave_out(name, "image", f"{wnid} is none of the {len(names)} classes")
 
 
-def classes(root: Path) -> dict[str, str]:
+def classes_of(root: Path) -> dict[str, str]:
     """{WordNet id: name} in the order of the ids. Errors: UserError where the source does not tell them."""
     index = root / "imagenet_class_index.json"
     devkit = first_folder(root, *DEVKIT)

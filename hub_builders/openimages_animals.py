@@ -53,11 +53,11 @@ Boxes = list[tuple[float, float, float, float]]  # shares of width and height
 Found = dict[str, tuple[Path, str, str, Boxes]]  # {image id: (file, split, kind, boxes)}
 
 
-def features(source: Path | None, kinds: int = 95, per_class: int = 10) -> dict:
+def features(classes: dict[str, list[str]]) -> dict:
     """The classes are the most frequent kinds."""
     from datasets import ClassLabel
 
-    return {"label": ClassLabel(names=sorted(frequent(images(source, Report()), kinds)))}
+    return {"label": ClassLabel(names=classes["label"])}
 
 
 def samples(
@@ -72,8 +72,9 @@ def samples(
     if kinds < 1 or per_class < 0:
         raise UserError("openimages-animals: kinds is a number from 1, per_class from 0")
     found = images(source, report)
+    report.classes = {"label": sorted(frequent(found, kinds))}
     keep: set[str] = set()
-    for kind in frequent(found, kinds):
+    for kind in report.classes["label"]:
         keep |= drawn(seed, [name for name, entry in found.items() if entry[2] == kind], per_class)
     report.expected = len(keep)
     for name in sorted(keep):

@@ -18,8 +18,8 @@ hold), these constants
 
 and two functions
 
-    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds; it may ask for
-                                                       `source` and options by their names
+    features() -> {column: feature}                    `label` (a ClassLabel) and what the source adds; where the
+                                                       source tells the classes, `features(classes)`
     samples(source, report, *, option=default, ...)    yields a Job for each image, in an order that never changes
 
 and, unless it is embedded,
@@ -34,7 +34,8 @@ A sample has `image_id` (text, unique), `image`, `label` (a class name), and whe
 the added columns, and `group` (samples of one group share a split; default: the image id). Pictures are a
 `pictures.Picture` (what `pictures.read` gives), uint8 (H, W, 3), or for masks bool (H, W). What is left out is said by
 `report.leave_out(image_id, "image" or "mask", reason)`; `report.remark(image_id, text)` notes what is odd but kept;
-`report.expected = n` (jobs) feeds the progress bar. Lines "option: text" in the docstring of `samples` are the help
+`report.expected = n` (jobs) feeds the progress bar; `report.classes = {column: [names]}`, said before the first job, is
+what `features` gets. Lines "option: text" in the docstring of `samples` are the help
 texts on the command line. An option `seed` gets the seed of the build.
 """
 
@@ -45,6 +46,7 @@ import shutil
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -161,14 +163,14 @@ def _fill(
 ) -> None:
     """Write the dataset to `place / "dataset"`, by way of the chunks in `place / "chunks"`."""
     own = {key: settings[key] for key in bound.defaults(builder.samples)}
-    features, report, twins = columns(builder, source=source, **own), Report(), _Twins()
+    report, twins = Report(), _Twins()
+    features, jobs = begun(builder, source, report, own)
     folder, data = place / "dataset", place / "dataset" / "data"
     data.mkdir(parents=True)
     splits = {split: _Split(data, split, features) for split in SPLITS}
     with ExitStack() as open_files:
         for part in splits.values():
             open_files.callback(part.shards.abandon)
-        jobs = builder.samples(source, report, **own)
         for row in _rows(name, jobs, report, features, place / "chunks", progress, workers):
             group = row.pop(GROUP)
             split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], group)
@@ -185,10 +187,19 @@ def _fill(
     (folder / "README.md").write_bytes(card(builder, account, features).encode())
 
 
-def columns(builder: ModuleType, **known: Any) -> Features:
-    """The unified columns, then what the source adds; `known` is what `features` may ask for."""
-    wanted = inspect.signature(builder.features).parameters
-    own = dict(builder.features(**{key: value for key, value in known.items() if key in wanted}))
+def begun(
+    builder: ModuleType, source: Path | None, report: Report, options: dict[str, Any]
+) -> tuple[Features, Iterator[dict | Job]]:
+    """The columns and the samples of a source; what tells its classes is read, once."""
+    samples = iter(builder.samples(source, report, **options))
+    first = list(islice(samples, 1))
+    return columns(builder, report.classes), chain(first, samples)
+
+
+def columns(builder: ModuleType, classes: dict[str, list[str]] | None = None) -> Features:
+    """The unified columns, then what the source adds."""
+    asks = "classes" in inspect.signature(builder.features).parameters
+    own = dict(builder.features(classes) if asks else builder.features())
     first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
     return Features({**first, "image_id": Value("string"), "source_split": Value("string"), **own})
 

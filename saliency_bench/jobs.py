@@ -30,6 +30,7 @@ class Report:
     """What a builder says beside its samples."""
 
     expected: int | None = None
+    classes: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[dict[str, str]] = field(default_factory=list)
     remarks: list[dict[str, str]] = field(default_factory=list)
 

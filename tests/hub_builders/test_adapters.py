@@ -70,7 +70,7 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
 def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
     _examples.write("imagenet-val", tmp_path / "a", 4, 48)
     samples, report = built(imagenet_val, tmp_path / "a")
-    names = imagenet_val.features(tmp_path / "a")["label"].names
+    names = report.classes["label"]
     assert names[2:] == ["crane (n02012849)", "crane (n03126707)"]
     assert [sample["label"] for sample in samples.values()] == names
     mask = _examples.drawn(80, 48)["mask"]
@@ -86,7 +86,7 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
         (tmp_path / name).write_bytes((SHARED / "imagenet-hierarchy" / name).read_bytes())
         samples, report = built(imagenet_val, tmp_path)
         assert len(samples) == 60
-        assert len(imagenet_val.features(tmp_path)["label"].names) == 1000
+        assert len(report.classes["label"]) == 1000
         assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
         assert len(report.left_out) == 60  # no boxes in this layout
         (tmp_path / name).unlink()
@@ -95,14 +95,14 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
 @pytest.mark.parametrize("to", ["val", "ILSVRC2012_img_val", ""])
 def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
     """The same samples as from Kaggle's layout, wherever the images lie."""
-    kaggle, _ = built(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
+    kaggle, other = built(imagenet_val, _examples.write("imagenet-val", tmp_path / "a", 6, 48))
     _examples.write("imagenet-val devkit", tmp_path / "b", 6, 48)
     (tmp_path / "b" / to).mkdir(exist_ok=True)
     for path in (tmp_path / "b").glob("*.JPEG"):
         path.rename(tmp_path / "b" / to / path.name)
     samples, report = built(imagenet_val, tmp_path / "b")
     assert report.left_out == report.remarks == []
-    assert imagenet_val.features(tmp_path / "a") == imagenet_val.features(tmp_path / "b")
+    assert report.classes == other.classes
     assert [sample["wnid"] for sample in samples.values()] == [sample["wnid"] for sample in kaggle.values()]
     for name, sample in samples.items():
         assert sample["label"] == kaggle[name]["label"]
@@ -140,9 +140,9 @@ def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
     for wnid in wnids:
         (tmp_path / "val" / wnid).mkdir(parents=True)
     Image.effect_noise((20, 20), 60).convert("RGB").save(tmp_path / "val/n00000001/a.JPEG")
-    samples, _ = built(imagenet_val, tmp_path)
+    samples, report = built(imagenet_val, tmp_path)
     assert samples["a"]["label"] == "goldfish"
-    assert imagenet_val.features(tmp_path)["label"].names[134] == "crane (n00000134)"
+    assert report.classes["label"][134] == "crane (n00000134)"
     (tmp_path / "val/n00000999").rmdir()
     with pytest.raises(UserError, match=r"has no LOC_synset_mapping.txt"):
         built(imagenet_val, tmp_path)

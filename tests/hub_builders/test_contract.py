@@ -1,8 +1,10 @@
 """What every builder promises, over all that are found: constants, help, and equal bytes with any number of threads."""
 
+import io
 import json
 import os
 import sys
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -61,6 +63,23 @@ def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
         before = [job.spelled() for job in jobs]
         os.utime(path, ns=(1, 1))
         assert before != [job.spelled() for job in jobs], path
+
+
+@pytest.mark.parametrize("name", _examples.names())
+def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
+    source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
+    times: Counter = Counter()
+    real = io.open
+
+    def counted(file, *arguments, **settings):
+        times[file if isinstance(file, int) else Path(file)] += 1
+        return real(file, *arguments, **settings)
+
+    monkeypatch.setattr(io, "open", counted)  # that of Path
+    _, jobs = building.begun(rooms.load("hub_builders", name.partition(" ")[0]), source, Report(), options)
+    assert list(jobs)
+    lists = {path: times[path] for path in source.rglob("*") if path.suffix in (".json", ".csv", ".txt")}
+    assert max(lists.values(), default=1) == 1, lists
 
 
 def opened_by(jobs):

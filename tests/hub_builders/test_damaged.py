@@ -232,9 +232,9 @@ def outcome(name, source):
     """Samples as rows of a dataset, and what was said."""
     builder, report = rooms.load("hub_builders", name.partition(" ")[0]), Report()
     own = _examples.options(name)
-    features = building.columns(builder, source=source, **own)
+    features, jobs = building.begun(builder, source, report, own)
     rows = {}
-    for sample in made(builder.samples(source, report, **own), report):
+    for sample in made(jobs, report):
         assert sample["image_id"] not in rows
         row = building._row(sample, features)
         picture = Image.open(io.BytesIO(row["image"]["bytes"]))
