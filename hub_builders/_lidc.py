@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
-from saliency_bench.hub_builders._source import xml_of
+from saliency_bench.hub_builders._source import xml_events, xml_of
 from saliency_bench.pictures import UnreadableError
 
 WIDE = 4096  # more than a slice has columns or rows; voxels are numbered slice * WIDE^2 + row * WIDE + column
@@ -54,25 +54,31 @@ class Reading:
     faults: list[str]
 
 
-def kind_of(root: Any) -> str:
-    return _local(root.tag)
+def series_of(path: Path) -> str | None:
+    """The series that an XML file is about; None if it is a chest X-ray. Reads no farther. Errors: UnreadableError."""
+    kind = ""
+    for event, element in xml_events(path):
+        tag = _local(element.tag)
+        kind = kind or tag
+        if kind == XRAY:
+            return None
+        if kind != CT:
+            raise UnreadableError(f"{path.name} is no reading of LIDC-IDRI but {kind}")
+        if event == "end" and tag == "SeriesInstanceUid" and _text(element):
+            return _text(element)
+    raise UnreadableError(f"{path.name} names no series")
 
 
-def reading_of(path: Path) -> Reading | None:
-    """The marks of an XML file; None if they are of a chest X-ray. Errors: UnreadableError."""
+def reading_of(path: Path) -> Reading:
+    """The marks of an XML file about a series. Errors: UnreadableError."""
     root = xml_of(path)
-    kind = kind_of(root)
-    if kind == XRAY:
-        return None
-    if kind != CT:
-        raise UnreadableError(f"{path.name} is no reading of LIDC-IDRI but {kind}")
-    series = _text(next(iter(_all(root, "SeriesInstanceUid")), None))
-    if not series:
-        raise UnreadableError(f"{path.name} names no series")
+    for element in root.iter():
+        element.tag = _local(element.tag)
+    series = _text(next(root.iter("SeriesInstanceUid"), None))
     marks, faults = [], []
-    for reader, session in enumerate(_all(root, "readingSession")):
+    for reader, session in enumerate(root.iter("readingSession")):
         for element in session:
-            kind = _local(element.tag)
+            kind = element.tag
             if kind not in ("unblindedReadNodule", "nonNodule"):
                 if kind not in ("annotationVersion", "servicingRadiologistID"):
                     faults.append(f"reader {reader + 1}: an element {kind} is passed over")
@@ -86,10 +92,10 @@ def reading_of(path: Path) -> Reading | None:
 
 
 def _contours(element: Any) -> list[Contour]:
-    rois = _all(element, "roi") or ([element] if _local(element.tag) == "nonNodule" else [])
+    rois = _all(element, "roi") or ([element] if element.tag == "nonNodule" else [])
     found = []
     for roi in rois:
-        parts = {_local(child.tag): _text(child) for child in roi}
+        parts = {child.tag: _text(child) for child in roi}
         points = tuple(_point(edge) for edge in _all(roi, "edgeMap", "locus"))
         try:
             z = float(parts.get("imageZposition", ""))
@@ -105,7 +111,7 @@ def _contours(element: Any) -> list[Contour]:
 
 
 def _point(edge: Any) -> tuple[int, int]:
-    parts = {_local(child.tag): _text(child) for child in edge}
+    parts = {child.tag: _text(child) for child in edge}
     try:
         column, row = int(parts["xCoord"]), int(parts["yCoord"])
     except (KeyError, ValueError):
@@ -176,7 +182,7 @@ def agreed(readers: list[np.ndarray]) -> np.ndarray:
 
 
 def _all(root: Any, *names: str) -> list[Any]:
-    return [element for element in root.iter() if _local(element.tag) in names]
+    return [element for element in root.iter() if element.tag in names]
 
 
 def _local(tag: Any) -> str:

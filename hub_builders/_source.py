@@ -7,6 +7,7 @@ UnreadableError whose text goes into the report.
 import csv
 import json
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path, PurePosixPath
 from types import ModuleType
@@ -106,11 +107,25 @@ def json_of(path: Path, kind: type) -> Any:
 def xml_of(path: Path) -> Any:
     """The root element. Entities are refused: they can unpack to gigabytes. Errors: UnreadableError."""
     defused = library("defusedxml.ElementTree")
-    try:
+    with _xml_errors(path):
         return defused.fromstring(path.read_bytes())
+
+
+def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
+    """("start" or "end", element) while the file is read, for those who need its beginning only. Errors as `xml_of`."""
+    defused = library("defusedxml.ElementTree")
+    with _xml_errors(path), path.open("rb") as file:
+        yield from defused.iterparse(file, events=("start", "end"))
+
+
+@contextmanager
+def _xml_errors(path: Path) -> Iterator[None]:
+    parse_error = library("defusedxml.ElementTree").ParseError
+    try:
+        yield
     except OSError as error:
         raise UnreadableError(f"{path.name} cannot be read ({error.strerror})") from None
-    except (ValueError, defused.ParseError, LookupError) as error:  # also entities, and encodings without a decoder
+    except (ValueError, parse_error, LookupError) as error:  # also entities, and encodings without a decoder
         raise UnreadableError(f"{path.name} is no usable XML ({_line(error)})") from None
 
 

@@ -100,36 +100,36 @@ def samples(
     report.expected = len(readings)
     seen: set[str] = set()
     for path in readings:
-        reading = read(path, root, report)
-        if reading is None:
+        name = path.relative_to(root).as_posix()
+        uid = series_told(path, name, report)
+        if uid is None:
             continue
-        if reading.series in seen:
-            report.remark(path.relative_to(root).as_posix(), "another XML of the same series was read before")
-        elif reading.series not in series:
-            report.leave_out(reading.series, "image", f"no DICOM series of this UID, which {path.name} is about")
+        if uid in seen:
+            report.remark(name, "another XML of the same series was read before")
+        elif uid not in series:
+            report.leave_out(uid, "image", f"no DICOM series of this UID, which {path.name} is about")
         else:
-            folder, told = series[reading.series]
-            patient = patients.get(reading.series) or told
+            folder, told = series[uid]
+            patient = patients.get(uid) or told
             if told and patient != told:
-                report.remark(reading.series, f"the metadata table says {patient}, the DICOM files say {told}")
+                report.remark(uid, f"the metadata table says {patient}, the DICOM files say {told}")
             if patient:
-                yield Job(nodules, path, folder, patient, min_readers, crop_mm, centred, seed)
+                yield Job(nodules, path, folder, name, patient, min_readers, crop_mm, centred, seed)
             else:
-                report.leave_out(reading.series, "image", "no patient: neither in a metadata table nor in the DICOM")
-        seen.add(reading.series)
+                report.leave_out(uid, "image", "no patient: neither in a metadata table nor in the DICOM")
+        seen.add(uid)
     for uid in sorted(set(series) - seen):
         report.remark(
             uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}"
         )
 
 
-def read(path: Path, root: Path, report: Report) -> _lidc.Reading | None:
-    name = path.relative_to(root).as_posix()
+def series_told(path: Path, name: str, report: Report) -> str | None:
     try:
-        reading = _lidc.reading_of(path)
-        if reading is None:
+        uid = _lidc.series_of(path)
+        if uid is None:
             report.leave_out(name, "image", "marks of a chest X-ray, not of a CT")
-        return reading
+        return uid
     except UnreadableError as error:
         report.leave_out(name, "image", str(error))
         return None
@@ -162,11 +162,22 @@ def patients_of(root: Path) -> dict[str, str]:
 
 
 def nodules(
-    report: Report, path: Path, folder: Path, patient: str, min_readers: int, crop_mm: float, centred: bool, seed: int
+    report: Report,
+    path: Path,
+    folder: Path,
+    file: str,
+    patient: str,
+    min_readers: int,
+    crop_mm: float,
+    centred: bool,
+    seed: int,
 ) -> Iterator[dict]:
     """Both kinds of samples of one series."""
-    reading = _lidc.reading_of(path)
-    assert reading is not None
+    try:
+        reading = _lidc.reading_of(path)
+    except UnreadableError as error:
+        report.leave_out(file, "image", str(error))
+        return
     name = f"{patient}-{reading.series.rpartition('.')[2][-6:]}"
     slices, faults = slices_of(folder, reading.series)
     for fault in reading.faults + faults:

@@ -87,16 +87,20 @@ def test_pixels_of_the_contour_lie_outside():
 def test_contours_of_the_real_readings_enclose_what_the_literal_rule_says():
     compared, holes, points, readings = 0, 0, 0, 0
     for path in sorted(REAL.rglob("*.xml")):
+        series = _lidc.series_of(path)
+        assert (series is None) == (path.parent.name == "186")
+        if series is None:
+            continue
         reading = _lidc.reading_of(path)
-        assert (reading is None) == (path.parent.name == "186")
-        for mark in reading.marks if reading else []:
+        assert reading.series == series
+        for mark in reading.marks:
             points += mark.is_point
             for contour in mark.contours:
                 if not contour.is_point and compared < 120:
                     assert set(map(tuple, _lidc.enclosed(contour.points).tolist())) == literal(contour.points)
                     compared += 1
                 holes += not contour.inclusion
-        readings += reading is not None and not reading.faults
+        readings += not reading.faults
     assert (compared, readings) == (120, 12)
     assert holes >= 2
     assert points > 300
@@ -235,6 +239,15 @@ def test_one_patient_is_in_one_split(source, tmp_path):
 def test_patients_from_the_table_where_there_is_one(source):
     (source / "metadata.csv").write_text(f"Series UID,Collection,Subject ID\n{SERIES},LIDC-IDRI,LIDC-IDRI-0099\n")
     assert next(iter(built(source)[0])).startswith("LIDC-IDRI-0099")
+
+
+def test_a_reading_that_ends_too_early_is_named(source):
+    path = source / "tcia-lidc-xml/157/158.xml"
+    path.write_bytes(path.read_bytes()[:-40])  # its head, and so its series, can be read
+    samples, report = built(source)
+    assert samples == {}
+    assert report.left_out[0]["id"] == "tcia-lidc-xml/157/158.xml"
+    assert report.left_out[0]["reason"].startswith("158.xml is no usable XML (")
 
 
 def test_what_is_missing_or_odd_is_named(source):
