@@ -36,6 +36,7 @@ TITLE = "Disease-XAI"
 LICENSE = "cc-by-3.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
+PROCESSES = True
 EXAMPLE = {"crop_mm": 25.0}
 PAPER_COUNTS = {"samples": 5250, "masks": 2625, "label": {"nodule": 2625, "no nodule": 2625}}
 CITATION = """@article{armato2011lung,
@@ -310,7 +311,7 @@ def example(folder: Path, count: int, side: int) -> None:
     for patient in range(-(-count // 2)):
         series = _examples.SERIES.format(7000 + patient)
         uids = [f"{series}.{number}" for number in range(7)]
-        top = round(0.35 * size) + 4 * patient
+        top = round(0.35 * size) + 4 * (patient % 8)
         where = ((top, top + size // 12), (round(0.22 * size), round(0.22 * size) + size // 12))
         for number, uid in enumerate(uids):
             units = _examples.chest(size, size, patient)

@@ -14,6 +14,8 @@ hold), these constants
     BIASES        optional: known biases, for the card
     EMBEDDED      optional: True if it needs no source and is built when first asked for
     EXAMPLE       optional: options that suit its example
+    PROCESSES     optional: True if its jobs are Python code (headers, XML) rather than decoding of pictures, so that
+                  threads would wait for each other; of a large source they are then done by processes
     SPLIT        optional: the one split that holds everything, for data that is for evaluation only
 
 and two functions
@@ -46,6 +48,7 @@ import shutil
 from array import array
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from types import ModuleType
@@ -64,13 +67,14 @@ from saliency_bench.dataset_card import card
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
-from saliency_bench.jobs import Chunks, Job, Report
+from saliency_bench.jobs import JOBS, LONG_JOBS, Chunks, Job, Report
 from saliency_bench.progress import bar
 from saliency_bench.seeds import seed_of
 from saliency_bench.shards import Shards, sha256_of
 
 SPLITS = ("train", "validation", "test")
 REPORT = "build_report.json"
+MANY = 256  # jobs for which it pays to start processes
 GROUP, HASH = "_group", "_hash"  # of a sample, in the chunks only
 
 
@@ -171,7 +175,7 @@ def _fill(
     with ExitStack() as open_files:
         for part in splits.values():
             open_files.callback(part.shards.abandon)
-        for row in _rows(name, jobs, report, features, place / "chunks", progress, workers):
+        for row in _rows(name, jobs, report, features, place / "chunks", progress, workers, builder):
             group = row.pop(GROUP)
             split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], group)
             twins.add(row["image_id"], SPLITS.index(split), row.pop(HASH))
@@ -238,6 +242,7 @@ def _rows(
     chunks: Path,
     progress: bool,
     workers: int,
+    builder: ModuleType,
 ) -> Iterator[dict]:
     """Encoded rows, with a progress bar on standard error; an id that comes twice is a fault of the builder."""
     seen, said = set(), Report()
@@ -248,7 +253,9 @@ def _rows(
             shown.total = report.expected
             shown.update(count)
 
-        work = Chunks(chunks, lambda sample: _row(sample, features), schema, workers, done)
+        slow = getattr(builder, "PROCESSES", False)
+        apart, size = slow and workers > 1 and (report.expected or 0) >= MANY, LONG_JOBS if slow else JOBS
+        work = Chunks(chunks, partial(_row, features=features), schema, workers, done, apart, size)
         for table, part in work.tables(jobs):
             said.add(part)
             for row in table.to_pylist():

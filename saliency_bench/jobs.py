@@ -1,7 +1,8 @@
 """Makes the samples of a build on several threads and keeps them in chunks on disk, in an order that never changes.
 
 A builder yields a `Job` for each image; pictures are decoded and encoded outside Python's lock, so threads use all
-cores. A chunk is one Parquet file, whole or not there: a build that was killed finds the chunks it made and goes on.
+cores. Where jobs are Python code (headers of DICOM files, XML), each thread has a process of its own. A chunk is one
+Parquet file, whole or not there: a build that was killed finds the chunks it made and goes on.
 """
 
 import json
@@ -12,16 +13,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Event
+from threading import Event, local
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from saliency_bench.children import Child
 from saliency_bench.files import write_with
 from saliency_bench.seeds import seed_of
 
 JOBS = 32  # in a chunk: what is lost at most by each thread of a killed build
+LONG_JOBS = 8  # where a job takes many files
 NOTES = b"saliency-bench"
 
 
@@ -101,6 +104,8 @@ class Chunks:
     schema: of the rows
     workers: how many threads
     done: is told how many jobs were done
+    apart: each thread has its jobs done by a process of its own; `row` must be importable there
+    size: how many jobs make a chunk
     """
 
     def __init__(
@@ -110,9 +115,12 @@ class Chunks:
         schema: pa.Schema,
         workers: int,
         done: Callable[[int], object] = lambda count: None,
+        apart: bool = False,
+        size: int = JOBS,
     ):
         self.folder, self.row, self.schema, self.workers, self.done = folder, row, schema, workers, done
-        self.stop = Event()
+        self.stop, self.apart, self.size = Event(), apart, size
+        self.own, self.children = local(), list[Child]()
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, Report]]:
         """The rows of each chunk in their order, and what was said of them. A few chunks are in memory at once."""
@@ -121,7 +129,7 @@ class Chunks:
         # Readers of pictures silence warnings one by one, which threads would do to each other; here it is undone.
         with warnings.catch_warnings(), ThreadPoolExecutor(self.workers) as pool:
             try:
-                for number, jobs in enumerate(iter(lambda: list(islice(items, JOBS)), [])):
+                for number, jobs in enumerate(iter(lambda: list(islice(items, self.size)), [])):
                     waiting.append(pool.submit(self._chunk, number, jobs))
                     if len(waiting) > self.workers:
                         yield self._read(waiting.popleft().result())
@@ -129,7 +137,11 @@ class Chunks:
                     yield self._read(waiting.popleft().result())
             finally:
                 self.stop.set()
+                for child in self.children:
+                    child.process.kill()
                 pool.shutdown(cancel_futures=True)
+                for child in self.children:
+                    child.end()
 
     def _chunk(self, number: int, jobs: list[dict | Job]) -> Path:
         calls = (job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs)
@@ -138,18 +150,41 @@ class Chunks:
         if path.is_file():
             self.done(len(jobs))
             return path
-        report, rows = Report(), []
-        for job in jobs:
-            if self.stop.is_set():
-                raise StoppedError
-            rows += [self.row(sample) for sample in (job.samples(report) if isinstance(job, Job) else [job])]
-            self.done(1)
-        notes = json.dumps({"left_out": report.left_out, "remarks": report.remarks})
-        table = pa.Table.from_pylist(rows, schema=self.schema).replace_schema_metadata({NOTES: notes})
-        write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))
+        if self.apart:
+            self._child().call(write_chunk, path, jobs, self.row, self.schema, told=self._told)
+        else:
+            write_chunk(path, jobs, self.row, self.schema, self._told)
         return path
+
+    def _child(self) -> Child:
+        """That of this thread."""
+        if not hasattr(self.own, "child"):
+            self.own.child = Child()
+            self.children.append(self.own.child)
+        return self.own.child
+
+    def _told(self, count: int) -> None:
+        if self.stop.is_set():
+            raise StoppedError
+        self.done(count)
 
     def _read(self, path: Path) -> tuple[pa.Table, Report]:
         table = pq.read_table(path)
         notes = json.loads(table.schema.metadata[NOTES])
         return table, Report(left_out=notes["left_out"], remarks=notes["remarks"])
+
+
+def write_chunk(
+    path: Path,
+    jobs: list[dict | Job],
+    row: Callable[[dict], dict],
+    schema: pa.Schema,
+    done: Callable[[int], object],
+) -> None:
+    report, rows = Report(), []
+    for job in jobs:
+        rows += [row(sample) for sample in (job.samples(report) if isinstance(job, Job) else [job])]
+        done(1)
+    notes = json.dumps({"left_out": report.left_out, "remarks": report.remarks})
+    table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({NOTES: notes})
+    write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))

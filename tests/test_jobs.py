@@ -1,5 +1,6 @@
 """A build gives the same bytes with any number of threads, whether it was killed or not, and its memory stays flat."""
 
+import importlib
 import json
 import os
 import signal
@@ -7,14 +8,16 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import datasets
 import numpy as np
 import pytest
 
 import saliency_bench as sb
+from saliency_bench import building, children
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.hub_builders import _examples, shapes_xai
 from saliency_bench.jobs import Chunks, Job
 
 SMALL = {"size": 32, "count": 200}
@@ -120,6 +123,89 @@ def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_p
         sb.build("shapes-xai", tmp_path / "out", progress=False, workers=2)
     assert list(tmp_path.iterdir()) == []
     assert len(done) < 500
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """Processes pay for any source; how often one was called."""
+    calls, real = [], children.Child.call
+    monkeypatch.setattr(building, "MANY", 1)
+    monkeypatch.setattr(children.Child, "call", lambda *a, **k: calls.append(a[0].process) or real(*a, **k))
+    return calls
+
+
+def test_processes_give_the_same_bytes_as_one_thread(called, tmp_path, capfd):
+    source = _examples.write("disease-xai", tmp_path / "source", 32)
+    options = {"source": source, "progress": False, "crop_mm": 25.0}
+    alone = sb.build("disease-xai", tmp_path / "1", workers=1, **options)
+    assert called == []
+    assert content(sb.build("disease-xai", tmp_path / "2", workers=2, **options)) == content(alone)
+    assert len(called) == 2
+    assert all(child.returncode is not None for child in called)
+    assert capfd.readouterr().err == ""
+
+
+AWAY = """
+import os
+
+class Odd(Exception):
+    def __init__(self, *parts):
+        super().__init__("cannot travel")
+        self.thing = lambda: parts
+
+def doubled(what, tell):
+    if what == "kill":
+        os.kill(os.getpid(), 9)
+    if what == "odd":
+        raise Odd(1, 2)
+    if what is None:
+        raise ValueError("no number")
+    print("not an answer")
+    tell(what)
+    return 2 * what
+"""
+
+
+def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, monkeypatch):
+    (tmp_path / "away_from_here.py").write_text(AWAY)
+    monkeypatch.syspath_prepend(tmp_path)
+    doubled = importlib.import_module("away_from_here").doubled
+    child, said = children.Child(), []
+    assert child.call(doubled, 21, told=said.append) == 42
+    assert said == [21]
+    with pytest.raises(ValueError, match="no number"):
+        child.call(doubled, None, told=said.append)
+    with pytest.raises(RuntimeError, match="Odd: cannot travel"):
+        child.call(doubled, "odd", told=said.append)
+    assert child.call(doubled, 1, told=said.append) == 2
+    with pytest.raises(UserError, match=r"exit code -9.*--workers 1"):
+        child.call(doubled, "kill", told=said.append)
+    child.end()
+
+
+def test_a_process_ends_with_the_one_that_started_it():
+    script = """
+import time
+from saliency_bench.children import Child
+child = Child()
+print(child.process.pid, flush=True)
+time.sleep(60)"""
+    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    child = int(parent.stdout.readline())
+    parent.kill()
+    parent.communicate()
+    for _ in range(600):
+        if not alive(child):
+            break
+        time.sleep(0.05)
+    assert not alive(child)
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_the_callers_warnings_stay_as_they_were(tmp_path):
