@@ -27,7 +27,11 @@ def seen(
     """
     known = _read(file)
     look: Look | None = None
-    with file.open("a", encoding="utf-8") as lines:
+    try:
+        answers = file.open("a", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"cannot write what the detector sees to {file}: {error.strerror}; make it writable") from error
+    with answers as lines:
         for name, make in bar(pictures, desc="asking the detector", unit=" pictures", total=total, leave=False):
             if name in known or (picture := make()) is None:
                 continue

@@ -1,7 +1,8 @@
 """COCO 2017 validation: one sample for each object class of an image, with that class's pixels as mask.
 
-Source: MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence) as downloaded and
-unpacked: `annotations/instances_val2017.json` and the images in `val2017/`.
+Source: MS COCO (cocodataset.org, "2017 Val images" and "2017 Train/Val annotations"; annotations CC BY 4.0, each image
+under its own Flickr licence) as downloaded and unpacked: `annotations/instances_val2017.json` and the images in
+`val2017/`; `coco/` above them may stay.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,10 @@
 """LIDC-IDRI: lung nodules in CT slices, where the readers agree on them, and surroundings without any mark.
 
-Source: LIDC-IDRI (The Cancer Imaging Archive; CC BY 3.0) as downloaded and unpacked: the DICOM series in any folders
-below (as the NBIA Data Retriever makes them), the readers' XML either beside the series or as `tcia-lidc-xml/*/*.xml`
-(LIDC-XML-only.zip), and, where it is, `LIDC-IDRI_MetaData.csv` or `metadata.csv` with the columns of series UID and
-patient; else the patient is read from the DICOM files.
+Source: LIDC-IDRI (The Cancer Imaging Archive, cancerimagingarchive.net/collection/lidc-idri; CC BY 3.0; 125 GB) as
+downloaded and unpacked: the DICOM series in any folders below (as the NBIA Data Retriever makes them), the readers' XML
+either beside the series or as `tcia-lidc-xml/*/*.xml` (LIDC-XML-only.zip), and, where it is, `LIDC-IDRI_MetaData.csv`
+or `metadata.csv` with the columns of series UID and patient; else the patient is read from the DICOM files. Chest
+X-rays and their XML may stay; they are skipped.
 """
 
 from collections.abc import Iterator

@@ -8,9 +8,10 @@ Source, one of two:
   `data_256/` or `data_large/` with `LETTER/CATEGORY/*.jpg` (train_256_ and train_large_places365standard.tar),
   `val_256/` or `val_large/` with `Places365_val_*.jpg`, and the lists `places365_val.txt` and
   `categories_places365.txt` (filelist_places365-standard.tar).
-  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image.
-- the published Saliency-Bench release: `image/{nature,urban}/*.jpg` and `attention_label/*.csv` with the columns
-  `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
+  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image, 0 outside; ID is
+  the `image_id` with "_" for "/", as in `train_pond_00000001` or `Places365_val_00000001`.
+- the published Saliency-Bench release (Google Drive): `image/{nature,urban}/*.jpg` and `attention_label/*.csv`
+  with the columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
 """
 
 from collections.abc import Iterator

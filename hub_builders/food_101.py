@@ -3,6 +3,9 @@
 Source: the folder of Food-101 (Bossard et al. 2014, data.vision.ee.ethz.ch/cvl/food-101.tar.gz; the pictures come from
 foodspotting.com and are for scientific fair use) as downloaded and unpacked: `food-101/`, or the folder that holds it,
 with `images/CLASS/*.jpg` and `meta/{train,test}.txt`.
+
+The paper does not name its 30 classes ("the 30 most common"); those here are this project's choice, so scores are not
+to be compared with the paper's to the digit.
 """
 
 from collections.abc import Iterator

@@ -2,12 +2,14 @@
 
 Source, one of two:
 
-- MS COCO (cocodataset.org; annotations CC BY 4.0, each image under its own Flickr licence) as downloaded and unpacked:
-  `annotations/captions_SPLIT.json`, `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of
-  the splits train2017, val2017, train2014, val2014.
-  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png`, in the size of the image.
-- the published Saliency-Bench release: `image/{man,woman}/*.jpg` and `attention_label/*.csv` with the columns `img_idx`
-  and `attention` (a JSON array of 224 x 224 numbers).
+- MS COCO (cocodataset.org, "2017 Train images" and the like and "2017 Train/Val annotations"; annotations CC BY 4.0,
+  each image under its own Flickr licence) as downloaded and unpacked: `annotations/captions_SPLIT.json`,
+  `annotations/instances_SPLIT.json` and the images in `SPLIT/`, for one or more of the splits train2017, val2017,
+  train2014, val2014; `coco/` above them may stay. Few images fit the rule, so train2017 is needed for 5,000.
+  `masks/` (optional): masks drawn by people, `ID.png` or `ANNOTATOR/ID.png` (ID: 12 digits), in the size of the image,
+  0 outside.
+- the published Saliency-Bench release (Google Drive): `image/{man,woman}/*.jpg` (or `men`, `women`) and
+  `attention_label/*.csv` with the columns `img_idx` and `attention` (a JSON array of 224 x 224 numbers).
 """
 
 import re

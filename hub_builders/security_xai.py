@@ -2,8 +2,8 @@
 
 Source: the folder of SIXray (Miao et al. 2019, github.com/MeioJane/SIXray; academic use only, no commercial use) as
 downloaded and unpacked: `JPEGImage/*.jpg`, `Annotation/*.xml` (or `Annotations/`) and the lists
-`ImageSet/{10,100,1000}/{train,test}.csv`. Lists that lie in `ImageSet/` itself are read too. Without lists, an image is
-prohibited if its XML has an `<object>`, and clean if it has none or its name begins with N.
+`ImageSet/{10,100,1000}/{train,test}.csv` (1 present, -1 absent). Lists that lie in `ImageSet/` itself are read too.
+Without lists, an image is prohibited if its XML has an `<object>`, and clean if it has none or its name begins with N.
 """
 
 from collections.abc import Iterator

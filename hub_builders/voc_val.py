@@ -1,7 +1,9 @@
 """PASCAL VOC 2012 validation: one sample for each object class of an image, with that class's pixels as mask.
 
 Source: as for object-xai, the folder of PASCAL VOC 2012 (host.robots.ox.ac.uk/pascal/VOC,
-VOCtrainval_11-May-2012.tar; the images come from Flickr and are for research only) as downloaded and unpacked.
+VOCtrainval_11-May-2012.tar; the images come from Flickr and are for research only) as downloaded and unpacked:
+`VOCdevkit/VOC2012/`, or the folder that holds it, with `JPEGImages/`, `SegmentationClass/` and
+`ImageSets/Segmentation/{train,val}.txt`.
 """
 
 from collections.abc import Iterator

@@ -55,6 +55,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"saliency-bench build {name}",
         description=(builder.__doc__ or "").strip(),
+        epilog=epilog(name, builder),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -66,13 +67,41 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="of the split, and of what is drawn (default: 0)"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="threads (default: one for each core)")
+    parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one for each core)")
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
             add_option(parser, key, default, help_of(builder, key))
     parser.add_argument("--json", action="store_true", help="print the build report as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def epilog(name: str, builder: ModuleType) -> str:
+    """What the constants of a builder say to who keeps the data."""
+    source = "" if getattr(builder, "EMBEDDED", False) else " --source DOWNLOADS"
+    allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
+    lines = [
+        "how a sample is made:",
+        *(f"  {line}" for line in builder.RULE.splitlines()),
+        "",
+        f"licence: {builder.LICENSE}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
+        *(f"paper: {counted(builder.PAPER_COUNTS)}" for _ in range(bool(builder.PAPER_COUNTS))),
+        "",
+        "example:",
+        f"  saliency-bench build {name}{source} --out {name}",
+    ]
+    return "\n".join(lines).replace("%", "%%")
+
+
+def counted(paper: dict) -> str:
+    """For people: {"samples": 5000, "label": {"man": 2500}} is "5,000 samples; label: man 2,500"."""
+    plain = [f"{value:,} {key}" for key, value in paper.items() if isinstance(value, int)]
+    classes = [
+        f"{key}: " + ", ".join(f"{one} {count:,}" for one, count in value.items())
+        for key, value in paper.items()
+        if isinstance(value, dict)
+    ]
+    return "; ".join([", ".join(plain), *classes])
 
 
 def add_option(parser: argparse.ArgumentParser, key: str, default: object, text: str) -> None:

@@ -36,6 +36,11 @@ def test_constants_and_help(name, capsys):
     assert "Source" in text or getattr(builder, "EMBEDDED", False)
     assert name in _examples.names() or getattr(builder, "EMBEDDED", False)
     assert "--workers N" in text
+    assert f"licence: {builder.LICENSE}" in text
+    assert ("published: images" if builder.REDISTRIBUTE else "published: masks and labels only") in text
+    assert all(line in text for line in builder.RULE.splitlines())
+    assert text.rstrip().endswith(f"--out {name}")
+    assert all(f"{count:,} {what}" in text for what, count in builder.PAPER_COUNTS.items() if isinstance(count, int))
     for option in building.bound.defaults(builder.samples):
         assert f"--{option.replace('_', '-')}" in text
         assert f"{option}: " in (builder.samples.__doc__ or "") + "seed: ", f"{option} has no help text"

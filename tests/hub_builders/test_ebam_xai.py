@@ -182,6 +182,12 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
     assert not (source / "evil").exists()
 
 
+def test_answers_that_cannot_be_kept(source):
+    (source / "detections.jsonl").mkdir()
+    with pytest.raises(UserError, match=r"cannot write what the detector sees to .*detections.jsonl"):
+        built(source, detector=True)
+
+
 def test_rare_classes_and_small_objects_go(source):
     with pytest.raises(UserError, match="no object class is left"):
         built(source, least=21)
