@@ -36,6 +36,7 @@ TITLE = "Cancer-XAI"
 LICENSE = "cc-by-sa-4.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
+JOBS = 8
 PAPER_COUNTS = {"samples": 361, "masks": 281, "label": {"tumour": 281, "normal": 80}}
 CITATION = """@article{antonelli2022medical,
   title = {The Medical Segmentation Decathlon},

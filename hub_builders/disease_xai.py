@@ -37,6 +37,7 @@ TITLE = "Disease-XAI"
 LICENSE = "cc-by-3.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
+JOBS = 8
 PROCESSES = True
 EXAMPLE = {"crop_mm": 25.0}
 PAPER_COUNTS = {"samples": 5250, "masks": 2625, "label": {"nodule": 2625, "no nodule": 2625}}

@@ -14,6 +14,7 @@ hold), these constants
     BIASES        optional: known biases, for the card
     EMBEDDED      optional: True if it needs no source and is built when first asked for
     EXAMPLE       optional: options that suit its example
+    JOBS          optional: how many jobs are kept together, where one takes seconds (default: 32)
     PROCESSES     optional: True if its jobs are Python code (headers, XML) rather than decoding of pictures, so that
                   threads would wait for each other; of a large source they are then done by processes
     SPLIT        optional: the one split that holds everything, for data that is for evaluation only
@@ -67,7 +68,7 @@ from saliency_bench.dataset_card import card
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
-from saliency_bench.jobs import JOBS, LONG_JOBS, Chunks, Job, Report
+from saliency_bench.jobs import JOBS, Chunks, Job, Report
 from saliency_bench.progress import bar
 from saliency_bench.seeds import seed_of
 from saliency_bench.shards import Shards, sha256_of
@@ -93,7 +94,7 @@ def build(
     source: folder with the raw data as downloaded; None for datasets that need none
     overwrite: replace `out` if it is a dataset built before; by default an existing folder that is not empty is refused
     seed: of the split into train, validation and test, and of what the builder draws
-    workers: threads that read and write pictures; by default one for each core
+    workers: threads (of some large sources: processes) that read and write pictures; by default one for each core
     options: of the builder, see `saliency-bench build NAME --help`
 
     `out` appears complete or not at all: everything is written beside it and renamed at the end; a build that was
@@ -253,8 +254,8 @@ def _rows(
             shown.total = report.expected
             shown.update(count)
 
-        slow = getattr(builder, "PROCESSES", False)
-        apart, size = slow and workers > 1 and (report.expected or 0) >= MANY, LONG_JOBS if slow else JOBS
+        apart = getattr(builder, "PROCESSES", False) and workers > 1 and (report.expected or 0) >= MANY
+        size = getattr(builder, "JOBS", JOBS)
         work = Chunks(chunks, partial(_row, features=features), schema, workers, done, apart, size)
         for table, part in work.tables(jobs):
             said.add(part)

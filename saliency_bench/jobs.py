@@ -24,7 +24,6 @@ from saliency_bench.files import write_with
 from saliency_bench.seeds import seed_of
 
 JOBS = 32  # in a chunk: what is lost at most by each thread of a killed build
-LONG_JOBS = 8  # where a job takes many files
 NOTES = b"saliency-bench"
 
 

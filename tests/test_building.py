@@ -2,8 +2,10 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
+from functools import partial
 
 import datasets
 import numpy as np
@@ -240,6 +242,19 @@ def test_command(tmp_path, capsys):
     assert capsys.readouterr().err.strip().startswith("saliency-bench: error:")
     assert cli.main([*command, "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["counts"]["samples"] == 20
+
+
+def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(building, "bar", partial(building.bar, mininterval=0))
+    building.build("shapes-xai", tmp_path / "out", size=32, count=70)
+    steps = capsys.readouterr().err
+    assert "building shapes-xai" in steps
+    assert "/70 [" in steps
+    counts = [int(count) for count in re.findall(r"(\d+)/70", steps)]
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 10
+    building.build("shapes-xai", tmp_path / "silent", size=32, count=70, progress=False)
+    assert capsys.readouterr().err == ""
 
 
 def test_help_shows_the_builders_own_text_and_imports_no_torch():

@@ -166,6 +166,29 @@ def doubled(what, tell):
 """
 
 
+@pytest.mark.slow
+def test_a_build_by_processes_that_was_killed_goes_on(called, tmp_path):
+    source = _examples.write("disease-xai", tmp_path / "source", 96)
+    script = f"""
+import saliency_bench as sb
+from saliency_bench import building
+building.MANY = 1
+sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progress=False, workers=2)"""
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"OMP_NUM_THREADS": "1"})
+    chunks = tmp_path / ".out.building" / "chunks"
+    while len(list(chunks.glob("*.parquet"))) < 2 and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # what the processes have in hand they may still write
+    kept = len(list(chunks.glob("[!.]*.parquet")))
+    assert 2 <= kept < 6
+    options = {"source": source, "progress": False, "workers": 2}
+    out = sb.build("disease-xai", tmp_path / "out", **options)
+    assert len(called) == 6 - kept
+    assert content(sb.build("disease-xai", tmp_path / "again", **options)) == content(out)
+
+
 def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, monkeypatch):
     (tmp_path / "away_from_here.py").write_text(AWAY)
     monkeypatch.syspath_prepend(tmp_path)

@@ -8,7 +8,7 @@ from PIL import Image
 
 from saliency_bench.building import Report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import cancer_xai
+from saliency_bench.hub_builders import _examples, cancer_xai
 from saliency_bench.hub_builders._examples import dicom, nifti
 from saliency_bench.hub_builders._volumes import Nifti
 from saliency_bench.jobs import made
@@ -155,6 +155,14 @@ def test_what_is_wrong_with_a_case_is_named(source):
     assert reasons["pancreas_015"] == "a label without image in imagesTr/"
     assert "imagesTr/readme.txt" in reasons
     assert reasons["PANCREAS_0002"] == "no usable DICOM file in this folder"
+
+
+def test_missing_slices_are_named(tmp_path):
+    root = _examples.write("cancer-xai", tmp_path, 2)
+    (root / "Pancreas-CT/PANCREAS_0001/study/series/1-002.dcm").unlink()
+    samples, report = built(root)
+    assert {"pancreas_000", "PANCREAS_0001"} == set(samples)
+    assert [remark["text"] for remark in report.remarks] == ["1 slices of the series seem to be missing"]
 
 
 @pytest.mark.parametrize(
