@@ -146,6 +146,12 @@ def load_work(
     return work
 
 
+def check_counts(batch_size: int, limit: int | None) -> None:
+    """Errors: UserError for a chunk or a run of no samples."""
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise UserError("--batch-size and --limit must be at least 1")
+
+
 def _ids(rows: datasets.Dataset) -> list[str]:
     """Errors: UserError for an image id that comes twice: records, draws and pictures go by it."""
     if "image_id" not in rows.column_names:
