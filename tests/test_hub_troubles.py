@@ -50,7 +50,7 @@ TEST = "test-00000-of-00001.parquet"
 def filled(hub, pets, model, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     publish(dataset_publication(pets, "saliency-bench", tmp_path), api=hub.api())
-    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())
     return hub
 
 

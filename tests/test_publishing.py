@@ -18,7 +18,7 @@ from PIL import Image
 import saliency_bench as sb
 from saliency_bench import cli, publishing
 from saliency_bench.building import REPORT
-from saliency_bench.data import fingerprint
+from saliency_bench.data import fingerprint, origin
 from saliency_bench.dataset_publishing import dataset_publication
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
@@ -140,16 +140,18 @@ def test_a_metric_stands_alone_as_a_space(hub):
         metric_publication("saliency_mio", "visitor")
 
 
-def test_a_model_with_its_results(hub, model, pets, tmp_path):
+def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
                  out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
     told = json.loads((model / "training_log.json").read_text()) | {"model": "/home/ada/config.json"}
     shutil.copytree(model, tmp_path / "anew")
     (tmp_path / "anew" / "training_log.json").write_text(json.dumps(told))
-    anew = model_publication(tmp_path / "anew", "ada").files
+    anew = model_publication(tmp_path / "anew", "ada", api=hub.api()).files
     assert b"Start: random weights. Adam" in anew["README.md"]
     assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although it is no longer there
-    publication = model_publication(model, "saliency-bench", license="mit", results=tmp_path / "run", eval_results=True)
+    publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
+    options = {"license": "mit", "results": tmp_path / "run", "eval_results": True, "api": hub.api()}
+    publication = model_publication(model, "saliency-bench", **options)
     publish(publication, api=hub.api())
     files = hub.files("models", "saliency-bench/resnet-18-pet-xai")
     assert set(files) == {
@@ -170,6 +172,40 @@ def test_a_model_with_its_results(hub, model, pets, tmp_path):
     assert entry[0]["dataset"] == {"id": "saliency-bench/pet-xai", "task_id": "accuracy"}
     assert entry[0]["value"] == log["test_accuracy"]
     assert not publish(publication, api=hub.api()).changed
+
+
+def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspace, tmp_path):
+    """A build on this machine may be another one than what is published under the same name."""
+
+    def card_of(folder=model, namespace="visitor"):
+        found = model_publication(folder, namespace, api=hub.api(VISITOR)).files
+        return found["README.md"].decode(), json.loads(found["training_log.json"])
+
+    log = json.loads((model / "training_log.json").read_text())
+    images = json.loads((pets / REPORT).read_text())["splits"]["train"]["fingerprint"]
+    assert (log["dataset"], log["settings"]["images"]) == ({"name": "pet-xai", "repo": None}, images)
+    text, told = card_of()
+    assert f"trained on\na local copy of `pet-xai` (fingerprint of the training images: `{images}`)" in text
+    assert "datasets:" not in text
+    assert "saliency-bench/pet-xai" not in text
+    assert (told["dataset"], told["settings"]["dataset"]) == ({"name": "pet-xai", "repo": None}, "pet-xai")
+    with pytest.raises(UserError, match="none with the same training images is published there; push"):
+        model_publication(model, "visitor", eval_results=True, api=hub.api())
+
+    own = dataset_publication(pets, "visitor", workspace)
+    publish(own, api=hub.api(VISITOR))
+    assert "[visitor/pet-xai](https://huggingface.co/datasets/visitor/pet-xai)" in card_of()[0]
+    other = json.loads(own.files[REPORT])
+    other["splits"]["train"]["fingerprint"] = "0" * 32
+    differs = own.files | {REPORT: json.dumps(other).encode()}
+    publish(Publication("dataset", "saliency-bench/pet-xai", differs, None), api=hub.api())
+    assert yaml.safe_load(card_of()[0].split("---\n")[1])["datasets"] == ["visitor/pet-xai"]
+    assert "saliency-bench/pet-xai" not in card_of(namespace="someone")[0]
+
+    shutil.copytree(model, tmp_path / "loaded")
+    loaded = log | {"dataset": {"name": "pet-xai", "repo": "saliency-bench/pet-xai"}}
+    (tmp_path / "loaded" / "training_log.json").write_text(json.dumps(loaded))
+    assert yaml.safe_load(card_of(tmp_path / "loaded")[0].split("---\n")[1])["datasets"] == ["saliency-bench/pet-xai"]
 
 
 # What is refused
@@ -395,6 +431,8 @@ def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
 def line(hub, monkeypatch):
     """`saliency-bench` in this process, with the Hub and a token in its environment."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    address = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words: cli.main([str(word) for word in words])
 
@@ -435,6 +473,13 @@ def test_command(line, hub, pets, model, capsys):
         assert error.count("\n") == 1
 
 
+def test_a_dataset_of_the_hub_is_called_as_it_was_built(line, pets, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    assert line("push", "dataset", pets, "--namespace", "founder", "--name", "my-pets") == 0
+    assert origin("founder/my-pets") == ("pet-xai", "founder/my-pets")
+    assert origin("founder/none") == ("founder/none", "founder/none")
+
+
 def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
     """Not in what is printed, logged, raised (with --debug) or written."""
     caplog.set_level("DEBUG")
@@ -464,7 +509,7 @@ def test_the_three_lines(hub, pets, model, workspace):
     """By unmodified clients, in processes of their own; a second machine, then the first one without network."""
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
     publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
-    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())
     pinned = hub.api().dataset_info("saliency-bench/pet-xai").sha
     changed = hub.files("datasets", "saliency-bench/pet-xai")["README.md"] + b"\nmore\n"
     hub.api().upload_file(

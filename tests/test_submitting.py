@@ -80,7 +80,7 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     proposed = sb.load_results(BOARD, revision="refs/pr/1", records=True)
     assert len(proposed.cells) == 2
     details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
-    assert details.title == "2 cells: random, centre on shapes with tiny"
+    assert details.title == "2 cells: random, centre on shapes-xai with tiny"
     merge(hub, 1)
     board = sb.load_results(BOARD)
     summary = json.loads((run / "summary.json").read_text())
@@ -163,6 +163,24 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
     assert len(board.cells) == 2
     assert all(row["submitters"] == ["founder", "visitor"] for row in board.cells)
     assert board.conflicts == []
+
+
+def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    copied = shutil.copytree(shapes, tmp_path / "my copy")
+    other = sb.run(
+        dataset=str(copied), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path / "other", device="cpu", progress=False,
+    )  # fmt: skip
+    here(VISITOR)
+    sb.submit(other)
+    merge(hub, 1, 2)
+    board = sb.load_results(BOARD)
+    assert {row["dataset"] for row in board.cells} == {"shapes-xai"}
+    assert len({folder.rpartition("/")[0] for folder in board.results}) == 1
+    assert {row["explainer"] for row in board.cells} == {"random", "centre", "gradcam"}
+    commands = {result.command.split(" --dataset ")[1].split()[0] for result in board.results.values()}
+    assert commands == {"shapes-xai"}
 
 
 def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
