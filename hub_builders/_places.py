@@ -8,6 +8,7 @@ from saliency_bench.jobs import Report
 from saliency_bench.pictures import UnreadableError
 
 HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
+TERMS = ("places-terms-of-use", "http://places2.csail.mit.edu/download.html")
 CITATION = """@article{zhou2017places,
   title = {Places: A 10 million Image Database for Scene Recognition},
   author = {Zhou, Bolei and Lapedriza, Agata and Khosla, Aditya and Oliva, Aude and Torralba, Antonio},

@@ -17,6 +17,7 @@ from saliency_bench.pictures import Picture, UnreadableError
 VERSION = "1"
 TITLE = "COCO 2017 validation"
 LICENSE = "other"
+TERMS = _coco.TERMS
 REDISTRIBUTE = False
 SPLIT = "test"
 PAPER_COUNTS: dict = {}

@@ -33,6 +33,7 @@ from saliency_bench.seeds import random_bits, seed_of
 VERSION = "1"
 TITLE = "eBAM-XAI"
 LICENSE = "other"
+TERMS = ("coco-and-places-terms-of-use", _places.TERMS[1])
 REDISTRIBUTE = False
 TAGS = ["paired"]
 PAPER_COUNTS: dict = {"samples": 2646328 + 378830}

@@ -222,6 +222,7 @@ def test_things_that_are_no_such_thing(pets, closed, model, workspace, tmp_path)
         (lambda: dataset_publication(changed, "x", workspace), "test-00000.* is not the file that build_report.json"),
         (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
         (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "licence as the Hub spells it"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "licence as the Hub spells it"),
         (lambda: model_publication(pets, "x"), "no weights as safetensors"),
         (lambda: model_publication(tmp_path / "other", "x"), "no weights as safetensors"),
         (lambda: model_publication(model, "x", results=pets), "not the folder of a finished run"),
@@ -399,6 +400,21 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
+def test_a_licence_that_the_hub_does_not_know_has_name_and_address(closed, workspace, monkeypatch, tmp_path):
+    monkeypatch.setattr(pet_xai, "TERMS", ("own-terms", "https://example.org/terms"), raising=False)
+    folder = shutil.copytree(closed, tmp_path / "other")
+    account = json.loads((folder / REPORT).read_text()) | {"license": "other"}
+    (folder / REPORT).write_text(json.dumps(account))
+    publication = dataset_publication(folder, "saliency-bench", workspace)
+    text = publication.files["README.md"].decode()
+    data = DatasetCard(text).data
+    assert (data["license"], data["license_name"], data["license_link"]) == (
+        "other", "own-terms", "https://example.org/terms"
+    )  # fmt: skip
+    assert "Licence: [own-terms](https://example.org/terms)." in text
+    assert publication.license == "other (own-terms)"
+
+
 def test_annotations_twice_are_the_same(hub, closed, tmp_path):
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
@@ -418,6 +434,7 @@ def test_where_a_source_makes_no_sense(pets, source):
 def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
     publication = dataset_publication(closed, "saliency-bench", workspace, with_images="cc-by-4.0")
     text = publication.files["README.md"].decode()
+    assert DatasetCard(text).data["license"] == "cc-by-4.0"
     assert publication.license == "cc-by-4.0"
     assert "The images are published under `cc-by-4.0`, by who published this repository." in text
     assert "data/test-00000-of-00001.parquet" in publication.files
