@@ -32,6 +32,7 @@ from saliency_bench.report_data import RunData, read_run, read_values
 from saliency_bench.summary import read_json
 
 FORMAT = 1
+LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
@@ -141,9 +142,10 @@ class Provenance(BaseModel):
 
 
 class Result(Part):
-    """All cells that one submitter publishes of one run."""
+    """All cells that one submitter publishes of one run, under `license`."""
 
     format: Literal[1] = 1
+    license: Literal["cc-by-4.0"] = LICENSE
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
     dataset: Dataset

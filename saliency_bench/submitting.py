@@ -18,7 +18,7 @@ from saliency_bench import hub, rooms
 from saliency_bench.board import Source, asking, conflict_line, contradictions
 from saliency_bench.data import NAMESPACE
 from saliency_bench.errors import UserError
-from saliency_bench.results import FORMAT, RECORDS, RESULT, Submission, json_schema, of_run
+from saliency_bench.results import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.running import Run
 from saliency_bench.templating import score_maps
 
@@ -75,6 +75,7 @@ class Plan:
         seen = "private" if self.private else "public"
         told += [f"create the {seen} dataset {self.repo}"] if self.create else []
         told += [f"pull request to the {seen} dataset {self.repo}, by {self.submission.result.submitter}:"]
+        told += [f"  licence: {LICENSE}, to which you agree by submitting"]
         told += [f"  {cell['explainer_text']} by {cell['metric_text']}, n = {cell['n']}" for cell in self.new]
         return told + [f"  {path} ({len(content):,} bytes)" for path, content in self.files.items()]
 
@@ -82,6 +83,7 @@ class Plan:
         return {
             "repo": self.repo,
             "private": self.private,
+            "license": LICENSE,
             "create": self.create,
             "submitter": self.submission.result.submitter,
             "new": [cell["cell_id"] for cell in self.new],
@@ -132,7 +134,7 @@ def card(repo: str) -> str:
     """The README of a results repository."""
     path = next(folder / "results.md.j2" for folder in rooms.folders("model_cards"))
     template = Template(path.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    return template.render(repo=repo, format=FORMAT, result=RESULT, records=RECORDS)
+    return template.render(repo=repo, format=FORMAT, license=LICENSE, result=RESULT, records=RECORDS)
 
 
 def plan(
@@ -238,6 +240,8 @@ def submit(
     scored first (`scoring`: template, metrics, out, partial, batch_size, device, progress of `score_maps`) under the
     `name` of your method. private: of a repository that is made now, which happens in your own namespaces only.
     dry_run: look and compare, send nothing. note: a few words for readers.
+
+    Results are published under CC-BY-4.0; who submits agrees to that.
 
     Gives the plan, whose `pull_request` is the address of what was sent; it is None where everything was there already.
     Errors: UserError for what cannot be read, scored or sent.

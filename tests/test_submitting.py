@@ -276,11 +276,13 @@ def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     assert main(["submit", str(run), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "create the public dataset saliency-bench/results" in shown
+    assert "licence: cc-by-4.0, to which you agree by submitting" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
     assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["dry_run"], told["pull_request"], len(told["new"])) == (True, None, 2)
+    assert told["license"] == "cc-by-4.0"
     assert not [line for line in hub.lines() if line.startswith(("POST", "PUT"))]
 
 
@@ -376,6 +378,9 @@ def test_a_board_without_its_card_gets_it(hub, here, run):
     sb.submit(run)
     assert set(hub.files("datasets", BOARD)) == {".gitattributes", "README.md", "schema.json"}
     assert 'sb.load_results("saliency-bench/results")' in hub.files("datasets", BOARD)["README.md"].decode()
+    assert hub.api().dataset_info(BOARD).card_data["license"] == "cc-by-4.0"
+    schema = json.loads(hub.files("datasets", BOARD)["schema.json"])
+    assert schema["properties"]["license"]["const"] == "cc-by-4.0"
 
 
 def test_no_network(here, run, capsys, monkeypatch, hub):
