@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils import validate_repo_id
 from huggingface_hub.utils.sha import git_hash
@@ -48,7 +48,8 @@ class Publication:
 class Plan:
     """What publishing would do. `changes`: {path: "new", "changed", "removed" or "unchanged"}.
 
-    `head` is the commit that was compared with; None if the repository does not exist, or was not looked at.
+    `head` is the commit that was compared with; None if the repository does not exist, or was not looked at. `rights`
+    are of the one who asks; None where nothing would be sent.
     """
 
     publication: Publication
@@ -57,6 +58,7 @@ class Plan:
     changes: dict[str, str]
     head: str | None = None
     compared: bool = True
+    rights: hub.Rights | None = None
 
     @property
     def operations(self) -> list[CommitOperationAdd | CommitOperationDelete]:
@@ -81,6 +83,7 @@ class Plan:
             f"{what.kind} {what.repo} ({state}, {visibility}), licence: {what.license or 'not stated'}",
             f"  {len(sizes)} files, {size(sum(sizes.values()))}; to send: {len(differ)}, {size(upload)}",
             *(f"    {marks[self.changes[path]]} {path}  {size(sizes.get(path, 0))}" for path in differ),
+            *([f"  {self.rights.line}"] if self.rights else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,6 +95,7 @@ class Plan:
             "exists": self.exists,
             "compared": self.compared,
             "private": self.private,
+            "may_write": self.rights and self.rights.may,
             "license": what.license,
             "bytes": sum(sizes.values()),
             "files": [
@@ -136,7 +140,8 @@ def publish(
 
     say: gets the plan, line by line, before anything is sent. private: for a repository that is made now. What broke
     half-way, here or at the last call, goes on: files that arrived are not sent again, and the commit is made once.
-    Errors: UserError, for what the Hub refuses, a connection that stays broken, and `private` where it is public.
+    Errors: UserError, for who may not write there, what the Hub refuses, a connection that stays broken, and `private`
+    where it is public.
     """
     api = api or hub.client()
     _check(publication, api, dry_run)
@@ -145,12 +150,16 @@ def publish(
     for pause in (*PAUSES, None):
         try:
             plan = _compared_if_possible(publication, private, api) if dry_run else compare(publication, private, api)
+            if plan.operations and not begun:
+                plan = replace(plan, rights=hub.rights(api, publication.repo))
             for line in plan.lines():
                 tell(line)
             if dry_run:
                 return Published(plan, url, None, False, True)
             if not plan.operations:
                 return Published(plan, url, plan.head, begun, False)
+            if plan.rights and plan.rights.may is False:
+                raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
             begun = True
             return Published(plan, url, _send(plan, api), True, False)
         except UserError:
@@ -158,8 +167,8 @@ def publish(
         except Exception as error:
             wait = hub.retry_after(error) or pause
             if pause is None or wait is None or wait > LONGEST_WAIT or not hub.may_pass(error):
-                hub.refuse(error, publication.repo, _token(api))
-            say(f"{hub.reason(error, publication.repo, _token(api))}; trying again in {wait} s")
+                hub.refuse(error, publication.repo, hub.token_of(api))
+            say(f"{hub.reason(error, publication.repo, hub.token_of(api))}; trying again in {wait} s")
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
 
@@ -169,7 +178,7 @@ def compare(publication: Publication, private: bool, api: HfApi) -> Plan:
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
     except RepositoryNotFoundError as error:
-        if hub.status_of(error) == 401 and _token(api):  # with a token, a repository that is not there is a 404
+        if hub.status_of(error) == 401 and hub.token_of(api):  # with a token, a repository that is not there is a 404
             raise
         return Plan(publication, private, False, dict.fromkeys(sorted(publication.files), "new"))
     if private and not info.private:
@@ -237,14 +246,8 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
         validate_repo_id(publication.repo)
     except ValueError as error:
         raise UserError(f"'{publication.repo}' cannot be a name on the Hub: {error}") from error
-    if not dry_run and _token(api) is None:
-        raise UserError("not logged in: log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither")
-
-
-def _token(api: HfApi) -> str | None:
-    if api.token is False:
-        return None
-    return api.token if isinstance(api.token, str) else get_token()
+    if not dry_run and hub.token_of(api) is None:
+        raise UserError(hub.LOGIN)
 
 
 def _once_each(say: Callable[[str], object]) -> Callable[[str], None]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import DatasetCard, HfApi
-from local_hub import FOUNDER, READER, VISITOR, User
+from huggingface_hub.errors import HfHubHTTPError
+from local_hub import FOUNDER, READER, VISITOR, LocalHub, User
 from PIL import Image
 
 import saliency_bench as sb
@@ -246,8 +247,7 @@ def test_errors_of_the_hub_in_one_line(hub):
 
     stranger = User("stranger", "hf_nobodyknowsme")
     refused("401.*hf auth login.*HF_TOKEN", api=hub.api(stranger))
-    refused("saliency-bench/small.*403.*--namespace", api=hub.api(VISITOR))
-    refused("403.*--namespace", api=hub.api(READER))
+    refused("saliency-bench/small.*403.*--namespace", status=403)
     refused(r"404.*check the name", status=404)
     refused(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
     refused(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
@@ -258,6 +258,49 @@ def test_errors_of_the_hub_in_one_line(hub):
     refused("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
+    assert offline.plan.lines()[-1] == "  rights not checked: the Hub cannot be reached, or the connection broke"
+
+
+GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
+FINE = User("fine", "hf_FiNeSsEcReTtOkEn0123456789abcdefg", orgs=("saliency-bench",), scopes=("fine",))
+MAY_NOT = {
+    VISITOR: "visitor may not write to saliency-bench/small: it belongs to saliency-bench",
+    READER: "reader may not write to saliency-bench/small with this token, which may only read",
+    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench who may only read",
+    FINE: "fine may not write to saliency-bench/small with this fine-grained token, which does not name saliency-bench",
+}
+
+
+@pytest.mark.parametrize("user", MAY_NOT, ids=lambda user: user.name)
+def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
+    with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
+        dry = publish(small(a="1"), api=hub.api(user), dry_run=True)
+        assert dry.plan.lines()[-1] == f"  {MAY_NOT[user]}"
+        assert dry.as_dict()["may_write"] is False
+        with pytest.raises(UserError) as error:
+            publish(small(a="1"), api=hub.api(user))
+        assert str(error.value) == f"{MAY_NOT[user]}; give --namespace YOUR-NAME, or log in with a token that may"
+        assert {each.method for each in hub.asked} == {"GET"}
+        assert hub.store.repos == {}
+        with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
+            hub.api(user).create_repo("saliency-bench/small", repo_type="dataset")
+
+
+def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path, monkeypatch):
+    own = Publication("dataset", "visitor/small", {"a": b"1"}, "mit")
+    assert publish(own, api=hub.api(VISITOR), dry_run=True).plan.lines()[-1] == "  visitor may write to it"
+    with LocalHub(tmp_path, users=(FINE,)) as other:
+        mine = Publication("dataset", "fine/small", {"a": b"1"}, "mit")
+        assert publish(mine, api=other.api(FINE)).plan.as_dict()["may_write"] is True
+    nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
+    assert nobody.plan.lines()[-1] == "  rights not checked: not logged in"
+    assert nobody.as_dict()["may_write"] is None
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
+    done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
+    assert done.changed
+    assert done.plan.lines()[-1] == "  rights not checked: the Hub answers 500 for visitor/small (you sent ***)"
+    assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
 
 
 @pytest.mark.parametrize("status", [400, 409, 500])
@@ -271,7 +314,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
 
 
 def test_nobody_is_logged_in(monkeypatch, hub):
-    monkeypatch.setattr(publishing, "get_token", lambda: None)
+    monkeypatch.setattr("saliency_bench.hub.get_token", lambda: None)
     with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
         publish(small(a="1"), api=HfApi(endpoint=hub.url))
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
@@ -482,7 +525,7 @@ def test_command(line, hub, pets, model, capsys):
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "no weights as safetensors"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
-        (("metric", "saliency_miou", "--namespace", "someone"), "(403)"),
+        (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
     ):
         assert line("push", *words) == 2
         error = capsys.readouterr().err
@@ -511,7 +554,7 @@ def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
     printed = capsys.readouterr()
     seen = printed.out + printed.err + caplog.text
     assert "nothing is lost" in seen
-    assert "403" in seen
+    assert "may not write to someone/pet-xai" in seen
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) > 5
     for token in TOKENS:
