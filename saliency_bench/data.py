@@ -21,7 +21,7 @@ from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
-from saliency_bench.hub import unreached
+from saliency_bench.hub import no_bars, unreached
 from saliency_bench.seeds import seed_of
 
 NAMESPACE = "saliency-bench"
@@ -237,7 +237,8 @@ def _check(rows: Dataset, account: dict, name: str, split: str) -> None:
 def published_report(repo: str, revision: str | None = None, api: HfApi | None = None) -> dict:
     """What `build_report.json` of a repository says; {} if there is none that can be had."""
     try:
-        path = (api or HfApi()).hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)
+        with no_bars():
+            path = (api or HfApi()).hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)
         return _report_of(Path(path).parent)
     except (HfHubHTTPError, OSError):  # there is none, or it is not in the cache and there is no network
         return {}

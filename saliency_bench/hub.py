@@ -1,11 +1,13 @@
 """Who asks the Hub, and what can go wrong on the way, in one line each; no line ever holds a token."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import OfflineModeIsEnabled
+from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 import saliency_bench
 from saliency_bench.errors import UserError
@@ -87,6 +89,18 @@ def token_of(api: HfApi) -> str | None:
 def client() -> HfApi:
     """With the token of `hf auth login` or HF_TOKEN, at HF_ENDPOINT."""
     return HfApi(library_name="saliency-bench", library_version=saliency_bench.__version__)
+
+
+@contextmanager
+def no_bars() -> Iterator[None]:
+    """Inside, huggingface_hub shows no progress bars of its own."""
+    shown = not are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if shown:
+            enable_progress_bars()
 
 
 def status_of(error: BaseException) -> int | None:

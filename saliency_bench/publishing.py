@@ -1,20 +1,25 @@
 """Puts files on the Hub: says first what it will do, sends only what differs, goes on where it was interrupted."""
 
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile, constants
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from saliency_bench import hub
 from saliency_bench.errors import UserError
+from saliency_bench.progress import bar
 from saliency_bench.shards import sha256_of
 
 PAUSES = (2, 8)  # seconds before trying again what may pass; huggingface_hub itself tries each file several times
@@ -61,12 +66,17 @@ class Plan:
     rights: hub.Rights | None = None
 
     @property
-    def operations(self) -> list[CommitOperationAdd | CommitOperationDelete]:
+    def nothing(self) -> bool:
+        """Whether there is nothing to send."""
+        return all(change == "unchanged" for change in self.changes.values())
+
+    @property
+    def operations(self) -> "list[_Addition | CommitOperationDelete]":
         files = self.publication.files
         return [
             CommitOperationDelete(path)
             if change == "removed"
-            else CommitOperationAdd(path, content if isinstance(content := files[path], bytes) else str(content))
+            else _Addition(path, content if isinstance(content := files[path], bytes) else str(content))
             for path, change in self.changes.items()
             if change != "unchanged"
         ]
@@ -128,6 +138,51 @@ class Published:
         }
 
 
+class _Addition(CommitOperationAdd):
+    """A file to send that tells `hears` how many bytes more were read for that; what is sent again does not count."""
+
+    furthest = 0
+
+    @staticmethod
+    def hears(count: int) -> object:
+        """Nobody does."""
+
+    @contextmanager
+    def as_file(self, with_tqdm: bool = False) -> Iterator[Any]:
+        with super().as_file() as file:
+            if with_tqdm:  # huggingface_hub says so when it sends it
+                read = file.read
+
+                def watched(size: int = -1) -> bytes:
+                    data = read(size)
+                    more = max(file.tell() - self.furthest, 0)
+                    self.furthest += more
+                    self.hears(more)
+                    return data
+
+                file.read = watched  # type: ignore[method-assign]
+            yield file
+
+
+@contextmanager
+def _one_bar(operations: Sequence[_Addition | CommitOperationDelete]) -> Iterator[None]:
+    """One bar for all files together, where huggingface_hub has one for each. With hf_xet it has a display for all."""
+    xet = find_spec("hf_xet") is not None and not constants.HF_HUB_DISABLE_XET
+    if xet or are_progress_bars_disabled():
+        yield
+        return
+    files = [one for one in operations if isinstance(one, _Addition)]
+    total = sum(one.upload_info.size for one in files)
+    with (
+        hub.no_bars(),
+        bar(desc="sending", total=total, unit="B", unit_scale=True, leave=False) as sending,
+        logging_redirect_tqdm([logging.getLogger("huggingface_hub")]),  # what it says of a retry is a line of its own
+    ):
+        for one in files:
+            one.hears = sending.update  # type: ignore[method-assign]
+        yield
+
+
 def publish(
     publication: Publication,
     *,
@@ -146,17 +201,16 @@ def publish(
     api = api or hub.client()
     _check(publication, api, dry_run)
     url, begun = f"{api.endpoint}/{publication.place}", False
-    tell = _once_each(say)
     for pause in (*PAUSES, None):
         try:
             plan = _compared_if_possible(publication, private, api) if dry_run else compare(publication, private, api)
-            if plan.operations and not begun:
-                plan = replace(plan, rights=hub.rights(api, publication.repo))
-            for line in plan.lines():
-                tell(line)
+            if not begun:
+                plan = plan if plan.nothing else replace(plan, rights=hub.rights(api, publication.repo))
+                for line in plan.lines():
+                    say(line)
             if dry_run:
                 return Published(plan, url, None, False, True)
-            if not plan.operations:
+            if plan.nothing:
                 return Published(plan, url, plan.head, begun, False)
             if plan.rights and plan.rights.may is False:
                 raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
@@ -208,13 +262,15 @@ def _send(plan: Plan, api: HfApi) -> str:
         sdk = SDK if what.kind == "space" else None
         api.create_repo(what.repo, repo_type=what.kind, private=plan.private, exist_ok=True, space_sdk=sdk)
         head = api.repo_info(what.repo, repo_type=what.kind).sha
-    done = api.create_commit(
-        what.repo,
-        plan.operations,
-        commit_message=f"saliency-bench push {what.kind}",
-        repo_type=what.kind,
-        parent_commit=head,
-    )
+    operations = plan.operations
+    with _one_bar(operations):
+        done = api.create_commit(
+            what.repo,
+            operations,
+            commit_message=f"saliency-bench push {what.kind}",
+            repo_type=what.kind,
+            parent_commit=head,
+        )
     return done.oid
 
 
@@ -248,15 +304,3 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
         raise UserError(f"'{publication.repo}' cannot be a name on the Hub: {error}") from error
     if not dry_run and hub.token_of(api) is None:
         raise UserError(hub.LOGIN)
-
-
-def _once_each(say: Callable[[str], object]) -> Callable[[str], None]:
-    """A second try does not repeat what the first one said."""
-    said: list[str] = []
-
-    def once(line: str) -> None:
-        if line not in said:
-            said.append(line)
-            say(line)
-
-    return once

@@ -118,7 +118,9 @@ def _samples(work: Work, count: int, images: str | None, progress: bool) -> tupl
     sizes: set[tuple[int, int]] = set()
     names = work.classifier.labels
     chunks = range(-(-count // work.batch_size))
-    for number, _ in bar(((number, None) for number in chunks), shown=progress, desc="samples", total=len(chunks)):
+    for number, _ in bar(
+        ((number, None) for number in chunks), shown=progress, desc="samples", unit="batch", total=len(chunks)
+    ):
         chunk = work.chunk(number)
         if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
             continue

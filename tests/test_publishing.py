@@ -13,8 +13,10 @@ import pytest
 import yaml
 from huggingface_hub import DatasetCard, HfApi
 from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.lfs import UploadInfo
 from local_hub import FOUNDER, READER, VISITOR, LocalHub, User
 from PIL import Image
+from tqdm import tqdm
 
 import saliency_bench as sb
 from saliency_bench import cli, publishing
@@ -340,6 +342,42 @@ def test_troubles_that_pass(hub, monkeypatch):
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 3
     hub.fault("GET .*/datasets/saliency-bench/small", delay=0.3)
     assert publish(small(a="3"), api=hub.api()).changed
+
+
+def test_one_bar_for_all_files_that_counts_no_byte_twice(hub, monkeypatch, capsys):
+    moved: list[int] = []
+
+    class Noted(tqdm):
+        def update(self, n=1):
+            moved.append(n)
+            return super().update(n)
+
+    monkeypatch.setattr(publishing, "bar", Noted)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)} | {"README.md": b"small"}
+    hub.fault("PUT", drop_after=100_000)
+    publish(Publication("dataset", "saliency-bench/large", content, None), api=hub.api())
+    assert len([line for line in hub.lines("PUT") if line.endswith("200")]) == 3
+    assert sum(moved) == 900_000
+    shown = capsys.readouterr().err
+    assert "sending" in shown
+    assert "LFS" not in shown
+    assert "parquet: " not in shown
+
+
+def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
+    """To compare it with what is there, and by huggingface_hub to send it."""
+    (tmp_path / "x.parquet").write_bytes(b"1" * 9)
+    hashed: list[str] = []
+    of_path = UploadInfo.from_path.__func__
+    monkeypatch.setattr(
+        UploadInfo, "from_path", classmethod(lambda cls, path: hashed.append(path) or of_path(cls, path))
+    )
+    publication = Publication("dataset", "saliency-bench/x", {"x.parquet": tmp_path / "x.parquet"}, None)
+    publish(publication, api=hub.api())
+    assert len(hashed) == 1
+    publish(publication, api=hub.api())
+    assert len(hashed) == 1
 
 
 def test_a_change_by_someone_else_meanwhile_is_seen(hub):
