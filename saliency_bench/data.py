@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset, Image
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from saliency_bench import rooms
 from saliency_bench.annotations import joined
@@ -21,7 +21,7 @@ from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
-from saliency_bench.hub import no_bars, unreached
+from saliency_bench.hub import no_bars, refuse, unreached
 from saliency_bench.seeds import seed_of
 
 NAMESPACE = "saliency-bench"
@@ -254,10 +254,10 @@ def _reached(repo: str) -> bool:
         return False
     try:
         HfApi().dataset_info(repo, timeout=10)
-    except RepositoryNotFoundError as error:
-        raise UserError(f"the Hub has no dataset {repo} (or it is private); {_instead(repo)}") from error
     except HfHubHTTPError as error:
-        raise UserError(f"the Hub refuses {repo}: {_line(error)}; {_instead(repo)}") from error
+        if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
+            raise UserError(f"the Hub has no dataset {repo} (or it is private); {_instead(repo)}") from error
+        refuse(error, repo, get_token())
     except ValueError as error:
         raise UserError(f"'{repo}' is neither a folder nor a dataset of the Hub: {_line(error)}") from error
     except Exception:  # no network: the class of the error belongs to the HTTP library in use

@@ -153,6 +153,8 @@ def reason(error: BaseException, repo: str, token: str | None) -> str:
 
 def _reason(error: BaseException, repo: str) -> str:
     status, wait = status_of(error), retry_after(error)
+    if status == 403 and _was_reading(error):
+        return f"the Hub lets this account not see {repo} (403): ask for access on its page, or use another token"
     lines = {
         401: "the Hub does not know who asks (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",
         403: f"this account may not write to {repo} (403): give --namespace YOUR-NAME, or a token with write access",
@@ -168,6 +170,12 @@ def _reason(error: BaseException, repo: str) -> str:
     if unreached(error):
         return "the Hub cannot be reached, or the connection broke"
     return f"{repo}: {_line(error)}"
+
+
+def _was_reading(error: BaseException) -> bool:
+    """Whether what was refused was a look, and nothing that writes."""
+    responses = (getattr(one, "response", None) for one in _chain(error))
+    return any(response.request.method in ("GET", "HEAD") for response in responses if response is not None)
 
 
 def _said(error: BaseException) -> str:

@@ -538,6 +538,12 @@ def line(hub, monkeypatch):
 def test_command(line, hub, pets, model, capsys):
     assert line("push", "dataset", pets, "--dry-run") == 0
     assert "dry run: nothing was sent" in capsys.readouterr().out
+    for words, place in (("metric", "saliency_miou"), "space"), (("model", model), "model"):
+        assert line("push", *words, "--dry-run") == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"{place} saliency-bench/{words[1] if place == 'space' else model.name} (new, public)")
+        assert shown.endswith("dry run: nothing was sent\n")
+    assert hub.store.repos == {}
     assert line("push", "dataset", pets, "--name", "my-pets", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["repo"], told["license"], told["private"], told["changed"]) == (
