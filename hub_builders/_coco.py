@@ -15,6 +15,7 @@ from saliency_bench.jobs import Report
 from saliency_bench.pictures import UnreadableError
 
 HOME = "MS COCO, cocodataset.org (annotations CC BY 4.0; each image under its own Flickr licence)"
+TERMS = ("coco-terms-of-use", "https://cocodataset.org/#termsofuse")
 CITATION = """@inproceedings{lin2014microsoft,
   title = {Microsoft {COCO}: Common Objects in Context},
   author = {Lin, Tsung-Yi and Maire, Michael and Belongie, Serge and Hays, James and Perona, Pietro and Ramanan, Deva

@@ -7,6 +7,7 @@ from saliency_bench.hub_builders._source import entries, first_folder, lines, li
 from saliency_bench.jobs import Report
 
 HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
+TERMS = ("places-terms-of-use", "http://places2.csail.mit.edu/download.html")
 CITATION = """@article{zhou2017places,
   title = {Places: A 10 million Image Database for Scene Recognition},
   author = {Zhou, Bolei and Lapedriza, Agata and Khosla, Aditya and Oliva, Aude and Torralba, Antonio},

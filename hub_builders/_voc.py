@@ -35,6 +35,7 @@ CLASSES = [  # index 1 to 20 of the palette
 ]
 VOID = 255
 HOME = "PASCAL VOC 2012, VOCtrainval_11-May-2012.tar of host.robots.ox.ac.uk/pascal/VOC (Flickr images, for research)"
+TERMS = ("pascal-voc-flickr-terms", "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/")
 CITATION = """@article{everingham2010pascal,
   title = {The {PASCAL} Visual Object Classes ({VOC}) Challenge},
   author = {Everingham, Mark and Van Gool, Luc and Williams, Christopher K. I. and Winn, John and Zisserman, Andrew},

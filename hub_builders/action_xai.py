@@ -37,6 +37,7 @@ from saliency_bench.pictures import Picture, UnreadableError
 VERSION = "1"
 TITLE = "Action-XAI"
 LICENSE = "other"
+TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
 PAPER_COUNTS = {"samples": 11511, "masks": 11511}

@@ -18,6 +18,7 @@ from saliency_bench.pictures import Picture
 VERSION = "1"
 TITLE = "COCO 2017 validation"
 LICENSE = "other"
+TERMS = _coco.TERMS
 REDISTRIBUTE = False
 SPLIT = "test"
 PAPER_COUNTS: dict = {}

@@ -33,6 +33,7 @@ from saliency_bench.seeds import random_bits, seed_of
 VERSION = "1"
 TITLE = "eBAM-XAI"
 LICENSE = "other"
+TERMS = ("coco-and-places-terms-of-use", _places.TERMS[1])
 REDISTRIBUTE = False
 TAGS = ["paired"]
 EXAMPLE = {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2}

@@ -28,6 +28,7 @@ from saliency_bench.pictures import UnreadableError
 VERSION = "1"
 TITLE = "Environment-XAI"
 LICENSE = "other"
+TERMS = _places.TERMS
 REDISTRIBUTE = False
 PAPER_COUNTS = {"samples": 5000, "masks": 3052}
 CITATION = _places.CITATION

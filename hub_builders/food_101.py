@@ -19,6 +19,7 @@ from saliency_bench.hub_builders._source import drawn, first_folder, lines, list
 VERSION = "1"
 TITLE = "Food-101, 30 classes"
 LICENSE = "other"
+TERMS = ("food-101-scientific-fair-use", "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/")
 REDISTRIBUTE = False
 SPLIT = "test"
 PAPER_COUNTS = {"samples": 300}

@@ -27,6 +27,7 @@ from saliency_bench.pictures import UnreadableError
 VERSION = "1"
 TITLE = "Gender-XAI"
 LICENSE = "other"
+TERMS = _coco.TERMS
 REDISTRIBUTE = False
 EXAMPLE = {"min_area": 0.0}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}

@@ -49,6 +49,7 @@ from saliency_bench.wordnet_groups import TABLE
 VERSION = "1"
 TITLE = "ImageNet validation"
 LICENSE = "other"
+TERMS = ("imagenet-terms-of-access", "https://www.image-net.org/download.php")
 REDISTRIBUTE = False
 SPLIT = "test"
 PAPER_COUNTS: dict = {}

@@ -20,6 +20,7 @@ from saliency_bench.pictures import UnreadableError
 VERSION = "1"
 TITLE = "Object-XAI"
 LICENSE = "other"
+TERMS = _voc.TERMS
 REDISTRIBUTE = False
 PAPER_COUNTS = {"samples": 4318, "masks": 4318}
 CITATION = _voc.CITATION

@@ -33,6 +33,7 @@ from saliency_bench.pictures import Picture, UnreadableError
 VERSION = "1"
 TITLE = "Security-XAI"
 LICENSE = "other"
+TERMS = ("sixray-academic-use", "https://github.com/MeioJane/SIXray")
 REDISTRIBUTE = False
 EXAMPLE = {"balanced": False}
 PAPER_COUNTS = {"samples": 17654, "masks": 8827, "label": {"prohibited": 8827, "clean": 8827}}

@@ -17,6 +17,7 @@ from saliency_bench.pictures import UnreadableError
 VERSION = "1"
 TITLE = "PASCAL VOC 2012 validation"
 LICENSE = "other"
+TERMS = _voc.TERMS
 REDISTRIBUTE = False
 SPLIT = "test"
 PAPER_COUNTS: dict = {}

@@ -1,7 +1,14 @@
-"""The Space of a metric: for metrics of maps and masks a form to try one, and the card. Pushed as app.py."""
+"""The Space of a metric: a form to try it on pictures of one's own, and the card. Pushed as app.py.
+
+What the form asks for is what the metric's function takes: a map and a mask; a picture, its map and a classifier; or,
+for a metric that asks for maps itself, a picture, a classifier and an explainer.
+"""
 
 import ast
 import os
+import re
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -9,52 +16,172 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
 import evaluate
 import gradio as gr
 import numpy as np
+from PIL import Image
 
 HERE = Path(__file__).resolve().parent
 NAME = next(path.stem for path in sorted(HERE.glob("saliency_*.py")))
 CARD = (HERE / "README.md").read_text(encoding="utf-8").split("---\n", 2)[-1]
 SIDE = 224  # pixels of the example
+CLASSIFIER = "microsoft/resnet-18"
 
 
 def score(saliency, mask):
     """The score of one map (H, W) and its mask, 0 to 255."""
     if saliency is None or mask is None:
         raise gr.Error("give a saliency map and a mask")
+    return computed(predictions=[saliency], references=[mask > 127])
+
+
+def score_curves(picture, saliency, model, chosen):
+    """(score, what the classifier sees): of one picture and its map, for a class or, where it is empty, the top one."""
+    if picture is None or saliency is None:
+        raise gr.Error("give a picture and its saliency map")
+    if picture.size != saliency.size:
+        raise gr.Error(f"the map has {saliency.size} pixels, its picture {picture.size}; give them the same size")
+    classifier = load(model)
+    images, seen, target = read(classifier, picture, chosen)
+    # As a picture, the map is resized and cropped exactly as the picture is.
+    maps = classifier.prepare([{"image": saliency.convert("RGB")}]).images.mean(dim=1)
+    return computed(predictions=maps, references=[target], images=images, classifier=classifier), seen
+
+
+def score_explainer(picture, model, explainer, chosen=""):
+    """(score, what the classifier sees): of an explainer on one picture."""
+    if picture is None:
+        raise gr.Error("give a picture")
+    classifier = load(model)
+    images, seen, target = read(classifier, picture, chosen)
+    asked = {"references": [target]} if OF_A_CLASS else {}
+    return computed(images=images, classifier=classifier, explainer=explainer.strip(), **asked), seen
+
+
+def computed(**inputs):
     try:
         metric = evaluate.load(str(HERE / f"{NAME}.py"))
-        return f"{metric.compute(predictions=[saliency], references=[mask > 127])[NAME]:.4f}"
-    except ValueError as error:
+        return f"{metric.compute(**inputs)[NAME]:.4f}"
+    except (ValueError, ImportError) as error:
         raise gr.Error(str(error)) from error
 
 
-def takes_maps_and_masks():
-    """Whether these two are all that the metric asks for."""
+@lru_cache(maxsize=1)
+def load(model):
+    """A classifier of the Hub or of torchvision; no folder of the machine that this page runs on."""
+    if not re.fullmatch(r"[\w-]+/[\w.-]+|torchvision:\w+", model.strip()):
+        raise gr.Error(f"'{model}' is no classifier of the Hub; give its id, such as {CLASSIFIER}")
+    try:
+        from saliency_bench.classifier import load_classifier
+
+        return load_classifier(model.strip()).eval()
+    except (ValueError, ImportError) as error:
+        raise gr.Error(str(error)) from error
+
+
+def read(classifier, picture, chosen):
+    """(the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
+    import torch
+
+    from saliency_bench.labels import index_of
+
+    images = classifier.prepare([{"image": picture}]).images
+    with torch.no_grad():
+        probabilities = classifier(images).softmax(dim=1)[0]
+    best, names = int(probabilities.argmax()), classifier.labels
+    try:
+        target = index_of(chosen, names, len(probabilities)) if chosen.strip() else best
+    except ValueError as error:
+        raise gr.Error(str(error)) from error
+    said = [f"{names[one] if names else one}: {probabilities[one]:.1%}" for one in dict.fromkeys((best, target))]
+    return images, ", ".join(said), target
+
+
+def asks():
+    """What the metric's function takes, but for its options."""
     path = HERE / "score.py"
     tree = ast.parse(path.read_text(encoding="utf-8")) if path.exists() else ast.Module([], [])
     found = [node.args for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == NAME]
-    return bool(found) and [argument.arg for argument in found[0].args] == ["maps", "masks"]
+    return {argument.arg for arguments in found for argument in arguments.args}
 
 
 def example():
     """A map that is highest beside the middle of a round mask."""
-    y, x = np.mgrid[:SIDE, :SIDE] / SIDE
-    saliency = np.exp(-((y - 0.45) ** 2 + (x - 0.5) ** 2) / 0.02)
-    mask = (y - 0.5) ** 2 + (x - 0.55) ** 2 < 0.03
-    return (255 * saliency).astype(np.uint8), 255 * mask.astype(np.uint8)
+    saliency = np.exp(-((UP - 0.45) ** 2 + (LEFT - 0.5) ** 2) / 0.02)
+    return (255 * saliency).astype(np.uint8), 255 * DISC.astype(np.uint8)
 
+
+def drawing():
+    """A ball under a blue sky."""
+    sky = np.stack([110 + 90 * UP, 160 + 60 * UP, 0 * UP + 230], axis=-1)
+    ball = np.array([235, 120, 30]) * (1.15 - UP[..., None])
+    return Image.fromarray(np.where(DISC[..., None], ball, sky).clip(0, 255).astype(np.uint8))
+
+
+def an_image(value, label, mode, type):
+    return gr.Image(value, label=label, image_mode=mode, type=type, format="png")  # by default it would lose something
+
+
+def a_map(value, type):
+    return an_image(value, "saliency map, brighter = more salient", "L", type)
+
+
+def a_picture():
+    return an_image(drawing(), "picture", "RGB", "pil")
+
+
+def a_classifier():
+    return gr.Textbox(CLASSIFIER, label="classifier: an id of the Hub, or torchvision:NAME")
+
+
+def a_class():
+    return gr.Textbox("", label="class: name or number; empty: the predicted one")
+
+
+def an_explainer():
+    known = explainers()
+    first = "gradcam" if "gradcam" in known else known[0]
+    return gr.Dropdown(known, value=first, label="explainer, with options as rise:masks=500", allow_custom_value=True)
+
+
+def explainers():
+    from saliency_bench.explainer import list_explainers
+
+    return list_explainers()
+
+
+UP, LEFT = np.mgrid[:SIDE, :SIDE] / SIDE
+DISC = (UP - 0.5) ** 2 + (LEFT - 0.55) ** 2 < 0.03
+ASKS = asks()
+OF_A_CLASS = bool(ASKS & {"maps", "target"})  # else the metric asks about classes of its own choice
 
 with gr.Blocks(title=NAME) as demo:
-    if takes_maps_and_masks():
-        pictures = example()
+    function: Callable | None = None
+    if {"maps", "masks"} == ASKS:
+        function = score
         with gr.Row():
-            saliency = gr.Image(
-                pictures[0], label="saliency map, brighter = more salient", image_mode="L", type="numpy"
-            )
-            mask = gr.Image(pictures[1], label="mask of the same size, white = inside", image_mode="L", type="numpy")
+            saliency, mask = example()
+            inputs = [a_map(saliency, "numpy")]
+            inputs += [an_image(mask, "mask of the same size, white = inside", "L", "numpy")]
+    elif {"curves"} == ASKS:
+        function = score_curves
+        with gr.Row():
+            inputs = [a_picture(), a_map(example()[0], "pil")]
+        with gr.Row():
+            inputs += [a_classifier(), a_class()]
+    elif "explain" in ASKS and "masks" not in ASKS:
+        function = score_explainer
+        with gr.Row():
+            inputs = [a_picture()]
+            with gr.Column():
+                inputs += [a_classifier(), an_explainer()]
+                inputs += [a_class()] if OF_A_CLASS else []
+    if function is None:
+        gr.Markdown(f"*{NAME} has no form here: it takes {', '.join(sorted(ASKS)) or 'more'} than pictures can give.*")
+    else:
         with gr.Row():
             button = gr.Button("score", variant="primary")
-            result = gr.Textbox(label=NAME, interactive=False)
-        button.click(score, [saliency, mask], result)
+            results = [gr.Textbox(label=NAME, interactive=False)]
+            if function is not score:
+                results += [gr.Textbox(label="the classifier sees", interactive=False)]
+        button.click(function, inputs, results)
     gr.Markdown(CARD)
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
@@ -32,13 +31,13 @@ def main(args: Namespace) -> None:
     from saliency_bench.running import run
     from saliency_bench.summary import LEGEND, read_json
     from saliency_bench.training import train
+    from saliency_bench.work import check_counts
 
     def say(text: str) -> None:
         if not args.json:
             print(text, flush=True)
 
-    if args.batch_size < 1 or (args.limit is not None and args.limit < 1):
-        raise UserError("--batch-size and --limit must be at least 1")
+    check_counts(args.batch_size, args.limit)
     started = time.perf_counter()
     out = Path(args.out)
     dataset, model = out / "shapes-xai", out / "resnet"

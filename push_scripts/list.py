@@ -24,9 +24,9 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(found, indent=2))
         return
-    width = max(len(name) for items in found.values() for name in items if not name.startswith("timm/"))
     for kind, items in found.items():
         print(f"{kind}:")
+        width = max(map(len, items))
         for name, about in items.items():
             print(f"  {name:<{width}}  {about}".rstrip())
     if "explainers" in kinds:

@@ -8,7 +8,7 @@ example:
 
 Log in with `hf auth login`, or set HF_TOKEN. What will be sent is shown first; pushing again changes nothing unless
 files have changed. A dataset whose source does not allow its images to be published becomes its annotations.
-Results are proposed as a pull request on NAMESPACE/results, as `saliency-bench submit` does.
+Results are proposed as a pull request on NAMESPACE/results, as `saliency-bench submit` does, under CC-BY-4.0.
 """
 
 import json

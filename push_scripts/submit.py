@@ -7,7 +7,7 @@ example:
 
 A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. What
 the board has already with the same values is not sent; values that contradict it are shown, and stand beside it.
---dry-run shows what would be sent and needs no login.
+--dry-run shows what would be sent and needs no login. Results are published under CC-BY-4.0: by submitting you agree.
 """
 
 from argparse import ArgumentParser, Namespace

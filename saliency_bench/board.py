@@ -16,7 +16,6 @@ from pathlib import Path
 import datasets
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
-from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
 from saliency_bench import hub
 from saliency_bench.comparing import conflicts
@@ -83,10 +82,9 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
     """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it; no bars."""
-    shown = not are_progress_bars_disabled()
-    disable_progress_bars()
     try:
-        yield
+        with hub.no_bars():
+            yield
     except UserError:
         raise
     except Exception as error:
@@ -95,9 +93,6 @@ def asking(repo: str) -> Iterator[None]:
         if isinstance(error, REFUSALS) or hub.unreached(error):
             hub.refuse(error, repo, get_token())
         raise
-    finally:
-        if shown:
-            enable_progress_bars()
 
 
 class Source:

@@ -6,6 +6,7 @@ hold), these constants
     VERSION       text; raise it when the same source would give other rows
     TITLE         name for people
     LICENSE       identifier as the Hub spells it, such as "cc-by-sa-4.0"
+    TERMS         where LICENSE is "other": (what to call it, the address where it is written)
     REDISTRIBUTE  may the images be published?
     CITATION      BibTeX
     RULE          how a sample is made, for the card

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from huggingface_hub import get_token
 from PIL import Image
 from safetensors import SafetensorError
 from torch import nn
@@ -16,6 +17,7 @@ from torch import nn
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.geometry import Frame, Geometry, probe
+from saliency_bench.hub import reason, status_of
 
 # Checkpoints the papers use, for `list models` and for a near name.
 KNOWN = (
@@ -198,6 +200,8 @@ def not_there(name: str, error: Exception) -> UserError:
     path = Path(name)
     if path.is_dir():
         return UserError(f"the folder {name} holds no loadable image classifier: {_first_line(error)}")
+    if status_of(error) not in (None, 401, 404):
+        return UserError(reason(error, name, get_token()))
     beside = [str(config.parent) for config in path.parent.glob("*/config.json")]
     near = [other for other in get_close_matches(name, [*KNOWN, *beside], n=3, cutoff=0.6) if other != name]
     mend = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"

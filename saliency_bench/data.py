@@ -10,8 +10,8 @@ from typing import Any
 
 import datasets
 from datasets import ClassLabel, Dataset, Image
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import HfHubHTTPError, RepositoryNotFoundError
+from huggingface_hub import HfApi, get_token
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from saliency_bench import rooms
 from saliency_bench.annotations import joined
@@ -21,7 +21,7 @@ from saliency_bench.dataset_card import ANNOTATIONS
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.files import write_text
 from saliency_bench.fingerprints import Fingerprint
-from saliency_bench.hub import unreached
+from saliency_bench.hub import no_bars, refuse, unreached
 from saliency_bench.seeds import seed_of
 
 NAMESPACE = "saliency-bench"
@@ -52,16 +52,14 @@ def load_dataset(
     compared with the fingerprint in its `build_report.json`, once.
     Errors: UserError for an unknown name, split or option, a folder without dataset, a Hub that cannot be reached.
     """
-    text = str(name).removeprefix(f"{NAMESPACE}/")
-    if text not in list_datasets():
-        text = str(name)
+    text = _short(name)
     folder = _folder(text)
     if source is None and folder is None and "/" not in text and "\\" not in text:
         if text not in list_datasets():
             raise unknown("dataset", text, list_datasets())
-        if getattr(rooms.load("hub_builders", text), "EMBEDDED", False) and revision is None:
+        if _is_embedded(text) and revision is None:
             return _local(embedded(text, builder_options), text, split)
-    if source is not None and text in list_datasets() and getattr(rooms.load("hub_builders", text), "EMBEDDED", False):
+    if source is not None and _is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
         raise UserError(
@@ -69,10 +67,40 @@ def load_dataset(
         )
     if folder and revision:
         raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
-    repo = text if "/" in text or "\\" in text else f"{NAMESPACE}/{text}"
+    repo = _repo(text)
     if source is not None:
         return _joined(folder or repo, text, split, Path(source), revision)
     return _local(folder, text, split) if folder else _remote(repo, split, revision)
+
+
+def origin(name: str | Path) -> tuple[str, str | None]:
+    """(what the dataset is called that `load_dataset` loads, the repository of the Hub that it is loaded from).
+
+    Of what `saliency-bench build` wrote it is the name of the builder, wherever it lies; otherwise the last part of the
+    folder, or the id of the repository. The repository is None for a folder, and for what is drawn by the package.
+    """
+    text = _short(name)
+    if (folder := _folder(text)) is not None:
+        built = _report_of(folder).get("dataset")
+        return (built if built in list_datasets() else folder.resolve().name), None
+    if text in list_datasets():
+        return text, None if _is_embedded(text) else _repo(text)
+    built = published_report(text).get("dataset")
+    return (built if built in list_datasets() else text), text
+
+
+def _short(name: str | Path) -> str:
+    """A known dataset without our namespace, anything else as it is."""
+    text = str(name).removeprefix(f"{NAMESPACE}/")
+    return text if text in list_datasets() else str(name)
+
+
+def _repo(text: str) -> str:
+    return text if "/" in text or "\\" in text else f"{NAMESPACE}/{text}"
+
+
+def _is_embedded(name: str) -> bool:
+    return name in list_datasets() and getattr(rooms.load("hub_builders", name), "EMBEDDED", False)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -84,7 +112,7 @@ def _joined(place: Path | str, name: str, split: str, source: Path, revision: st
     if isinstance(place, Path):
         notes, account = _loaded_from(place, split, ANNOTATIONS), _report_of(place)
     else:
-        notes, account = _had_from(place, split, revision, ANNOTATIONS), _report(place, revision)
+        notes, account = _had_from(place, split, revision, ANNOTATIONS), published_report(place, revision)
     if split not in account.get("splits", {}):
         raise UserError(f"{name} has no {REPORT} that speaks of the split {split}; its annotations cannot be joined")
     return _local(joined(notes, account, split, source), name, split)
@@ -168,7 +196,7 @@ def _loaded_from(folder: Path, split: str, config: str | None = None) -> Dataset
 
 def _remote(repo: str, split: str, revision: str | None) -> Dataset:
     rows = _with_images(_had_from(repo, split, revision), repo)
-    _check(rows, _report(repo, revision), repo, split)
+    _check(rows, published_report(repo, revision), repo, split)
     return rows
 
 
@@ -206,9 +234,12 @@ def _check(rows: Dataset, account: dict, name: str, split: str) -> None:
         write_text(mark, "")
 
 
-def _report(repo: str, revision: str | None) -> dict:
+def published_report(repo: str, revision: str | None = None, api: HfApi | None = None) -> dict:
+    """What `build_report.json` of a repository says; {} if there is none that can be had."""
     try:
-        return _report_of(Path(hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)).parent)
+        with no_bars():
+            path = (api or HfApi()).hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)
+        return _report_of(Path(path).parent)
     except (HfHubHTTPError, OSError):  # there is none, or it is not in the cache and there is no network
         return {}
 
@@ -223,10 +254,10 @@ def _reached(repo: str) -> bool:
         return False
     try:
         HfApi().dataset_info(repo, timeout=10)
-    except RepositoryNotFoundError as error:
-        raise UserError(f"the Hub has no dataset {repo} (or it is private); {_instead(repo)}") from error
     except HfHubHTTPError as error:
-        raise UserError(f"the Hub refuses {repo}: {_line(error)}; {_instead(repo)}") from error
+        if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
+            raise UserError(f"the Hub has no dataset {repo} (or it is private); {_instead(repo)}") from error
+        refuse(error, repo, get_token())
     except ValueError as error:
         raise UserError(f"'{repo}' is neither a folder nor a dataset of the Hub: {_line(error)}") from error
     except Exception:  # no network: the class of the error belongs to the HTTP library in use

@@ -30,10 +30,11 @@ def card(
     """
     left_out = Counter((entry["what"], entry["reason"]) for entry in account["left_out"])
     filled = DatasetCard.from_template(
-        metadata(builder, account, features, config),
+        metadata(builder, account, features, config, images_license or account["license"]),
         template_path=str(template_file("dataset.md.j2")),
         config=config,
         images_license=images_license,
+        terms=terms(builder, account["license"]),
         biases=biases(builder, account),
         title=builder.TITLE,
         about=(builder.__doc__ or "").strip(),
@@ -78,11 +79,14 @@ def _uneven(column: str, account: dict) -> str | None:
     return f"`{column}` is not balanced: from {counts[low]} samples of {low} to {counts[high]} of {high}."
 
 
-def metadata(builder: ModuleType, account: dict, features: Features, config: str = CONFIG) -> DatasetCardData:
+def metadata(builder: ModuleType, account: dict, features: Features, config: str, license: str) -> DatasetCardData:
     """The YAML at the top of the card: what the Hub and `load_dataset` read."""
     total = account["counts"]["samples"]
+    name, link = terms(builder, license)
     data = DatasetCardData(
-        license=account["license"],
+        license=license,
+        license_name=name,
+        license_link=link,
         pretty_name=builder.TITLE,
         task_categories=["image-classification"],
         size_categories=[next((name for limit, name in SIZES if total < limit), "n>1M")],
@@ -94,6 +98,11 @@ def metadata(builder: ModuleType, account: dict, features: Features, config: str
     infos = DatasetInfosDict({config: _info(account, features)})
     infos.to_dataset_card_data(data)
     return data
+
+
+def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
+    """(name, address) of a licence that the Hub knows only as "other"; it asks for both. (None, None) of any else."""
+    return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 
 
 def _info(account: dict, features: Features) -> DatasetInfo:

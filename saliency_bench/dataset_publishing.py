@@ -11,7 +11,7 @@ from PIL import Image, ImageDraw
 
 from saliency_bench import annotations, rooms
 from saliency_bench.building import REPORT
-from saliency_bench.dataset_card import ANNOTATIONS, CONFIG, card
+from saliency_bench.dataset_card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.errors import UserError
 from saliency_bench.pictures import opened
 from saliency_bench.publishing import Publication
@@ -40,21 +40,21 @@ def dataset_publication(
         raise UserError(
             f"the licence of {account['dataset']} allows its images to be published; leave out --with-images"
         )
-    if with_images and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images):
+    if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(f"--with-images takes a licence as the Hub spells it, such as cc-by-4.0; got '{with_images}'")
+    named, _ = terms(builder, license := with_images or account["license"])
+    license += f" ({named})" if named else ""
     features, centre = annotations.features_of(folder, account), _centre(folder, account)
     if not (account["redistribute_images"] or with_images):
         account = annotations.split_off(folder, account, workspace)
         readme = _with_bias(card(builder, account, annotations.without_images(features), ANNOTATIONS), centre)
-        return Publication(
-            "dataset", repo, _files(workspace, account, readme, repo, ANNOTATIONS), account["license"], OWNED
-        )
+        return Publication("dataset", repo, _files(workspace, account, readme, repo, ANNOTATIONS), license, OWNED)
     readme = (folder / "README.md").read_text(encoding="utf-8")
     if with_images:
         readme = card(builder, account, features, images_license=with_images)
     picture, shown = samples_picture(folder, account)
     files = _files(folder, account, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {PICTURE: picture}
-    return Publication("dataset", repo, files, with_images or account["license"], OWNED)
+    return Publication("dataset", repo, files, license, OWNED)
 
 
 def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, EvalResultEntry, HfApi, ModelCard, ModelCardData, eval_result_entries_to_yaml
 
-from saliency_bench import rooms
-from saliency_bench.data import NAMESPACE, list_datasets
+from saliency_bench import hub, rooms
+from saliency_bench.data import NAMESPACE, list_datasets, published_report
 from saliency_bench.dataset_card import template_file
 from saliency_bench.dataset_publishing import ACCURACY
 from saliency_bench.errors import UserError
@@ -28,16 +28,20 @@ def model_publication(
     license: str | None = None,
     results: str | Path | None = None,
     eval_results: bool = False,
+    api: HfApi | None = None,
 ) -> Publication:
     """The files of a checkpoint that `saliency-bench train` wrote.
 
     license: of the weights, as the Hub spells it. results: folder of a run on this model, for the card's table and
     model-index. eval_results: add the accuracy in the form that the Hub shows on the dataset's page.
+    A dataset of the Hub is credited if it was loaded from there, or what was loaded has the fingerprint of what is
+    published in our namespace or this one; any other is named without an address.
     Errors: UserError for a folder that is no such checkpoint, or a run on another model.
     """
     folder = Path(folder)
     files = _files(folder)
-    log, config = _told(read_json(folder / "training_log.json")), read_json(folder / "config.json")
+    log, config = read_json(folder / "training_log.json"), read_json(folder / "config.json")
+    log = _told(log, namespace, api or hub.client())
     summary = _summary(Path(results), folder) if results is not None else None
     repo = f"{namespace}/{name or folder.resolve().name}"
     card = _card(repo, log, config, license, summary)
@@ -63,11 +67,30 @@ def _files(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _told(log: dict) -> dict:
-    """The training log without folders of the machine it was written on."""
-    dataset, model = log["settings"]["dataset"], log.get("model")
-    log["settings"]["dataset"] = _dataset_repo(dataset) or Path(dataset).name
-    return log | {"model": public_name(model) if model else model}
+def _told(log: dict, namespace: str, api: HfApi) -> dict:
+    """The training log without folders of the machine it was written on, and with the repository that is credited."""
+    model, settings = log.get("model"), log["settings"]
+    dataset = log.get("dataset") or {"name": Path(settings["dataset"]).name, "repo": None}
+    repo = dataset["repo"] or _published(dataset["name"], settings["images"], namespace, api)
+    return log | {
+        "model": public_name(model) if model else model,
+        "dataset": {"name": dataset["name"], "repo": repo},
+        "settings": settings | {"dataset": repo or dataset["name"]},
+    }
+
+
+def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None:
+    """Where a dataset with these very training images is published."""
+    for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
+        try:
+            head = api.dataset_info(repo).sha  # without it what was loaded before would answer for what is there now
+        except Exception as error:
+            if hub.status_of(error) is None and not hub.unreached(error):
+                raise
+            continue
+        if published_report(repo, head, api).get("splits", {}).get("train", {}).get("fingerprint") == images:
+            return repo
+    return None
 
 
 def _summary(run: Path, folder: Path) -> dict:
@@ -82,8 +105,7 @@ def _summary(run: Path, folder: Path) -> dict:
 
 
 def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict | None) -> ModelCard:
-    dataset = _dataset_repo(log["settings"]["dataset"])
-    base = log["model"]
+    dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
         library_name="transformers",
@@ -99,8 +121,6 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
         data,
         template_path=str(template_file("model.md.j2")),
         repo=repo,
-        dataset=log["settings"]["dataset"],
-        dataset_repo=dataset,
         base=base,
         log=log,
         best=max(log["epochs"], key=lambda epoch: epoch["validation_accuracy"]),
@@ -111,23 +131,12 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
     )
 
 
-def _dataset_repo(name: str) -> str | None:
-    """The repository of a dataset that was named when the model was trained; None for a folder."""
-    short = name.removeprefix(f"{NAMESPACE}/")
-    if short in list_datasets():
-        return f"{NAMESPACE}/{short}"
-    account = Path(name) / "build_report.json"
-    if account.is_file():
-        return f"{NAMESPACE}/{json.loads(account.read_text(encoding='utf-8'))['dataset']}"
-    return name if name.count("/") == 1 and not (Path(name).exists() or name.startswith((".", "/", "~"))) else None
-
-
 def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[EvalResult]:
     def result(split: str, kind: str, name: str, value: Any, **more: Any) -> EvalResult:
         return EvalResult(
             task_type="image-classification",
             dataset_type=dataset or "other",
-            dataset_name=_title(dataset) or log["settings"]["dataset"],
+            dataset_name=_title(log["dataset"]["name"]),
             dataset_split=split,
             metric_type=kind,
             metric_name=name,
@@ -146,19 +155,18 @@ def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[E
     return found
 
 
-def _title(dataset: str | None) -> str | None:
-    name = (dataset or "").rpartition("/")[2]
-    return rooms.load("hub_builders", name).TITLE if name in list_datasets() else dataset
+def _title(dataset: str) -> str:
+    return rooms.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 
 def _evaluation(log: dict, folder: Path) -> bytes:
-    dataset = _dataset_repo(log["settings"]["dataset"])
-    if dataset is None:
+    if log["dataset"]["repo"] is None:
         raise UserError(
-            f"--eval-results needs a dataset of the Hub; {folder} was trained on {log['settings']['dataset']}"
+            f"--eval-results needs a dataset of the Hub; {folder} was trained on a local {log['dataset']['name']}, and "
+            "none with the same training images is published there; push the dataset first"
         )
     entry = EvalResultEntry(
-        dataset_id=dataset,
+        dataset_id=log["dataset"]["repo"],
         task_id=ACCURACY,
         value=log["test_accuracy"],
         source_url="https://huggingface.co/saliency-bench",

@@ -1,20 +1,25 @@
 """Puts files on the Hub: says first what it will do, sends only what differs, goes on where it was interrupted."""
 
+import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile, get_token
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi, RepoFile, constants
 from huggingface_hub.errors import RepositoryNotFoundError
-from huggingface_hub.utils import validate_repo_id
+from huggingface_hub.utils import are_progress_bars_disabled, validate_repo_id
 from huggingface_hub.utils.sha import git_hash
+from tqdm.contrib.logging import logging_redirect_tqdm
 
 from saliency_bench import hub
 from saliency_bench.errors import UserError
+from saliency_bench.progress import bar
 from saliency_bench.shards import sha256_of
 
 PAUSES = (2, 8)  # seconds before trying again what may pass; huggingface_hub itself tries each file several times
@@ -48,7 +53,8 @@ class Publication:
 class Plan:
     """What publishing would do. `changes`: {path: "new", "changed", "removed" or "unchanged"}.
 
-    `head` is the commit that was compared with; None if the repository does not exist, or was not looked at.
+    `head` is the commit that was compared with; None if the repository does not exist, or was not looked at. `rights`
+    are of the one who asks; None where nothing would be sent.
     """
 
     publication: Publication
@@ -57,14 +63,20 @@ class Plan:
     changes: dict[str, str]
     head: str | None = None
     compared: bool = True
+    rights: hub.Rights | None = None
 
     @property
-    def operations(self) -> list[CommitOperationAdd | CommitOperationDelete]:
+    def nothing(self) -> bool:
+        """Whether there is nothing to send."""
+        return all(change == "unchanged" for change in self.changes.values())
+
+    @property
+    def operations(self) -> "list[_Addition | CommitOperationDelete]":
         files = self.publication.files
         return [
             CommitOperationDelete(path)
             if change == "removed"
-            else CommitOperationAdd(path, content if isinstance(content := files[path], bytes) else str(content))
+            else _Addition(path, content if isinstance(content := files[path], bytes) else str(content))
             for path, change in self.changes.items()
             if change != "unchanged"
         ]
@@ -81,6 +93,7 @@ class Plan:
             f"{what.kind} {what.repo} ({state}, {visibility}), licence: {what.license or 'not stated'}",
             f"  {len(sizes)} files, {size(sum(sizes.values()))}; to send: {len(differ)}, {size(upload)}",
             *(f"    {marks[self.changes[path]]} {path}  {size(sizes.get(path, 0))}" for path in differ),
+            *([f"  {self.rights.line}"] if self.rights else []),
         ]
 
     def as_dict(self) -> dict[str, Any]:
@@ -92,6 +105,7 @@ class Plan:
             "exists": self.exists,
             "compared": self.compared,
             "private": self.private,
+            "may_write": self.rights and self.rights.may,
             "license": what.license,
             "bytes": sum(sizes.values()),
             "files": [
@@ -124,6 +138,51 @@ class Published:
         }
 
 
+class _Addition(CommitOperationAdd):
+    """A file to send that tells `hears` how many bytes more were read for that; what is sent again does not count."""
+
+    furthest = 0
+
+    @staticmethod
+    def hears(count: int) -> object:
+        """Nobody does."""
+
+    @contextmanager
+    def as_file(self, with_tqdm: bool = False) -> Iterator[Any]:
+        with super().as_file() as file:
+            if with_tqdm:  # huggingface_hub says so when it sends it
+                read = file.read
+
+                def watched(size: int = -1) -> bytes:
+                    data = read(size)
+                    more = max(file.tell() - self.furthest, 0)
+                    self.furthest += more
+                    self.hears(more)
+                    return data
+
+                file.read = watched  # type: ignore[method-assign]
+            yield file
+
+
+@contextmanager
+def _one_bar(operations: Sequence[_Addition | CommitOperationDelete]) -> Iterator[None]:
+    """One bar for all files together, where huggingface_hub has one for each. With hf_xet it has a display for all."""
+    xet = find_spec("hf_xet") is not None and not constants.HF_HUB_DISABLE_XET
+    if xet or are_progress_bars_disabled():
+        yield
+        return
+    files = [one for one in operations if isinstance(one, _Addition)]
+    total = sum(one.upload_info.size for one in files)
+    with (
+        hub.no_bars(),
+        bar(desc="sending", total=total, unit="B", unit_scale=True, leave=False) as sending,
+        logging_redirect_tqdm([logging.getLogger("huggingface_hub")]),  # what it says of a retry is a line of its own
+    ):
+        for one in files:
+            one.hears = sending.update  # type: ignore[method-assign]
+        yield
+
+
 def publish(
     publication: Publication,
     *,
@@ -136,21 +195,25 @@ def publish(
 
     say: gets the plan, line by line, before anything is sent. private: for a repository that is made now. What broke
     half-way, here or at the last call, goes on: files that arrived are not sent again, and the commit is made once.
-    Errors: UserError, for what the Hub refuses, a connection that stays broken, and `private` where it is public.
+    Errors: UserError, for who may not write there, what the Hub refuses, a connection that stays broken, and `private`
+    where it is public.
     """
     api = api or hub.client()
     _check(publication, api, dry_run)
     url, begun = f"{api.endpoint}/{publication.place}", False
-    tell = _once_each(say)
     for pause in (*PAUSES, None):
         try:
             plan = _compared_if_possible(publication, private, api) if dry_run else compare(publication, private, api)
-            for line in plan.lines():
-                tell(line)
+            if not begun:
+                plan = plan if plan.nothing else replace(plan, rights=hub.rights(api, publication.repo))
+                for line in plan.lines():
+                    say(line)
             if dry_run:
                 return Published(plan, url, None, False, True)
-            if not plan.operations:
+            if plan.nothing:
                 return Published(plan, url, plan.head, begun, False)
+            if plan.rights and plan.rights.may is False:
+                raise UserError(f"{plan.rights.line}; give --namespace YOUR-NAME, or log in with a token that may")
             begun = True
             return Published(plan, url, _send(plan, api), True, False)
         except UserError:
@@ -158,8 +221,8 @@ def publish(
         except Exception as error:
             wait = hub.retry_after(error) or pause
             if pause is None or wait is None or wait > LONGEST_WAIT or not hub.may_pass(error):
-                hub.refuse(error, publication.repo, _token(api))
-            say(f"{hub.reason(error, publication.repo, _token(api))}; trying again in {wait} s")
+                hub.refuse(error, publication.repo, hub.token_of(api))
+            say(f"{hub.reason(error, publication.repo, hub.token_of(api))}; trying again in {wait} s")
             time.sleep(wait)
     raise AssertionError("the last try returns or raises")
 
@@ -169,7 +232,7 @@ def compare(publication: Publication, private: bool, api: HfApi) -> Plan:
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
     except RepositoryNotFoundError as error:
-        if hub.status_of(error) == 401 and _token(api):  # with a token, a repository that is not there is a 404
+        if hub.status_of(error) == 401 and hub.token_of(api):  # with a token, a repository that is not there is a 404
             raise
         return Plan(publication, private, False, dict.fromkeys(sorted(publication.files), "new"))
     if private and not info.private:
@@ -199,13 +262,15 @@ def _send(plan: Plan, api: HfApi) -> str:
         sdk = SDK if what.kind == "space" else None
         api.create_repo(what.repo, repo_type=what.kind, private=plan.private, exist_ok=True, space_sdk=sdk)
         head = api.repo_info(what.repo, repo_type=what.kind).sha
-    done = api.create_commit(
-        what.repo,
-        plan.operations,
-        commit_message=f"saliency-bench push {what.kind}",
-        repo_type=what.kind,
-        parent_commit=head,
-    )
+    operations = plan.operations
+    with _one_bar(operations):
+        done = api.create_commit(
+            what.repo,
+            operations,
+            commit_message=f"saliency-bench push {what.kind}",
+            repo_type=what.kind,
+            parent_commit=head,
+        )
     return done.oid
 
 
@@ -237,23 +302,5 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
         validate_repo_id(publication.repo)
     except ValueError as error:
         raise UserError(f"'{publication.repo}' cannot be a name on the Hub: {error}") from error
-    if not dry_run and _token(api) is None:
-        raise UserError("not logged in: log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither")
-
-
-def _token(api: HfApi) -> str | None:
-    if api.token is False:
-        return None
-    return api.token if isinstance(api.token, str) else get_token()
-
-
-def _once_each(say: Callable[[str], object]) -> Callable[[str], None]:
-    """A second try does not repeat what the first one said."""
-    said: list[str] = []
-
-    def once(line: str) -> None:
-        if line not in said:
-            said.append(line)
-            say(line)
-
-    return once
+    if not dry_run and hub.token_of(api) is None:
+        raise UserError(hub.LOGIN)

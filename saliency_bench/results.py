@@ -32,6 +32,7 @@ from saliency_bench.report_data import RunData, read_run, read_values
 from saliency_bench.summary import read_json
 
 FORMAT = 1
+LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
@@ -141,9 +142,10 @@ class Provenance(BaseModel):
 
 
 class Result(Part):
-    """All cells that one submitter publishes of one run."""
+    """All cells that one submitter publishes of one run, under `license`."""
 
     format: Literal[1] = 1
+    license: Literal["cc-by-4.0"] = LICENSE
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
     dataset: Dataset
@@ -241,7 +243,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "target": told["target"],
         "setting": setting,
         "cells": [{key: cell[key] for key in CellResult.model_fields if key in cell} for cell in told["cells"]],
-        "command": public_command(told["command"], names),
+        "command": public_command(told["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}),
         "provenance": told["provenance"],
     }
     result = _validated(json.dumps(content), folder / "summary.json")
@@ -270,14 +272,14 @@ def public_label(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
 
 
-def public_command(command: str, names: dict[str, str]) -> str:
-    """The command of a run without the folders of the machine it ran on."""
+def public_command(command: str, named: dict[str, str]) -> str:
+    """The command of a run without the folders of the machine it ran on. `named`: {option: what it names in public}."""
     if not command.startswith("saliency-bench "):
         return command
     words = shlex.split(command)
     for place, word in enumerate(words):
-        if word in names:
-            words[place] = names[word]
+        if words[place - 1] in named:
+            words[place] = named[words[place - 1]]
         elif words[place - 1] in PATHS or Path(word).is_absolute():
             words[place] = Path(word).name
     return shlex.join(words)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench import records
 from saliency_bench.chunks import ahead, by_explainer, explain, is_predicted, missing, predict
 from saliency_bench.errors import UserError
 from saliency_bench.examples import write_examples
@@ -35,7 +35,7 @@ from saliency_bench.progress import bar
 from saliency_bench.reporting import report
 from saliency_bench.summary import read_json, summarise, table
 from saliency_bench.types import Maps
-from saliency_bench.work import Cell, Work, load_work
+from saliency_bench.work import Cell, Work, check_counts, load_work
 
 
 @dataclass(frozen=True)
@@ -92,21 +92,38 @@ def run(
     Started again with the same `out`, it computes what is missing. Errors: UserError for anything the caller can mend;
     `out` then holds nothing new but whole parts.
     """
-    started, begun = time.time(), time.perf_counter()
+    begun = time.time(), time.perf_counter()
     chosen = dict.fromkeys(as_explainer(explainer) for explainer in _listed(explainers))
-    scorers = dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics))
+    scorers = metrics_of(metrics)
     if len({explainer.identity for explainer in chosen}) < len(chosen):
         raise UserError("two explainers have the same name, options and code; give one of the functions another name")
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise UserError("--batch-size and --limit must be at least 1")
+    check_counts(batch_size, limit)
     accelerator = accelerator_on(device)
     work = load_work(
         dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict=strict,
         precision=precision, channels_last=channels_last, groups=groups,
     )  # fmt: skip
     cells = [work.cell(explainer, metric) for explainer in chosen for metric in scorers]
+    command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
+                       channels_last, groups)  # fmt: skip
+    return finish(work, cells, limit, accelerator, command, progress, begun)
+
+
+def finish(
+    work: Work,
+    cells: list[Cell],
+    limit: int | None,
+    accelerator: Accelerator,
+    command: str,
+    progress: bool,
+    begun: tuple[float, float],
+) -> Run:
+    """Compute what is missing of `cells` and write records, summary and report, as `run` does with what it has loaded.
+
+    begun: (time, performance counter) when loading began.
+    """
     samples = min(limit or len(work.rows), len(work.rows))
-    chunks = range(-(-samples // batch_size))
+    chunks = range(-(-samples // work.batch_size))
     shown = progress and accelerator.is_local_main_process
 
     with ExitStack() as held:
@@ -125,10 +142,8 @@ def run(
         if not accelerator.is_main_process:
             return Run(work.out, {})
         merge(work, samples)
-        command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
-                           channels_last, groups)  # fmt: skip
         summary = summarise(work, samples, command, {cell.id: cell.metric for cell in cells})
-        write_json(work.out / "timings.json", {"started": started, "seconds": time.perf_counter() - begun, **clock})
+        write_json(work.out / "timings.json", {"started": begun[0], "seconds": time.perf_counter() - begun[1], **clock})
         write_examples(work, summary)
         report([work.out])
     return Run(work.out, summary)
@@ -201,8 +216,7 @@ def _command(
         return "saliency_bench.run (a model, label map or groups given as a Python object)"
     explainers = list(dict.fromkeys(str(cell.explainer) for cell in cells))
     if own := [cell.explainer for cell in cells if isinstance(cell.explainer.version, str)]:
-        kind = "maps made elsewhere" if str(own[0].version).startswith(records.OWN_MAPS) else "a Python function"
-        return f"saliency_bench.run ({own[0]} is {kind})"
+        return f"saliency_bench.run ({own[0]} is a Python function)"
     words = ["saliency-bench", "run", "--dataset", str(dataset), "--model", str(model), "--explainers", *explainers,
              "--metrics", *dict.fromkeys(str(cell.metric) for cell in cells), "--split", split,
              "--target", target]  # fmt: skip
@@ -213,6 +227,11 @@ def _command(
     words += ["--channels-last"] if channels_last else []
     words += ["--batch-size", str(batch_size), "--seed", str(seed), "--out", str(out)]
     return shlex.join(words)
+
+
+def metrics_of(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
+    """Each once. Errors: UserError for none, or an unknown one."""
+    return list(dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics)))
 
 
 def _listed(thing) -> list:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi, get_token
+from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
@@ -18,11 +18,11 @@ from saliency_bench import hub, rooms
 from saliency_bench.board import Source, asking, conflict_line, contradictions
 from saliency_bench.data import NAMESPACE
 from saliency_bench.errors import UserError
-from saliency_bench.results import FORMAT, RECORDS, RESULT, Submission, json_schema, of_run
+from saliency_bench.publishing import size
+from saliency_bench.results import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.running import Run
 from saliency_bench.templating import score_maps
 
-LOGIN = "log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither"
 NOBODY = "you"  # who submits in a dry run without login
 
 
@@ -35,12 +35,14 @@ class Plan:
     conflicts  of cells that it has with other values, who says what; sent beside them
     pending    the address of an open pull request that proposes just this
     create     whether the repository will be made; bare: whether it is ours and lacks its card, so that it gets one
+    rights     of who submits
     """
 
     repo: str
     private: bool
     create: bool
     bare: bool
+    rights: hub.Rights
     submission: Submission
     new: list[dict]
     known: list[dict]
@@ -75,13 +77,17 @@ class Plan:
         seen = "private" if self.private else "public"
         told += [f"create the {seen} dataset {self.repo}"] if self.create else []
         told += [f"pull request to the {seen} dataset {self.repo}, by {self.submission.result.submitter}:"]
+        told += [f"  licence: {LICENSE}, to which you agree by submitting"]
         told += [f"  {cell['explainer_text']} by {cell['metric_text']}, n = {cell['n']}" for cell in self.new]
-        return told + [f"  {path} ({len(content):,} bytes)" for path, content in self.files.items()]
+        told += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
+        return told if self.rights.may else [*told, f"  {self.rights.line}"]
 
     def as_dict(self) -> dict:
         return {
             "repo": self.repo,
             "private": self.private,
+            "may_submit": self.rights.may,
+            "license": LICENSE,
             "create": self.create,
             "submitter": self.submission.result.submitter,
             "new": [cell["cell_id"] for cell in self.new],
@@ -96,7 +102,7 @@ class Plan:
         if self.nothing:
             return None
         if self.submission.result.submitter == NOBODY:
-            raise UserError(f"not logged in: {LOGIN}")
+            raise UserError(hub.LOGIN)
         with asking(self.repo):
             if self.create:
                 self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
@@ -132,7 +138,7 @@ def card(repo: str) -> str:
     """The README of a results repository."""
     path = next(folder / "results.md.j2" for folder in rooms.folders("model_cards"))
     template = Template(path.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    return template.render(repo=repo, format=FORMAT, result=RESULT, records=RECORDS)
+    return template.render(repo=repo, format=FORMAT, license=LICENSE, result=RESULT, records=RECORDS)
 
 
 def plan(
@@ -144,34 +150,53 @@ def plan(
     """
     repo, api = f"{namespace}/results", hub.client()
     submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
-    me, mine = _who(api, repo, dry_run)
-    submission = replace(submission, result=submission.result.model_copy(update={"submitter": me}))
-    info = _info(api, repo)
-    if info is None and namespace not in mine and me != NOBODY:
-        known = " or ".join(mine)
-        raise UserError(
-            f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {known})"
-        )
+    try:
+        who, info = _who(api, repo, dry_run), _info(api, repo)
+    except UserError as error:
+        if not (dry_run and hub.unreached(error)):
+            raise
+        rights = hub.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
+        cells = [cell.model_dump() for cell in submission.result.cells]
+        return Plan(repo, private, False, False, rights, submission, cells, [], [], api=api)
+    rights = _rights(who, repo, info)
+    if rights.may is False and not dry_run:
+        raise UserError(rights.line)
+    if who is not None:
+        submission = replace(submission, result=submission.result.model_copy(update={"submitter": who.name}))
     if info is not None and private and not info.private:
         raise UserError(f"{repo} exists and is public; leave out --private, or choose another --namespace")
     seen = private if info is None else bool(info.private)
-    bare = info is None or (namespace in mine and "README.md" not in {file.rfilename for file in info.siblings or ()})
-    found = Plan(repo, seen, info is None, bare, submission, [], [], [], api=api)
+    ours = who is not None and who.refusal(repo) is None
+    bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
+    found = Plan(repo, seen, info is None, bare, rights, submission, [], [], [], api=api)
     _compare(found, None if info is None else info.sha)
-    if info is not None and found.new and me != NOBODY:
-        found.pending = _pending(found, me)
+    if info is not None and found.new and who is not None:
+        found.pending = _pending(found, who.name)
     return found
 
 
-def _who(api: HfApi, repo: str, dry_run: bool) -> tuple[str, list[str]]:
-    """(who submits, the namespaces of theirs)."""
-    if get_token() is None:
+def _who(api: HfApi, repo: str, dry_run: bool) -> hub.Account | None:
+    """None for a dry run of who is not logged in."""
+    if hub.token_of(api) is None:
         if dry_run:
-            return NOBODY, []
-        raise UserError(f"not logged in: {LOGIN}")
+            return None
+        raise UserError(hub.LOGIN)
     with asking(repo):
-        told = api.whoami()
-    return told["name"], [told["name"], *(org["name"] for org in told.get("orgs", []))]
+        return hub.account(api)
+
+
+def _rights(who: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub.Rights:
+    """Anyone may propose something to a public repository, with a token that may write; to make one it must be ours."""
+    if who is None:
+        return hub.Rights(None, "rights not checked: not logged in")
+    if who.read_only:
+        return hub.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
+    if info is None and who.refusal(repo):
+        yours = " or ".join(name for name in who.roles if who.refusal(f"{name}/results") is None)
+        return hub.Rights(
+            False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
+        )
+    return hub.Rights(True, f"{who.name} may submit to it")
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
@@ -238,6 +263,8 @@ def submit(
     scored first (`scoring`: template, metrics, out, partial, batch_size, device, progress of `score_maps`) under the
     `name` of your method. private: of a repository that is made now, which happens in your own namespaces only.
     dry_run: look and compare, send nothing. note: a few words for readers.
+
+    Results are published under CC-BY-4.0; who submits agrees to that.
 
     Gives the plan, whose `pull_request` is the address of what was sent; it is None where everything was there already.
     Errors: UserError for what cannot be read, scored or sent.

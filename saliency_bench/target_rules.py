@@ -45,6 +45,11 @@ class TargetRule:
     by_id: dict[str, Sides] | None = None
     groups: Groups | None = None
 
+    @property
+    def asks_classifier(self) -> bool:
+        """Whether logits decide; else they are not looked at."""
+        return self.by_id is None and self.name != "label"
+
     def sides(self, image_id: str, label: int, logits: np.ndarray, members: Members) -> Sides:
         if self.by_id is not None:
             if image_id not in self.by_id:

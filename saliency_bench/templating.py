@@ -9,6 +9,7 @@ OUT/images/         the prepared frames, if asked for
 
 import csv
 import io
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,10 +27,11 @@ from saliency_bench.examples import eight_bit
 from saliency_bench.files import write_json, write_text, write_with
 from saliency_bench.metric import Metric, list_metrics, load_metric
 from saliency_bench.own_maps import explainer_of, file_of, refuse, wants_more
+from saliency_bench.processes import accelerator_on
 from saliency_bench.progress import bar
 from saliency_bench.results import Count, Hash, Part, field_line
-from saliency_bench.running import Run, run
-from saliency_bench.work import Work, load_work
+from saliency_bench.running import Run, finish, metrics_of
+from saliency_bench.work import Work, check_counts, load_work
 
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
@@ -78,8 +80,7 @@ def template(
     out = Path(out)
     if images not in (None, *IMAGES):
         raise UserError(f"images='{images}' is neither png nor npy")
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise UserError("--batch-size and --limit must be at least 1")
+    check_counts(batch_size, limit)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     work = load_work(dataset, model, split, target, label_map, batch_size, seed, device_of(device), out)
@@ -117,13 +118,17 @@ def _samples(work: Work, count: int, images: str | None, progress: bool) -> tupl
     sizes: set[tuple[int, int]] = set()
     names = work.classifier.labels
     chunks = range(-(-count // work.batch_size))
-    for number, _ in bar(((number, None) for number in chunks), shown=progress, desc="samples", total=len(chunks)):
+    for number, _ in bar(
+        ((number, None) for number in chunks), shown=progress, desc="samples", unit="batch", total=len(chunks)
+    ):
         chunk = work.chunk(number)
         if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
             continue
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
-        with torch.no_grad():
-            logits = work.classifier(batch.images).cpu().numpy()
+        logits = np.empty((len(batch.ids), 0))
+        if work.rule.asks_classifier:
+            with torch.no_grad():
+                logits = work.classifier(batch.images).cpu().numpy()
         for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
             if number * work.batch_size + position >= count:
                 break
@@ -199,6 +204,7 @@ def score_maps(
     left out and counted.
     Errors: UserError of `own_maps` and `run`, or where dataset or model are not those of the template.
     """
+    begun = time.time(), time.perf_counter()
     maps, folder = Path(maps), Path(maps if template is None else template)
     told, files = read_template(folder)
     source = maps if template is not None else next(
@@ -206,28 +212,24 @@ def score_maps(
     )  # fmt: skip
     if not source.exists():
         raise UserError(f"there are no maps: {source} does not exist (nor {MAPS}.parquet beside it)")
-    scorers = _metrics(metrics)
+    check_counts(batch_size, told.limit)
+    if metrics is None:
+        scorers = [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
+    else:
+        scorers = metrics_of(metrics)
     refuse(scorers, name)
     height, width = told.size
     method = explainer_of(name, source, files, (height, width), told.seed, partial)
     chosen = source.parent / f"scored-{name}-{method.version}" if out is None else Path(out)
+    accelerator = accelerator_on(device)
     work = load_work(told.dataset, told.model, told.split, told.target, told.label_map, batch_size, told.seed,
-                     device_of(device), chosen)  # fmt: skip
+                     accelerator.device, chosen)  # fmt: skip
     if metrics is None and work.groups is None:
         scorers = [metric for metric in scorers if "groups" not in metric.needs]
     for what, now, then in (("dataset", work.identity["fingerprint"], told.fingerprint),
                             ("model", work.classifier.digest, told.digest)):  # fmt: skip
         if now != then:
             raise UserError(f"the {what} is no longer the one that {folder / TEMPLATE} was made for; make it again")
-    return run(
-        dataset=told.dataset, model=told.model, explainers=[method], metrics=scorers,
-        out=chosen, split=told.split, target=told.target, label_map=told.label_map, limit=told.limit,
-        batch_size=batch_size, seed=told.seed, device=device, progress=progress,
-    )  # fmt: skip
-
-
-def _metrics(chosen: str | Metric | Sequence[str | Metric] | None) -> list[Metric]:
-    if chosen is None:
-        return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
-    listed = [chosen] if isinstance(chosen, str | Metric) else list(chosen)
-    return [metric if isinstance(metric, Metric) else load_metric(metric) for metric in listed]
+    cells = [work.cell(method, metric) for metric in scorers]
+    command = f"saliency_bench.run ({method} is maps made elsewhere)"
+    return finish(work, cells, told.limit, accelerator, command, progress, begun)

@@ -19,7 +19,7 @@ from torch import nn
 
 from saliency_bench import checkpoints
 from saliency_bench.classifier import Classifier
-from saliency_bench.data import class_names, fingerprint, load_dataset
+from saliency_bench.data import class_names, fingerprint, load_dataset, origin
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_json, write_with
 from saliency_bench.processes import accelerator_on
@@ -57,6 +57,7 @@ def train(
     if accelerator.num_processes > 1:
         raise UserError("train works in one process; start it without torchrun or accelerate launch")
     splits = {name: load_dataset(dataset, split=name) for name in ("train", "validation", "test")}
+    called, repo = origin(dataset)
     if limit is not None:
         splits["train"] = splits["train"].select(range(min(limit, len(splits["train"]))))
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
@@ -96,7 +97,8 @@ def train(
     classifier.model.load_state_dict(best)
     accuracy = accuracy_of(classifier, splits["test"], batch_size)
     start = model if isinstance(model, str) else None
-    save(out, network, processor, {"model": start, "settings": settings, "test_accuracy": accuracy, "epochs": log})
+    told = {"model": start, "dataset": {"name": called, "repo": repo}, "settings": settings}
+    save(out, network, processor, told | {"test_accuracy": accuracy, "epochs": log})
     state_file.unlink(missing_ok=True)
     return out
 

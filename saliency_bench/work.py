@@ -11,7 +11,7 @@ import torch
 
 from saliency_bench import options, records
 from saliency_bench.classifier import Classifier, SampleError, load_classifier
-from saliency_bench.data import class_names, fingerprint, load_dataset
+from saliency_bench.data import class_names, fingerprint, load_dataset, origin
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.groups import Groups, load_groups
@@ -48,7 +48,7 @@ class Cell:
 
 @dataclass
 class Work:
-    """What a run works on, loaded once."""
+    """What a run works on, loaded once. `dataset` is its own name (`data.origin`), wherever it was loaded from."""
 
     classifier: Classifier
     rows: datasets.Dataset
@@ -127,7 +127,7 @@ def load_work(
 ) -> Work:  # fmt: skip
     """Load dataset and classifier and match their classes, before any file is written."""
     dataset = str(dataset)
-    rows = load_dataset(dataset, split=split)
+    rows, (called, _) = load_dataset(dataset, split=split), origin(dataset)
     if len(rows) == 0:
         raise UserError(f"the split {split} of {dataset} is empty")
     names = class_names(rows)
@@ -136,7 +136,7 @@ def load_work(
     if "mask" in rows.column_names:
         undecoded = undecoded.cast_column("mask", datasets.Image(decode=False))
     work = Work(
-        classifier, undecoded, dataset, split, names, [], TargetRule("label", "label"), seed, batch_size, out, strict
+        classifier, undecoded, called, split, names, [], TargetRule("label", "label"), seed, batch_size, out, strict
     )
     classes = _classes(work)
     work.members = match(names, classifier.labels, classes, label_map)
@@ -144,6 +144,12 @@ def load_work(
     work.rule = load_rule(target, classifier.labels, classes, work.groups)
     check_ids(work.rule, _ids(rows))
     return work
+
+
+def check_counts(batch_size: int, limit: int | None) -> None:
+    """Errors: UserError for a chunk or a run of no samples."""
+    if batch_size < 1 or (limit is not None and limit < 1):
+        raise UserError("--batch-size and --limit must be at least 1")
 
 
 def _ids(rows: datasets.Dataset) -> list[str]:

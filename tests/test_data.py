@@ -42,6 +42,18 @@ def test_embedded_dataset_is_built_once(monkeypatch, tmp_path):
     assert len(list((tmp_path / "datasets").iterdir())) == 1
 
 
+def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeypatch):
+    assert data.origin(folder) == data.origin("shapes-xai") == data.origin("saliency-bench/shapes-xai")
+    assert data.origin(shutil.copytree(folder, tmp_path / "elsewhere")) == ("shapes-xai", None)
+    monkeypatch.chdir(tmp_path)
+    assert data.origin("elsewhere") == ("shapes-xai", None)
+    assert data.origin("pet-xai") == ("pet-xai", "saliency-bench/pet-xai")
+    (tmp_path / "elsewhere" / "build_report.json").write_text('{"dataset": "no builder of ours"}')
+    assert data.origin("./elsewhere") == ("elsewhere", None)
+    (tmp_path / "elsewhere" / "build_report.json").unlink()
+    assert data.origin("./elsewhere") == ("elsewhere", None)
+
+
 def test_two_processes_may_ask_for_it_at_once(tmp_path):
     code = f"from saliency_bench.data import embedded; print(embedded('shapes-xai', {SMALL}))"
     environment = {**os.environ, "SALIENCY_BENCH_CACHE": str(tmp_path)}

@@ -20,6 +20,7 @@ from packaging.requirements import Requirement
 
 from saliency_bench.building import REPORT
 from saliency_bench.dataset_publishing import dataset_publication
+from saliency_bench.metric import list_metrics, load_metric
 from saliency_bench.metric_publishing import metric_publication
 from saliency_bench.model_publishing import model_publication
 from saliency_bench.publishing import Publication, publish
@@ -49,7 +50,7 @@ TEST = "test-00000-of-00001.parquet"
 def filled(hub, pets, model, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     publish(dataset_publication(pets, "saliency-bench", tmp_path), api=hub.api())
-    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())
     return hub
 
 
@@ -138,8 +139,46 @@ def test_who_may_not_load(filled):
     filled.heal()
     filled.fault("GET /api/datasets", status=500)
     done = filled.python(LOAD.format(more=""), user=FOUNDER)
-    assert "refused: the Hub refuses saliency-bench/pet-xai" in done.stdout
+    assert "refused: the Hub answers 500 for saliency-bench/pet-xai (fault to order); nothing is lost" in done.stdout
     assert FOUNDER.token not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "order", "words"),
+    [
+        (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "lets this account not see {repo} (403)"),
+        (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "too many requests to the Hub (429)"),
+        (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "lets this account not see {repo} (403)"),
+        (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "too many requests to the Hub (429)"),
+        (CLASSIFY, {"status": 500}, "the Hub answers 500 for {repo}"),
+    ],
+)
+def test_what_the_hub_refuses_while_loading_is_one_line(code, order, words, filled):
+    """And is taken for no wrong name."""
+    repo = "saliency-bench/pet-xai" if code is LOAD else "saliency-bench/resnet-18-pet-xai"
+    filled.fault(repo, times=999, message=f"you sent {FOUNDER.token}", **order)
+    quick = "import time\ntime.sleep = lambda seconds: None  # the client tries again by itself\n"
+    done = filled.python(quick + code.replace("{more}", ""))
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.startswith("refused: ")
+    assert words.format(repo=repo) in line
+    assert FOUNDER.token not in line
+
+
+def test_a_run_without_network_after_the_first(filled, tmp_path):
+    """The same records from what was loaded before, byte for byte, and the dataset under its own name."""
+    line = ["run", "--dataset", "saliency-bench/pet-xai", "--model", "saliency-bench/resnet-18-pet-xai", "--explainers",
+            "gradcam", "--metrics", "saliency_miou", "saliency_insertion", "--limit", "3", "--out"]  # fmt: skip
+    first = filled.command(*line, "online", user=None)
+    assert first.returncode == 0, first.stderr
+    asked = len(filled.asked)
+    again = filled.command(*line, "offline", user=None, HF_HUB_OFFLINE="1", HF_ENDPOINT="http://127.0.0.1:9")
+    assert again.returncode == 0, again.stderr
+    assert len(filled.asked) == asked
+    online, offline = (filled.root / "home" / place / "records.parquet" for place in ("online", "offline"))
+    assert online.read_bytes() == offline.read_bytes()
+    assert set(pq.read_table(online)["dataset"].to_pylist()) == {"pet-xai"}
 
 
 def test_annotations_over_the_wire(filled, closed, source, tmp_path):
@@ -172,7 +211,7 @@ def test_pushing_in_a_process_of_its_own(hub, pets):
     again = hub.command("push", "dataset", pets, "--debug")
     assert "nothing changed" in again.stdout
     refused = hub.command("push", "dataset", pets, "--namespace", "someone", "--debug", user=VISITOR, HF_DEBUG="1")
-    assert "403" in refused.stderr
+    assert "visitor may not write to someone/pet-xai" in refused.stderr
     nobody = hub.command("push", "dataset", pets, user=None)
     assert (nobody.returncode, nobody.stderr.count("\n")) == (2, 1)
     nowhere = hub.command("push", "dataset", pets, HF_ENDPOINT="http://127.0.0.1:9")
@@ -222,22 +261,24 @@ def bare(tmp_path_factory):
 
 def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
-    for name in ("saliency_miou", "saliency_pointing_game"):
+    names = [name for name in list_metrics() if set(load_metric(name).needs) == {"maps", "masks"}]
+    assert {"saliency_miou", "saliency_pointing_game"} < set(names)
+    for name in names:
         publish(metric_publication(name, "saliency-bench"), api=hub.api())
-    code = """
+    code = f"""
 import importlib.util
 import evaluate
 import numpy as np
 assert not [name for name in ("torch", "transformers", "saliency_bench", "scipy") if importlib.util.find_spec(name)]
 maps = np.zeros((2, 8, 8), np.float32)
 maps[:, 2:4, 2:4] = 1
-for name in ("saliency_miou", "saliency_pointing_game"):
-    print(evaluate.load(f"saliency-bench/{name}").compute(predictions=maps, references=maps > 0))
+for name in {names}:
+    print(evaluate.load("saliency-bench/" + name).compute(predictions=maps, references=maps > 0))
 """
     for more in ({}, {"HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}):
         done = hub.run([str(bare), "-c", code], user=None, **more)
         assert done.returncode == 0, done.stderr
-        assert done.stdout.split("\n")[:2] == ["{'saliency_miou': 1.0}", "{'saliency_pointing_game': 1.0}"]
+        assert done.stdout.splitlines() == [str({name: 1.0}) for name in names]  # a map that is the mask is the best
 
 
 def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
@@ -267,3 +308,100 @@ assert any(block.get("type") == "button" for block in app.demo.config["component
     assert 0.1 < float(scores.split()[2]) < 0.9
     assert errors[0] == "give a saliency map and a mask"
     assert len(errors) == 3
+
+
+@pytest.fixture(scope="module")
+def spaces(tmp_path_factory):
+    """The files of every metric's Space, in a folder each."""
+    root = tmp_path_factory.mktemp("spaces")
+    for name in list_metrics():
+        (root / name).mkdir()
+        for path, content in metric_publication(name, "saliency-bench").files.items():
+            (root / name / path).write_bytes(content)
+    return root
+
+
+def test_every_metric_has_a_page_to_try_it(hub, spaces):
+    """One template: what is asked for follows from what the metric takes."""
+    code = """
+import runpy, sys
+from pathlib import Path
+for place in sorted(Path(sys.argv[1]).iterdir()):
+    parts = runpy.run_path(str(place / "app.py"))["demo"].config["components"]
+    assert all(part["props"]["format"] == "png" for part in parts if part["type"] == "image")  # without loss
+    shown = [part["props"].get("label") or part["props"].get("value") for part in parts if part["type"] != "markdown"]
+    print(place.name, "|".join(str(one).split(",")[0].split(":")[0] for one in shown if one))
+"""
+    done = hub.run([sys.executable, "-c", code, str(spaces)], user=None)
+    assert done.returncode == 0, done.stderr
+    asked = dict(line.split(" ", 1) for line in done.stdout.splitlines())
+    assert set(asked) == set(list_metrics())
+    ends = "score|{}|the classifier sees"
+    for name in asked:
+        needs, end = set(load_metric(name).needs), ends.format(name)
+        if needs == {"maps", "masks"}:
+            assert asked[name] == f"saliency map|mask of the same size|score|{name}"
+        elif needs == {"curves"}:
+            assert asked[name] == f"picture|saliency map|classifier|class|{end}"
+        else:
+            own = "class|" if needs & {"maps", "target"} else ""
+            assert asked[name] == f"picture|classifier|explainer|{own}{end}"
+
+
+def test_the_pages_of_metrics_that_run_the_classifier(filled, spaces):
+    """Their scores are those of the functions, for a picture of the classifier's size, a class given or predicted."""
+    code = """
+import runpy, sys
+import gradio as gr
+import numpy as np
+from PIL import Image
+from saliency_bench.explainer import load_explainer
+from saliency_bench.metric import load_metric
+from saliency_bench.perturbation import Curves
+from saliency_bench.scoring import score_samples
+from saliency_bench.targets import one_hot
+import saliency_bench as sb
+curves, explained, chosen = (runpy.run_path(f"{sys.argv[1]}/saliency_{name}/app.py")
+                             for name in ("insertion", "max_sensitivity", "class_sensitivity"))
+dice, model = np.random.default_rng(0), "saliency-bench/resnet-18-pet-xai"
+picture, saliency = (Image.fromarray(dice.integers(0, 256, shape, dtype=np.uint8)) for shape in ((32, 32, 3), (32, 32)))
+classifier = sb.load_classifier(model)
+images = classifier.prepare([{"image": picture}]).images
+maps = sb.load_classifier(model).prepare([{"image": saliency.convert("RGB")}]).images[:, 0]
+assert abs(maps.numpy() - np.asarray(saliency) / 255).max() < 1e-6
+best = int(classifier(images).argmax())
+other = (best + 1) % len(classifier.labels)
+for number, words in ((best, ""), (other, classifier.labels[other]), (other, str(other))):
+    target = one_hot([number], len(classifier.labels))
+    found, seen = curves["score_curves"](picture, saliency, model, words)
+    assert found == f"{load_metric('saliency_insertion')(Curves(classifier, images, target, maps))[0]:.4f}"
+    assert seen.startswith(classifier.labels[best] + ": ") and (classifier.labels[number] in seen)
+    found, seen = explained["score_explainer"](picture, model, "gradcam", words)
+    wanted = score_samples("saliency_max_sensitivity", images, classifier, load_explainer("gradcam"), target=[number])
+    assert found == f"{wanted[0]:.4f}"
+found, _ = chosen["score_explainer"](picture, model, "random")
+wanted = score_samples("saliency_class_sensitivity", images, classifier, load_explainer("random"))
+assert found == f"{wanted[0]:.4f}"
+print("right")
+score, explain = curves["score_curves"], explained["score_explainer"]
+for call in (lambda: score(picture, None, model, ""), lambda: score(picture, saliency.resize((9, 9)), model, ""),
+             lambda: score(picture, saliency, model, "no such class"), lambda: score(picture, saliency, "/etc", ""),
+             lambda: score(picture, saliency, "../x", ""), lambda: explain(None, model, "gradcam"),
+             lambda: explain(picture, model, "nonsense"), lambda: explain(picture, "no/such-model", "gradcam")):
+    try:
+        call()
+    except gr.Error as error:
+        print(error.message)
+"""
+    done = filled.run([sys.executable, "-c", code, str(spaces)], user=None)
+    assert done.returncode == 0, done.stderr
+    right, *errors = done.stdout.splitlines()
+    assert right == "right"
+    for line, words in zip(
+        errors,
+        ("give a picture and its saliency map", "give them the same size", "unknown class of the model 'no such class'",
+         "'/etc' is no classifier of the Hub", "'../x' is no classifier of the Hub", "give a picture",
+         "unknown explainer 'nonsense'", "unknown model 'no/such-model'"),
+        strict=True,
+    ):  # fmt: skip
+        assert words in line

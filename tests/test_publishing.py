@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 import yaml
 from huggingface_hub import DatasetCard, HfApi
-from local_hub import FOUNDER, READER, VISITOR, User
+from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.lfs import UploadInfo
+from local_hub import FOUNDER, READER, VISITOR, LocalHub, User
 from PIL import Image
+from tqdm import tqdm
 
 import saliency_bench as sb
 from saliency_bench import cli, publishing
 from saliency_bench.building import REPORT
-from saliency_bench.data import fingerprint
+from saliency_bench.data import fingerprint, origin
 from saliency_bench.dataset_publishing import dataset_publication
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
@@ -140,16 +143,18 @@ def test_a_metric_stands_alone_as_a_space(hub):
         metric_publication("saliency_mio", "visitor")
 
 
-def test_a_model_with_its_results(hub, model, pets, tmp_path):
+def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     run = sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], metrics=["saliency_miou"],
                  out=tmp_path / "run", limit=2, progress=False)  # fmt: skip
     told = json.loads((model / "training_log.json").read_text()) | {"model": "/home/ada/config.json"}
     shutil.copytree(model, tmp_path / "anew")
     (tmp_path / "anew" / "training_log.json").write_text(json.dumps(told))
-    anew = model_publication(tmp_path / "anew", "ada").files
+    anew = model_publication(tmp_path / "anew", "ada", api=hub.api()).files
     assert b"Start: random weights. Adam" in anew["README.md"]
     assert b"/home/ada" not in anew["README.md"] + anew["training_log.json"]  # although it is no longer there
-    publication = model_publication(model, "saliency-bench", license="mit", results=tmp_path / "run", eval_results=True)
+    publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
+    options = {"license": "mit", "results": tmp_path / "run", "eval_results": True, "api": hub.api()}
+    publication = model_publication(model, "saliency-bench", **options)
     publish(publication, api=hub.api())
     files = hub.files("models", "saliency-bench/resnet-18-pet-xai")
     assert set(files) == {
@@ -172,6 +177,40 @@ def test_a_model_with_its_results(hub, model, pets, tmp_path):
     assert not publish(publication, api=hub.api()).changed
 
 
+def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspace, tmp_path):
+    """A build on this machine may be another one than what is published under the same name."""
+
+    def card_of(folder=model, namespace="visitor"):
+        found = model_publication(folder, namespace, api=hub.api(VISITOR)).files
+        return found["README.md"].decode(), json.loads(found["training_log.json"])
+
+    log = json.loads((model / "training_log.json").read_text())
+    images = json.loads((pets / REPORT).read_text())["splits"]["train"]["fingerprint"]
+    assert (log["dataset"], log["settings"]["images"]) == ({"name": "pet-xai", "repo": None}, images)
+    text, told = card_of()
+    assert f"trained on\na local copy of `pet-xai` (fingerprint of the training images: `{images}`)" in text
+    assert "datasets:" not in text
+    assert "saliency-bench/pet-xai" not in text
+    assert (told["dataset"], told["settings"]["dataset"]) == ({"name": "pet-xai", "repo": None}, "pet-xai")
+    with pytest.raises(UserError, match="none with the same training images is published there; push"):
+        model_publication(model, "visitor", eval_results=True, api=hub.api())
+
+    own = dataset_publication(pets, "visitor", workspace)
+    publish(own, api=hub.api(VISITOR))
+    assert "[visitor/pet-xai](https://huggingface.co/datasets/visitor/pet-xai)" in card_of()[0]
+    other = json.loads(own.files[REPORT])
+    other["splits"]["train"]["fingerprint"] = "0" * 32
+    differs = own.files | {REPORT: json.dumps(other).encode()}
+    publish(Publication("dataset", "saliency-bench/pet-xai", differs, None), api=hub.api())
+    assert yaml.safe_load(card_of()[0].split("---\n")[1])["datasets"] == ["visitor/pet-xai"]
+    assert "saliency-bench/pet-xai" not in card_of(namespace="someone")[0]
+
+    shutil.copytree(model, tmp_path / "loaded")
+    loaded = log | {"dataset": {"name": "pet-xai", "repo": "saliency-bench/pet-xai"}}
+    (tmp_path / "loaded" / "training_log.json").write_text(json.dumps(loaded))
+    assert yaml.safe_load(card_of(tmp_path / "loaded")[0].split("---\n")[1])["datasets"] == ["saliency-bench/pet-xai"]
+
+
 # What is refused
 
 
@@ -186,6 +225,7 @@ def test_things_that_are_no_such_thing(pets, closed, model, workspace, tmp_path)
         (lambda: dataset_publication(changed, "x", workspace), "test-00000.* is not the file that build_report.json"),
         (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
         (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "licence as the Hub spells it"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "licence as the Hub spells it"),
         (lambda: model_publication(pets, "x"), "no weights as safetensors"),
         (lambda: model_publication(tmp_path / "other", "x"), "no weights as safetensors"),
         (lambda: model_publication(model, "x", results=pets), "not the folder of a finished run"),
@@ -209,8 +249,7 @@ def test_errors_of_the_hub_in_one_line(hub):
 
     stranger = User("stranger", "hf_nobodyknowsme")
     refused("401.*hf auth login.*HF_TOKEN", api=hub.api(stranger))
-    refused("saliency-bench/small.*403.*--namespace", api=hub.api(VISITOR))
-    refused("403.*--namespace", api=hub.api(READER))
+    refused("saliency-bench/small.*403.*--namespace", status=403)
     refused(r"404.*check the name", status=404)
     refused(r"conflict at saliency-bench/small \(409\): busy", status=409, message="busy")
     refused(r"429.*wait 900 s; nothing is lost", status=429, headers={"Retry-After": "900"})
@@ -221,6 +260,49 @@ def test_errors_of_the_hub_in_one_line(hub):
     refused("cannot be reached", api=gone)
     offline = publish(small(a="1"), api=gone, dry_run=True)
     assert "not compared with the Hub" in offline.plan.lines()[0]
+    assert offline.plan.lines()[-1] == "  rights not checked: the Hub cannot be reached, or the connection broke"
+
+
+GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
+FINE = User("fine", "hf_FiNeSsEcReTtOkEn0123456789abcdefg", orgs=("saliency-bench",), scopes=("fine",))
+MAY_NOT = {
+    VISITOR: "visitor may not write to saliency-bench/small: it belongs to saliency-bench",
+    READER: "reader may not write to saliency-bench/small with this token, which may only read",
+    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench who may only read",
+    FINE: "fine may not write to saliency-bench/small with this fine-grained token, which does not name saliency-bench",
+}
+
+
+@pytest.mark.parametrize("user", MAY_NOT, ids=lambda user: user.name)
+def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
+    with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
+        dry = publish(small(a="1"), api=hub.api(user), dry_run=True)
+        assert dry.plan.lines()[-1] == f"  {MAY_NOT[user]}"
+        assert dry.as_dict()["may_write"] is False
+        with pytest.raises(UserError) as error:
+            publish(small(a="1"), api=hub.api(user))
+        assert str(error.value) == f"{MAY_NOT[user]}; give --namespace YOUR-NAME, or log in with a token that may"
+        assert {each.method for each in hub.asked} == {"GET"}
+        assert hub.store.repos == {}
+        with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
+            hub.api(user).create_repo("saliency-bench/small", repo_type="dataset")
+
+
+def test_who_may_write_is_told_too_and_where_it_is_not_known(hub, tmp_path, monkeypatch):
+    own = Publication("dataset", "visitor/small", {"a": b"1"}, "mit")
+    assert publish(own, api=hub.api(VISITOR), dry_run=True).plan.lines()[-1] == "  visitor may write to it"
+    with LocalHub(tmp_path, users=(FINE,)) as other:
+        mine = Publication("dataset", "fine/small", {"a": b"1"}, "mit")
+        assert publish(mine, api=other.api(FINE)).plan.as_dict()["may_write"] is True
+    nobody = publish(own, api=HfApi(endpoint=hub.url, token=False), dry_run=True)
+    assert nobody.plan.lines()[-1] == "  rights not checked: not logged in"
+    assert nobody.as_dict()["may_write"] is None
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    hub.fault("whoami", status=500, times=9, message=f"you sent {VISITOR.token}")
+    done = publish(own, api=hub.api(VISITOR))  # the Hub itself has the last word
+    assert done.changed
+    assert done.plan.lines()[-1] == "  rights not checked: the Hub answers 500 for visitor/small (you sent ***)"
+    assert publish(own, api=hub.api(VISITOR)).plan.rights is None  # nothing is sent, nothing is asked
 
 
 @pytest.mark.parametrize("status", [400, 409, 500])
@@ -234,7 +316,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
 
 
 def test_nobody_is_logged_in(monkeypatch, hub):
-    monkeypatch.setattr(publishing, "get_token", lambda: None)
+    monkeypatch.setattr("saliency_bench.hub.get_token", lambda: None)
     with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
         publish(small(a="1"), api=HfApi(endpoint=hub.url))
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
@@ -260,6 +342,42 @@ def test_troubles_that_pass(hub, monkeypatch):
     assert len(hub.repo("datasets", "saliency-bench/small").history("main")) == 3
     hub.fault("GET .*/datasets/saliency-bench/small", delay=0.3)
     assert publish(small(a="3"), api=hub.api()).changed
+
+
+def test_one_bar_for_all_files_that_counts_no_byte_twice(hub, monkeypatch, capsys):
+    moved: list[int] = []
+
+    class Noted(tqdm):
+        def update(self, n=1):
+            moved.append(n)
+            return super().update(n)
+
+    monkeypatch.setattr(publishing, "bar", Noted)
+    monkeypatch.setattr("time.sleep", lambda seconds: None)
+    content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)} | {"README.md": b"small"}
+    hub.fault("PUT", drop_after=100_000)
+    publish(Publication("dataset", "saliency-bench/large", content, None), api=hub.api())
+    assert len([line for line in hub.lines("PUT") if line.endswith("200")]) == 3
+    assert sum(moved) == 900_000
+    shown = capsys.readouterr().err
+    assert "sending" in shown
+    assert "LFS" not in shown
+    assert "parquet: " not in shown
+
+
+def test_a_file_is_hashed_twice_at_most(hub, tmp_path, monkeypatch):
+    """To compare it with what is there, and by huggingface_hub to send it."""
+    (tmp_path / "x.parquet").write_bytes(b"1" * 9)
+    hashed: list[str] = []
+    of_path = UploadInfo.from_path.__func__
+    monkeypatch.setattr(
+        UploadInfo, "from_path", classmethod(lambda cls, path: hashed.append(path) or of_path(cls, path))
+    )
+    publication = Publication("dataset", "saliency-bench/x", {"x.parquet": tmp_path / "x.parquet"}, None)
+    publish(publication, api=hub.api())
+    assert len(hashed) == 1
+    publish(publication, api=hub.api())
+    assert len(hashed) == 1
 
 
 def test_a_change_by_someone_else_meanwhile_is_seen(hub):
@@ -363,6 +481,21 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
+def test_a_licence_that_the_hub_does_not_know_has_name_and_address(closed, workspace, monkeypatch, tmp_path):
+    monkeypatch.setattr(pet_xai, "TERMS", ("own-terms", "https://example.org/terms"), raising=False)
+    folder = shutil.copytree(closed, tmp_path / "other")
+    account = json.loads((folder / REPORT).read_text()) | {"license": "other"}
+    (folder / REPORT).write_text(json.dumps(account))
+    publication = dataset_publication(folder, "saliency-bench", workspace)
+    text = publication.files["README.md"].decode()
+    data = DatasetCard(text).data
+    assert (data["license"], data["license_name"], data["license_link"]) == (
+        "other", "own-terms", "https://example.org/terms"
+    )  # fmt: skip
+    assert "Licence: [own-terms](https://example.org/terms)." in text
+    assert publication.license == "other (own-terms)"
+
+
 def test_annotations_twice_are_the_same(hub, closed, tmp_path):
     for attempt in ("first", "second"):
         (tmp_path / attempt).mkdir()
@@ -382,6 +515,7 @@ def test_where_a_source_makes_no_sense(pets, source):
 def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
     publication = dataset_publication(closed, "saliency-bench", workspace, with_images="cc-by-4.0")
     text = publication.files["README.md"].decode()
+    assert DatasetCard(text).data["license"] == "cc-by-4.0"
     assert publication.license == "cc-by-4.0"
     assert "The images are published under `cc-by-4.0`, by who published this repository." in text
     assert "data/test-00000-of-00001.parquet" in publication.files
@@ -395,6 +529,8 @@ def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
 def line(hub, monkeypatch):
     """`saliency-bench` in this process, with the Hub and a token in its environment."""
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.url)
+    address = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
     monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
     return lambda *words: cli.main([str(word) for word in words])
 
@@ -402,6 +538,12 @@ def line(hub, monkeypatch):
 def test_command(line, hub, pets, model, capsys):
     assert line("push", "dataset", pets, "--dry-run") == 0
     assert "dry run: nothing was sent" in capsys.readouterr().out
+    for words, place in (("metric", "saliency_miou"), "space"), (("model", model), "model"):
+        assert line("push", *words, "--dry-run") == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"{place} saliency-bench/{words[1] if place == 'space' else model.name} (new, public)")
+        assert shown.endswith("dry run: nothing was sent\n")
+    assert hub.store.repos == {}
     assert line("push", "dataset", pets, "--name", "my-pets", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["repo"], told["license"], told["private"], told["changed"]) == (
@@ -427,12 +569,19 @@ def test_command(line, hub, pets, model, capsys):
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
         (("model", "nowhere"), "no weights as safetensors"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
-        (("metric", "saliency_miou", "--namespace", "someone"), "(403)"),
+        (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
     ):
         assert line("push", *words) == 2
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
+
+
+def test_a_dataset_of_the_hub_is_called_as_it_was_built(line, pets, tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
+    assert line("push", "dataset", pets, "--namespace", "founder", "--name", "my-pets") == 0
+    assert origin("founder/my-pets") == ("pet-xai", "founder/my-pets")
+    assert origin("founder/none") == ("founder/none", "founder/none")
 
 
 def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
@@ -449,7 +598,7 @@ def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
     printed = capsys.readouterr()
     seen = printed.out + printed.err + caplog.text
     assert "nothing is lost" in seen
-    assert "403" in seen
+    assert "may not write to someone/pet-xai" in seen
     written = [path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()]
     assert len(written) > 5
     for token in TOKENS:
@@ -464,7 +613,7 @@ def test_the_three_lines(hub, pets, model, workspace):
     """By unmodified clients, in processes of their own; a second machine, then the first one without network."""
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
     publish(metric_publication("saliency_miou", "saliency-bench"), api=hub.api())
-    publish(model_publication(model, "saliency-bench"), api=hub.api())
+    publish(model_publication(model, "saliency-bench", api=hub.api()), api=hub.api())
     pinned = hub.api().dataset_info("saliency-bench/pet-xai").sha
     changed = hub.files("datasets", "saliency-bench/pet-xai")["README.md"] + b"\nmore\n"
     hub.api().upload_file(

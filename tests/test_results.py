@@ -69,7 +69,7 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
     text = submission.result.model_dump_json()
     assert str(shapes.parent) not in text
     assert str(resnet.parent) not in text
-    assert set(submission.records["dataset"].to_pylist()) == {"shapes"}
+    assert set(submission.records["dataset"].to_pylist()) == {submission.result.dataset.id} == {"shapes-xai"}
     assert set(submission.records["model"].to_pylist()) == {"tiny"}
 
 
@@ -84,8 +84,10 @@ def test_public_names(tmp_path):
     assert public_name("../secret/place/model") == "model"
     line = ["saliency-bench", "run", "--dataset", "/home/ada/pets", "--model", "/home/ada/net", "--target",
             "/home/ada/rule.csv", "--groups", "/home/ada/groups.json", "--out", "/home/ada/my runs/first"]  # fmt: skip
-    command = public_command(shlex.join(line), {"/home/ada/pets": "pets", "/home/ada/net": "net"})
-    assert command == "saliency-bench run --dataset pets --model net --target rule.csv --groups groups.json --out first"
+    command = public_command(shlex.join(line), {"--dataset": "pet-xai", "--model": "net"})
+    assert (
+        command == "saliency-bench run --dataset pet-xai --model net --target rule.csv --groups groups.json --out first"
+    )
 
 
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):

@@ -80,7 +80,7 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     proposed = sb.load_results(BOARD, revision="refs/pr/1", records=True)
     assert len(proposed.cells) == 2
     details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
-    assert details.title == "2 cells: random, centre on shapes with tiny"
+    assert details.title == "2 cells: random, centre on shapes-xai with tiny"
     merge(hub, 1)
     board = sb.load_results(BOARD)
     summary = json.loads((run / "summary.json").read_text())
@@ -163,6 +163,24 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
     assert len(board.cells) == 2
     assert all(row["submitters"] == ["founder", "visitor"] for row in board.cells)
     assert board.conflicts == []
+
+
+def test_two_submitters_meet_whatever_their_folders_are_called(hub, here, run, shapes, resnet, tmp_path):
+    sb.submit(run)
+    copied = shutil.copytree(shapes, tmp_path / "my copy")
+    other = sb.run(
+        dataset=str(copied), model=str(resnet), explainers=["gradcam"], metrics=["saliency_miou"], limit=12,
+        batch_size=8, out=tmp_path / "other", device="cpu", progress=False,
+    )  # fmt: skip
+    here(VISITOR)
+    sb.submit(other)
+    merge(hub, 1, 2)
+    board = sb.load_results(BOARD)
+    assert {row["dataset"] for row in board.cells} == {"shapes-xai"}
+    assert len({folder.rpartition("/")[0] for folder in board.results}) == 1
+    assert {row["explainer"] for row in board.cells} == {"random", "centre", "gradcam"}
+    commands = {result.command.split(" --dataset ")[1].split()[0] for result in board.results.values()}
+    assert commands == {"shapes-xai"}
 
 
 def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here, run, tmp_path):
@@ -258,11 +276,14 @@ def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     assert main(["submit", str(run), "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "create the public dataset saliency-bench/results" in shown
+    assert "licence: cc-by-4.0, to which you agree by submitting" in shown
+    assert "  rights not checked: not logged in\n" in shown
     assert "records.parquet" in shown
     assert shown.endswith("dry run: nothing was sent\n")
     assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["dry_run"], told["pull_request"], len(told["new"])) == (True, None, 2)
+    assert told["license"] == "cc-by-4.0"
     assert not [line for line in hub.lines() if line.startswith(("POST", "PUT"))]
 
 
@@ -287,9 +308,10 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     here(FOUNDER)
     sb.submit(run)
     here(READER)  # a token that may only read
-    error = one_line(capsys, run)
-    assert "403" in error
-    assert "--namespace" in error
+    refused = "reader cannot submit to saliency-bench/results with this token, which may only read"
+    assert refused in one_line(capsys, run)
+    assert main(["submit", str(run), "--dry-run"]) == 0
+    assert f"  {refused}\n" in capsys.readouterr().out
     here(FOUNDER)
     assert "'no/such/results'" in one_line(capsys, run, "--namespace", "no/such")
 
@@ -358,6 +380,9 @@ def test_a_board_without_its_card_gets_it(hub, here, run):
     sb.submit(run)
     assert set(hub.files("datasets", BOARD)) == {".gitattributes", "README.md", "schema.json"}
     assert 'sb.load_results("saliency-bench/results")' in hub.files("datasets", BOARD)["README.md"].decode()
+    assert hub.api().dataset_info(BOARD).card_data["license"] == "cc-by-4.0"
+    schema = json.loads(hub.files("datasets", BOARD)["schema.json"])
+    assert schema["properties"]["license"]["const"] == "cc-by-4.0"
 
 
 def test_no_network(here, run, capsys, monkeypatch, hub):
@@ -366,6 +391,12 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
     assert "the Hub cannot be reached" in one_line(capsys, run)
     with pytest.raises(UserError, match="cannot be reached"):
         sb.load_results(BOARD)
+    for user in (FOUNDER, None):
+        here(user)
+        assert main(["submit", str(run), "--dry-run"]) == 0
+        shown = capsys.readouterr().out
+        assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
+        assert "random by saliency_miou, n = 12" in shown
 
 
 @pytest.mark.slow

@@ -3,12 +3,14 @@
 import io
 import json
 import os
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 
 import datasets
 import pytest
+from huggingface_hub import DatasetCard
 
 from saliency_bench import build, building, cli, rooms
 from saliency_bench.errors import UserError
@@ -30,6 +32,11 @@ def test_constants_and_help(name, capsys):
     for constant, kind in CONSTANTS.items():
         assert isinstance(getattr(builder, constant), kind), constant
     assert getattr(builder, "SPLIT", "test") in building.SPLITS
+    assert hasattr(builder, "TERMS") == (builder.LICENSE == "other")
+    if builder.LICENSE == "other":  # the Hub asks for a name, spelled like its own, and an address
+        called, address = builder.TERMS
+        assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", called)
+        assert re.fullmatch(r"https?://\S+", address)
     with pytest.raises(SystemExit):
         cli.main(["build", name, "--help"])
     text = capsys.readouterr().out
@@ -115,5 +122,8 @@ def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     loaded = datasets.load_dataset(str(folders[0]))
     assert sum(map(len, loaded.values())) == report["counts"]["samples"] > 0
     assert {"counts", "paper_counts", "left_out", "near_duplicates", "splits", "license"} <= set(report)
+    card = DatasetCard.load(folders[0] / "README.md").data.to_dict()
+    terms = getattr(rooms.load("hub_builders", name), "TERMS", (None, None))
+    assert (card["license"], (card.get("license_name"), card.get("license_link"))) == (report["license"], terms)
     for part in report["splits"].values():
         assert {"class_shares", "files", "fingerprint"} <= set(part)

@@ -26,15 +26,24 @@ FILES = ("/{space}/{name}", "/{kind}/{space}/{name}")
 
 @dataclass(frozen=True)
 class User:
-    """`token` is what the client sends; without `write` it is a read-only token."""
+    """`token` is what the client sends; without `write` it is a read-only token.
+
+    reads: organisations whose members' role is "read". scopes: of a fine-grained token, the namespaces.
+    """
 
     name: str
     token: str
     orgs: tuple[str, ...] = ()
     write: bool = True
+    reads: tuple[str, ...] = ()
+    scopes: tuple[str, ...] | None = None
 
     def may_write(self, namespace: str) -> bool:
-        return self.write and namespace in (self.name, *self.orgs)
+        own = self.may_read(namespace) and namespace not in self.reads
+        return self.write and own and (self.scopes is None or namespace in self.scopes)
+
+    def may_read(self, namespace: str) -> bool:
+        return namespace in (self.name, *self.orgs)
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,7 @@ class Server:
             raise RefusedError(501, f"this Hub does not serve {kind}")
         name = f"{unquote(place['space'])}/{unquote(place['name'])}"
         found = self.store.repos.get((kind, name))
-        hidden = found is not None and found.private and not (user and user.may_write(name.partition("/")[0]))
+        hidden = found is not None and found.private and not (user and user.may_read(name.partition("/")[0]))
         if found is None or hidden:
             if user is None:
                 raise RefusedError(401, "Invalid username or password.", "RepoNotFound")
@@ -174,12 +183,17 @@ class Server:
 
     async def whoami(self, request: Request) -> Response:
         user = self.known(request)
-        role = "write" if user.write else "read"
+        token = {"displayName": "test", "role": "write" if user.write else "read"}
+        if user.scopes is not None:
+            scoped = [{"entity": {"type": "user" if name == user.name else "org", "name": name},
+                       "permissions": ["repo.content.read", "repo.write"]} for name in user.scopes]  # fmt: skip
+            token |= {"role": "fineGrained", "fineGrained": {"global": [], "scoped": scoped}}
         return JSONResponse(
             {
                 "type": "user", "id": user.name, "name": user.name, "fullname": user.name, "isPro": False,
-                "orgs": [{"type": "org", "id": org, "name": org, "roleInOrg": role} for org in user.orgs],
-                "auth": {"type": "access_token", "accessToken": {"displayName": "test", "role": role}},
+                "orgs": [{"type": "org", "id": org, "name": org, "roleInOrg": "read" if org in user.reads else "write"}
+                         for org in user.orgs],
+                "auth": {"type": "access_token", "accessToken": token},
             }
         )  # fmt: skip
 
@@ -240,7 +254,7 @@ class Server:
         found = [
             self.about(repo, "main", full=False) for (of, name), repo in sorted(self.store.repos.items())
             if of == kind and author in (None, spaces[name]) and text in name
-            and (not repo.private or (user and user.may_write(spaces[name])))
+            and (not repo.private or (user and user.may_read(spaces[name])))
         ]  # fmt: skip
         return JSONResponse(found)
 
