@@ -36,7 +36,7 @@ KINDS = {
     "list of arrays": list,
     "torch": torch.tensor,
     "torch bfloat16": lambda x: torch.tensor(x).bfloat16(),
-    "list of tensors": lambda x: [torch.tensor(one) for one in x],
+    "list of tensors": lambda x: [torch.as_tensor(one) for one in x],
 }
 
 

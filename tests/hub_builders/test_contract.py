@@ -111,10 +111,9 @@ def opened_by(jobs):
 @pytest.mark.parametrize("name", _examples.names())
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
+    dataset = name.partition(" ")[0]
     folders = [
-        build(
-            name.partition(" ")[0], tmp_path / str(workers), source=source, progress=False, workers=workers, **options
-        )
+        build(dataset, tmp_path / str(workers), source=source, progress=False, workers=workers, **options)
         for workers in (1, 3)
     ]
     assert content(folders[0]) == content(folders[1])
@@ -123,7 +122,7 @@ def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     assert sum(map(len, loaded.values())) == report["counts"]["samples"] > 0
     assert {"counts", "paper_counts", "left_out", "near_duplicates", "splits", "license"} <= set(report)
     card = DatasetCard.load(folders[0] / "README.md").data.to_dict()
-    terms = getattr(rooms.load("hub_builders", name), "TERMS", (None, None))
+    terms = getattr(rooms.load("hub_builders", dataset), "TERMS", (None, None))
     assert (card["license"], (card.get("license_name"), card.get("license_link"))) == (report["license"], terms)
     for part in report["splits"].values():
         assert {"class_shares", "files", "fingerprint"} <= set(part)
