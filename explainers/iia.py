@@ -30,9 +30,10 @@ from torch import Tensor
 from saliency_bench.attention import SOFTMAX, Attending, attending
 from saliency_bench.classifier import Classifier, last_feature_map
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import enlarged, feature_map
 from saliency_bench.explainers._flow import by_row, product
-from saliency_bench.explainers._gradients import check_count, derivative, points_per_pass
+from saliency_bench.explainers._gradients import derivative, points_per_pass
 from saliency_bench.hooks import detached_at, replaced_at
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
@@ -74,7 +75,8 @@ def iia(
 
 
 def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
-    check_count("iia", "steps", 1 if steps is None else steps, batch_size)
+    check_count("iia", "steps", 1 if steps is None else steps)
+    check_batch_size("iia", batch_size)
 
 
 def _of_features(

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
-from saliency_bench.errors import UserError
+from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, enlarged, feature_map
 from saliency_bench.fast_forward import scores_of
 from saliency_bench.hooks import detached_at
@@ -63,5 +63,4 @@ def scorecam(
 
 
 def check(*, batch_size: int | None = None, **others: object) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of scorecam must be at least 1; got {batch_size}")
+    check_batch_size("scorecam", batch_size)

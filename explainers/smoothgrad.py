@@ -14,7 +14,8 @@ from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._gradients import check_count, check_reduction, over_channels, summed_gradients
+from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._gradients import check_reduction, over_channels, summed_gradients
 from saliency_bench.seeds import normal, seed_of
 from saliency_bench.types import Images, Maps, Target
 
@@ -52,7 +53,8 @@ def smoothgrad(
 
 
 def check(*, samples: int, sigma: float, reduction: str, batch_size: int | None, **others: object) -> None:
-    check_count("smoothgrad", "samples", samples, batch_size)
+    check_count("smoothgrad", "samples", samples)
+    check_batch_size("smoothgrad", batch_size)
     check_reduction("smoothgrad", reduction)
     if not sigma >= 0:
         raise UserError(f"sigma of smoothgrad must be at least 0; got {sigma}")
