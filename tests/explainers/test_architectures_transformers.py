@@ -8,6 +8,10 @@ from torchvision.models import vit_b_16
 from transformers import (
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
+    Dinov2Config,
+    Dinov2ForImageClassification,
+    SiglipConfig,
+    SiglipForImageClassification,
     TimmWrapperConfig,
     TimmWrapperForImageClassification,
     ViTConfig,
@@ -91,6 +95,59 @@ def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, c
         assert explainer(classifier, IMAGES, targets.contrast(2, 2, 5)).abs().max() == 0
 
 
+def _timm(architecture, sizes=None):
+    config = TimmWrapperConfig(architecture=architecture, num_labels=5, model_args=sizes or {})
+    return TimmWrapperForImageClassification(config)
+
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+SIGLIP = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+          "image_size": 32, "patch_size": 8}  # fmt: skip
+PARTLY = {  # how to make it, and what tattr has no rule for
+    "rotary positions": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "neg"),
+    "rotary positions and registers": (lambda: _timm("vit_small_patch16_dinov3", SMALL | {"init_values": 1.0}), "neg"),
+    "gated units": (
+        lambda: Dinov2ForImageClassification(Dinov2Config(**SIGLIP, use_swiglu_ffn=True, num_labels=5)), "mul",
+    ),
+}  # fmt: skip
+REFUSED = {  # a head that attends to the patches itself
+    "siglip, transformers": lambda: SiglipForImageClassification(SiglipConfig(vision_config=SIGLIP, num_labels=5)),
+    "siglip, timm": lambda: _timm("vit_base_patch16_siglip_224", SMALL),
+}
+BY_ATTENTION = ["attention", "rollout", "gradient_rollout", "gae", "gradcam_vit", "iia"]
+
+
+def with_large_weights(make):
+    torch.manual_seed(0)
+    network = make()
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return load_classifier(network, mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
+
+
+@pytest.mark.parametrize("network", PARTLY)
+def test_only_tattr_refuses_what_it_has_no_rule_for_and_names_others(network, explained, others_named):
+    make, operation = PARTLY[network]
+    classifier = with_large_weights(make)
+    for name in BY_ATTENTION:
+        maps, _ = explained(name, classifier, IMAGES)
+        assert are_maps_of(IMAGES, maps), name
+        assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all(), name
+    _, refusal = explained("tattr", classifier, IMAGES)
+    assert f"no rule for '{operation}'" in refusal
+    assert others_named(refusal, "tattr") == {"gae", "rise"}
+
+
+@pytest.mark.parametrize("network", REFUSED)
+def test_a_head_that_attends_by_itself_is_refused_by_all_that_read_attention(network, explained, maps_or_a_way_out):
+    classifier = with_large_weights(REFUSED[network])
+    for name in [*BY_ATTENTION, "tattr"]:
+        _, refusal = explained(name, classifier, IMAGES)
+        assert "attention" in refusal, name
+        assert maps_or_a_way_out(name, classifier, IMAGES)[1], name
+
+
 @pytest.mark.parametrize("network", ["vit", "dinov2 with registers", "timm, registers", "torchvision"])
 @pytest.mark.parametrize("name", NAMES)
 def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(
@@ -136,10 +193,6 @@ def test_weights_of_half_precision(name, vision_transformer, maps_or_a_way_out):
     half = load_classifier(vision_transformer("vit").bfloat16(), device="cpu")
     maps, way_out = maps_or_a_way_out(name, half, IMAGES)
     assert are_maps_of(IMAGES, maps) or way_out
-
-
-def _timm(architecture):
-    return TimmWrapperForImageClassification(TimmWrapperConfig(architecture=architecture, num_labels=5))
 
 
 TRUE_SIZES = {

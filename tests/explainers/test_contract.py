@@ -98,6 +98,28 @@ def test_passes_of_another_size_hardly_matter(name, classifier, images, explaine
     assert error_of(small, explainer(classifier, images, target)) <= 1e-5
 
 
+class Widest(nn.Module):
+    """Notes the largest batch that comes by."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner, self.images = inner, 0
+
+    def forward(self, x):
+        self.images = max(self.images, len(x))
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("batch_size", [2, 5])
+@pytest.mark.parametrize("name", IN_PASSES)
+def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
+    """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
+    network = Widest(convolutional())
+    explainer = explainer_of(name, batch_size=batch_size)
+    explainer(load_classifier(network, device="cpu"), images[:2], targets.one_hot([0, 1], CLASSES))
+    assert network.images <= batch_size
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form_of_target(name, classifier, images, explainer_of):
     forms = {
@@ -222,6 +244,29 @@ def test_images_are_not_changed(name, classifier, images, explainer_of):
     explainer_of(name)(classifier, images, targets.one_hot([0], CLASSES))
     assert torch.equal(images, before)
     assert images.grad is None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
+    """Without dropout, and with the batch norms' running statistics, which stay."""
+    classifier, target = load_classifier(maker_of(name)(), device="cpu"), targets.one_hot([0, 1, 2, 3], CLASSES)
+    expected = explainer_of(name)(classifier, images, target)
+    assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
+
+
+@pytest.mark.parametrize("size", [(5, 4), (2, 3), (1, 1)])
+@pytest.mark.parametrize("name", ON_CONVOLUTIONS)
+def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or_refusal, others_named):
+    """With the options' own defaults but for how much is computed."""
+    classifier = load_classifier(convolutional(), device="cpu")
+    explainer = explainer_of(name, window=None, stride=None)
+    maps, refusal = map_or_refusal(explainer, classifier, torch.rand(2, 3, *size), targets.one_hot([0, 1], CLASSES))
+    if refusal is None:
+        assert maps.shape == (2, *size)
+        assert torch.isfinite(maps).all()
+    else:
+        assert size == (1, 1)  # no feature map is left
+        assert others_named(refusal, name)
 
 
 class Written(nn.Module):
