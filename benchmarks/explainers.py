@@ -47,8 +47,7 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-ASKED = {"outputs": 0.80, "layer": 1.10, "images": 1.10}  # times the floor
-ASKED_OF_BF16 = 0.50
+ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16 = 1.10, 0.80, 0.50  # times the floor
 MANY = 200
 AGAIN = {"cebp": 1, "tattr": 4}
 
@@ -105,15 +104,18 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     """One row of the table; two of what only looks at outputs."""
     explainer = with_few(text)
     found: set[str] = set()
+    one = images[:1], targets.one_hot(labels[:1], classes)
+    explainer(classifier, *one)  # what is found out once about a network
     before = classifier.passes
     with watched(found, images):
-        explainer(classifier, images[:1], targets.one_hot(labels[:1], classes))
+        explainer(classifier, *one)
     passes = classifier.passes - before
     if passes > MANY:
         images, labels = images[:1], labels[:1]
     passes *= len(images)
     target = targets.one_hot(labels, classes)
     kind = "images" if "images" in found else "layer" if found else "outputs"
+    only_outputs = "outputs" in rooms.load("explainers", explainer.name).NEEDS
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
     def ours(precision: str = "fp32") -> torch.Tensor:
@@ -128,7 +130,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     if passes:
         again = AGAIN.get(explainer.name, 0)
         works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer, again)
-        works |= {"bf16": lambda: ours("bf16")} if kind == "outputs" else {}
+        works |= {"bf16": lambda: ours("bf16")} if only_outputs else {}
     works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
     seconds = taken(works, args)
 
@@ -138,7 +140,9 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
         return f"{title:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest}"
 
     peers = [f"{ratio(seconds['ours'], seconds[name]):.2f} {name}" for name in works if name not in OWN]
-    rows = [row("ours", str(explainer), ASKED[kind], f"{', '.join(peers) or '-'}, {grown}")]
+    rows = [
+        row("ours", str(explainer), ASKED_OF_OUTPUTS if only_outputs else ASKED, f"{', '.join(peers) or '-'}, {grown}")
+    ]
     if "bf16" in works:
         rows.append(row("bf16", "  bf16", ASKED_OF_BF16, error_of(ours("bf16"), ours())))
     return "\n".join(rows)
@@ -275,38 +279,40 @@ def growth(work: Callable) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """{library: the same work}: as many passes, the same layer, on the normalised images and the bare model."""
+    """{library: the same work}: normalising the images, then as many passes of the bare model, the same layer."""
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
     model = Bare(classifier)
-    inputs = ((images - classifier.mean) / classifier.std).detach()
     draws = max(1, passes // len(images))
     layer = classifier.module_named(layer_name) if layer_name else None
 
+    def normalised() -> torch.Tensor:
+        return (images - classifier.mean) / classifier.std
+
     def attribute(method, **settings) -> Callable:
-        return lambda: method.attribute(inputs.clone().requires_grad_(), target=labels, **settings)
+        return lambda: method.attribute(normalised().requires_grad_(), target=labels, **settings)
 
     def cam(kind) -> Callable:
         def work() -> None:
             with kind(model, [layer]) as method:
                 method.batch_size = 16
-                method(inputs, [ClassifierOutputTarget(int(label)) for label in labels])
+                method(normalised(), [ClassifierOutputTarget(int(label)) for label in labels])
 
         return work
 
     def superpixels() -> None:
         found = rooms.load("explainers", "lime").superpixels(images, None, 200.0, 0.2)
         method = captum.Lime(model, interpretable_model=_ridge())
-        for image, label, mask in zip(inputs, labels, found, strict=True):
+        for image, label, mask in zip(normalised(), labels, found, strict=True):
             method.attribute(image[None], target=int(label), feature_mask=mask[None, None], n_samples=draws,
                              perturbations_per_eval=16)  # fmt: skip
 
     window, stride = options.get("window"), options.get("stride")
     windows = {"sliding_window_shapes": (3, window, window), "strides": (3, stride, stride)}
     smooth = {"nt_samples": draws, "nt_samples_batch_size": 1, "stdevs": 0.15}
-    random = {"n_samples": draws, "stdevs": 0.0, "baselines": torch.zeros_like(inputs)}
+    random = {"n_samples": draws, "stdevs": 0.0, "baselines": torch.zeros_like(images)}
     noise = partial(captum.NoiseTunnel, captum.Saliency(model))
     known: dict[str, Callable[[], dict[str, Callable]]] = {
         "gradient": lambda: {"captum": attribute(captum.Saliency(model), abs=False)},
