@@ -2,14 +2,21 @@
 
 examples:
   python benchmarks/explainers.py
-  python benchmarks/explainers.py --explainers rise:masks=200 occlusion:window=56,stride=28 gradcam --rounds 5
+  python benchmarks/explainers.py --explainers rise:masks=200 scorecam:layer=layer2 gradcam --rounds 5
   python benchmarks/explainers.py --model transformers:vit --batch 2
 
 The floor is the plain work: as many images as the explainer sends through the network (counted by the classifier),
 through the caller's model as it is. It is forward only for what asks for no gradient; else forward and backward, to the
-images or to the layer, whichever autograd was seen to be asked for. Ours, the floor and the others take turns in one
-process, so that what else the machine does disturbs all alike; a ratio is the median over the rounds. The last column
-is by how much the process grew at most while explaining.
+images or to the layer, whichever autograd was seen to be asked for. The rules of cebp and tattr apply each convolution
+and linear layer on the way back once more (W+ a) or four times more (both signs, there and back); so do their floors.
+Ours, the floor and the others take turns in one process, so that what else the machine does disturbs all alike; with
+one thread, seconds are the process's own. A ratio is the median over the rounds. The last column is by how much the
+process grew at most while explaining.
+
+What only looks at outputs has a second line, of a classifier of `load_classifier(..., precision="bf16")` (`run
+--precision bf16`) beside the same floor in float32, with the error of its maps: the largest difference from those in
+float32 as a share of their range, and the correlation of the two. Where one image takes more than 200 passes,
+there is one image.
 """
 
 import argparse
@@ -21,7 +28,7 @@ from functools import partial
 from math import ceil
 from operator import truediv
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 
 import torch
 
@@ -40,7 +47,9 @@ SHORT = {
     "rise": {"masks": 100},
     "smoothgrad": {"samples": 10},
 }
-ASKED = {"outputs": 0.80, "layer": 1.10, "images": 1.10}  # times the floor
+ASKED, ASKED_OF_OUTPUTS, ASKED_OF_BF16 = 1.10, 0.80, 0.50  # times the floor
+MANY = 200
+AGAIN = {"cebp": 1, "tattr": 4}
 
 parser = argparse.ArgumentParser(
     description=__doc__.partition("\n\n")[0],
@@ -53,7 +62,6 @@ parser.add_argument("--explainers", nargs="+", metavar="NAME", help="default: al
 parser.add_argument("--size", type=int, default=224, metavar="N", help="side of the images; default: 224")
 parser.add_argument("--batch", type=int, default=4, metavar="N", help="images; default: 4")
 parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
-parser.add_argument("--precision", default="fp32", help="fp32 (default) or bf16; the floor is always fp32")
 parser.add_argument("--threads", type=int, default=1, metavar="N", help="default: 1")
 
 
@@ -66,7 +74,9 @@ def main() -> None:
     with torch.no_grad():
         classes = classifier.eval()(images[:1]).shape[1]
     labels = torch.arange(args.batch) % classes
-    print(f"{args.model}, {args.batch} images of {args.size}, {args.precision}, {args.rounds} rounds\n")
+    known = torch.cpu.get_capabilities()
+    has = "has" if known.get("avx512_bf16") or known.get("amx_bf16") else "has no"
+    print(f"{args.model}, {args.batch} images of {args.size}, {args.rounds} rounds; this processor {has} bf16\n")
     print(f"{'explainer':<40} {'asks for':<8} {'passes':>6} {'seconds':>8} {'/ floor':>7} {'asked':>6}  / others, MB")
     for text in args.explainers or list_explainers():
         try:
@@ -91,29 +101,64 @@ def classifier_of(name: str, size: int):
 
 
 def measured(text: str, classifier, images, labels, classes: int, args) -> str:
-    """One row of the table."""
+    """One row of the table; two of what only looks at outputs."""
     explainer = with_few(text)
-    target = targets.one_hot(labels, classes)
     found: set[str] = set()
+    one = images[:1], targets.one_hot(labels[:1], classes)
+    explainer(classifier, *one)  # what is found out once about a network
     before = classifier.passes
-    classifier.computing(args.precision, None)
     with watched(found, images):
-        explainer(classifier, images, target)
-    grown = growth(lambda: explainer(classifier, images, target))
-    passes = (classifier.passes - before) // 2
+        explainer(classifier, *one)
+    passes = classifier.passes - before
+    if passes > MANY:
+        images, labels = images[:1], labels[:1]
+    passes *= len(images)
+    target = targets.one_hot(labels, classes)
     kind = "images" if "images" in found else "layer" if found else "outputs"
-    works = {"ours": lambda: explainer(classifier, images, target)}
-    layer = dict(explainer.options).get("layer") or layer_of(classifier, images)
+    only_outputs = "outputs" in rooms.load("explainers", explainer.name).NEEDS
+    layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
+
+    def ours(precision: str = "fp32") -> torch.Tensor:
+        classifier.computing(precision, None)
+        try:
+            return explainer(classifier, images, target)
+        finally:
+            classifier.computing("fp32", None)
+
+    grown = growth(ours)
+    works: dict[str, Callable] = {"ours": ours}
     if passes:
-        works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer)
+        again = AGAIN.get(explainer.name, 0)
+        works["floor"] = lambda: floor(classifier, images, target, passes, kind, layer, again)
+        works |= {"bf16": lambda: ours("bf16")} if only_outputs else {}
     works |= others(explainer.name, classifier, images, labels, dict(explainer.options), passes, layer)
-    seconds = taken(works, classifier, args)
-    ratios = {name: statistics.median(map(truediv, seconds["ours"], seconds[name])) for name in works if name != "ours"}
-    against = f"{ratios.pop('floor'):>7.2f} {ASKED[kind]:>6.2f}" if passes else f"{'-':>7} {'-':>6}"
-    rest = ", ".join(f"{value:.2f} {name}" for name, value in ratios.items())
-    middle = statistics.median(seconds["ours"])
+    seconds = taken(works, args)
+
+    def row(name: str, title: str, asked: float, rest: str) -> str:
+        middle = statistics.median(seconds[name])
+        against = f"{ratio(seconds[name], seconds['floor']):>7.2f} {asked:>6.2f}" if passes else f"{'-':>7} {'-':>6}"
+        return f"{title:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest}"
+
+    peers = [f"{ratio(seconds['ours'], seconds[name]):.2f} {name}" for name in works if name not in OWN]
+    rows = [
+        row("ours", str(explainer), ASKED_OF_OUTPUTS if only_outputs else ASKED, f"{', '.join(peers) or '-'}, {grown}")
+    ]
+    if "bf16" in works:
+        rows.append(row("bf16", "  bf16", ASKED_OF_BF16, error_of(ours("bf16"), ours())))
+    return "\n".join(rows)
+
+
+OWN = ("ours", "floor", "bf16")
+
+
+def ratio(some: list[float], others: list[float]) -> float:
+    return statistics.median(map(truediv, some, others))
+
+
+def error_of(maps: torch.Tensor, exact: torch.Tensor) -> str:
+    largest = (maps - exact).abs().amax() / (exact.amax() - exact.amin())
     return (
-        f"{explainer!s:<40} {kind if passes else '-':<8} {passes:>6} {middle:>8.2f} {against}  {rest or '-'}, {grown}"
+        f"off by {largest:.1%}, correlation {torch.corrcoef(torch.stack([maps.flatten(), exact.flatten()]))[0, 1]:.4f}"
     )
 
 
@@ -125,47 +170,70 @@ def with_few(text: str):
     return load_explainer(text, **few)
 
 
-def taken(works: dict[str, Callable], classifier, args) -> dict[str, list[float]]:
+def taken(works: dict[str, Callable], args) -> dict[str, list[float]]:
     """Seconds of each round, in turns; what is short is repeated until it takes half a second."""
+    clock = process_time if args.threads == 1 else perf_counter
     seconds: dict[str, list[float]] = {name: [] for name in works}
     repeats = dict.fromkeys(works, 1)
     for turn in range(-1, args.rounds):  # the first only warms up
         for name, work in works.items():
-            classifier.computing(args.precision if name == "ours" else "fp32", None)
-            begun = perf_counter()
+            begun = clock()
             for _ in range(repeats[name]):
                 work()
-            each = (perf_counter() - begun) / repeats[name]
+            each = (clock() - begun) / repeats[name]
             repeats[name] = ceil(0.5 / each) if turn < 0 else repeats[name]
             seconds[name] += [each] if turn >= 0 else []
     return seconds
 
 
-def floor(classifier, images, target, passes: int, kind: str, layer: str | None) -> None:
+def floor(classifier, images, target, passes: int, kind: str, layer: str | None, again: int) -> None:
     """`passes` images, plainly; without gradients in passes of the size that explainers fill by default."""
     step = pictures_per_pass(images, None) if kind == "outputs" else len(images)
     for start in range(0, passes, step):
         places = torch.arange(start, min(start + step, passes)) % len(images)
-        plain(classifier, images[places], target[places], kind, layer)
+        plain(classifier, images[places], target[places], kind, layer, again)
 
 
-def plain(classifier, images, target, kind: str, layer: str | None) -> None:
+def plain(classifier, images, target, kind: str, layer: str | None, again: int) -> None:
     with untouched(classifier):
         if kind == "outputs":
             with torch.no_grad():
                 classifier(images)
         elif kind == "layer" and layer is not None:
-            with detached_at(classifier.module_named(layer)) as outputs:
+            with detached_at(classifier.module_named(layer)) as outputs, applied_again(classifier, again):
                 total = targets.score(classifier(images), target).sum()
             torch.autograd.grad(total, outputs[-1])
         else:
             images = images.clone().requires_grad_()
-            torch.autograd.grad(targets.score(classifier(images), target).sum(), images)
+            with applied_again(classifier, again):
+                total = targets.score(classifier(images), target).sum()
+            torch.autograd.grad(total, images)
 
 
-def layer_of(classifier, images) -> str | None:
-    """The last convolutional block, where there is one."""
+@contextmanager
+def applied_again(classifier, times: int):
+    """Each convolution and linear layer of what takes gradients is computed so many times more."""
+
+    def compute(module, inputs, output):
+        if inputs[0].requires_grad:
+            with torch.no_grad():
+                for _ in range(times):
+                    module.forward(*inputs)
+
+    kinds = (torch.nn.Conv2d, torch.nn.Linear) if times else ()
+    handles = [module.register_forward_hook(compute) for module in classifier.modules() if isinstance(module, kinds)]
     try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def layer_of(name: str, classifier, images) -> str | None:
+    """The layer an explainer reads, where there is one: cebp's own, else the last convolutional block."""
+    try:
+        if name == "cebp":
+            return rooms.load("explainers", name).excitation_layer(classifier, images[:1])
         return classifier.cam_layer(images[:1])
     except UserError:
         return None
@@ -211,38 +279,40 @@ def growth(work: Callable) -> str:
 def others(
     name: str, classifier, images, labels, options: dict, passes: int, layer_name: str | None
 ) -> dict[str, Callable]:
-    """{library: the same work}: as many passes, the same layer, on the normalised images and the bare model."""
+    """{library: the same work}: normalising the images, then as many passes of the bare model, the same layer."""
     import captum.attr as captum
     import pytorch_grad_cam
     from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 
     model = Bare(classifier)
-    inputs = ((images - classifier.mean) / classifier.std).detach()
     draws = max(1, passes // len(images))
     layer = classifier.module_named(layer_name) if layer_name else None
 
+    def normalised() -> torch.Tensor:
+        return (images - classifier.mean) / classifier.std
+
     def attribute(method, **settings) -> Callable:
-        return lambda: method.attribute(inputs.clone().requires_grad_(), target=labels, **settings)
+        return lambda: method.attribute(normalised().requires_grad_(), target=labels, **settings)
 
     def cam(kind) -> Callable:
         def work() -> None:
             with kind(model, [layer]) as method:
                 method.batch_size = 16
-                method(inputs, [ClassifierOutputTarget(int(label)) for label in labels])
+                method(normalised(), [ClassifierOutputTarget(int(label)) for label in labels])
 
         return work
 
     def superpixels() -> None:
         found = rooms.load("explainers", "lime").superpixels(images, None, 200.0, 0.2)
         method = captum.Lime(model, interpretable_model=_ridge())
-        for image, label, mask in zip(inputs, labels, found, strict=True):
+        for image, label, mask in zip(normalised(), labels, found, strict=True):
             method.attribute(image[None], target=int(label), feature_mask=mask[None, None], n_samples=draws,
                              perturbations_per_eval=16)  # fmt: skip
 
     window, stride = options.get("window"), options.get("stride")
     windows = {"sliding_window_shapes": (3, window, window), "strides": (3, stride, stride)}
     smooth = {"nt_samples": draws, "nt_samples_batch_size": 1, "stdevs": 0.15}
-    random = {"n_samples": draws, "stdevs": 0.0, "baselines": torch.zeros_like(inputs)}
+    random = {"n_samples": draws, "stdevs": 0.0, "baselines": torch.zeros_like(images)}
     noise = partial(captum.NoiseTunnel, captum.Saliency(model))
     known: dict[str, Callable[[], dict[str, Callable]]] = {
         "gradient": lambda: {"captum": attribute(captum.Saliency(model), abs=False)},

@@ -1,15 +1,14 @@
-"""What the explainers of a feature map have in common: the map with its gradient, and the way back to the image."""
+"""What the explainers of a feature map have in common: the map with its gradient, and the cut at zero."""
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.hooks import detached_at
 from saliency_bench.targets import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Target
 
 
 def activation_and_gradient(
@@ -34,11 +33,6 @@ def feature_map(name: str, classifier: Classifier, layer: str, outputs: list[Ten
 
 
 def cut_if_positive(cam: Tensor, target: Target) -> Tensor:
-    """Negative values of (B, 1, h, w) become 0 for samples whose target has no negative weight."""
-    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1, 1)
+    """Negative values of (B, h, w) become 0 for samples whose target has no negative weight."""
+    is_positive = (target >= 0).all(dim=1).view(-1, 1, 1)
     return torch.where(is_positive, cam.relu(), cam)
-
-
-def enlarged(cam: Tensor, images: Images) -> Maps:
-    """(B, H, W) of (B, 1, h, w), bilinear."""
-    return F.interpolate(cam, size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]

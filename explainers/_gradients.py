@@ -66,10 +66,3 @@ def over_channels(gradient: Tensor, reduction: str) -> Maps:
 def check_reduction(name: str, reduction: str) -> None:
     if reduction not in ("max", "sum"):
         raise UserError(f"reduction '{reduction}' of {name} is neither 'max' (of absolute values) nor 'sum'")
-
-
-def check_count(name: str, option: str, count: int, batch_size: int | None) -> None:
-    if count < 1:
-        raise UserError(f"{option} of {name} must be at least 1; got {count}")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of {name} must be at least 1; got {batch_size}")

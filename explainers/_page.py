@@ -28,8 +28,9 @@ from saliency_bench.training import train
 from saliency_bench.types import Batch, Images, Target
 
 ROOM = Path(__file__).parent
-SIZE, COUNT, EPOCHS = 64, 1536, 20
+SIZE, COUNT, EPOCHS = 64, 6144, 12
 COLUMNS = 6
+TRIED = 10
 SCRIPT = "python -m saliency_bench.explainers._page"
 INTRODUCTION = f"""# Explainers
 
@@ -39,9 +40,19 @@ An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (wei
 (B, H, W), signed and not normalised: `sb.load_explainer("rise", masks=1000)(classifier, images, target)`, or
 `rise:masks=1000` on the command line. `on` says whether the target's weights are those of logits or of probabilities.
 
-The pictures show maps of one test image of shapes-xai for its own class, all with default options. The outline is that
-of the object. Maps with negative values are blue below zero and red above, on a scale that is even around zero; maps
-without go from their least value (dark) to their largest (bright). Each map has its own scale."""
+The same call gives the same bits. Batches of another size, and passes of another `batch_size`, give the same map to
+about 1e-5 of its largest value, because the network's own logits differ in their last bits between them. In a deep
+network such a bit may decide whether a ReLU is open; a gradient then differs by more. Compare maps of one batch size.
+
+A classifier of `load_classifier(..., precision="bf16")` (`run --precision bf16`) computes in bfloat16. On processors
+with instructions for it that halves the time of occlusion, rise, lime and scorecam, whose maps of a trained ResNet were
+off by 2.4 % of their range at most; gradients have no such accuracy (26 %).
+
+The pictures show maps of one test image of shapes-xai for its own class, all with default options: of those seen
+rightly, the one whose object lies farthest from the middle, without a constant map (gradcam_vit cuts negative values
+off, which may leave nothing). The outline is that of the object. Maps with negative values are blue below zero and red
+above, on a scale that is even around zero; maps without go from their least value (dark) to their largest (bright).
+Each map has its own scale."""
 
 
 def main() -> None:
@@ -70,9 +81,11 @@ def with_picture(
         probabilities = classifier(batch.images).softmax(dim=1)
     right = probabilities.argmax(dim=1) == batch.labels
     sure = right & (probabilities.amax(dim=1) > 0.9)
-    index = telling(batch, sure if sure.any() else right)
-    image, label = batch.images[index : index + 1], int(batch.labels[index])
-    maps, reasons = maps_of(classifier, image, targets.one_hot([label], probabilities.shape[1]), list(left_out))
+    for index in telling(batch, sure if sure.any() else right)[:TRIED]:
+        image, label = batch.images[index : index + 1], int(batch.labels[index])
+        maps, reasons = maps_of(classifier, image, targets.one_hot([label], probabilities.shape[1]), list(left_out))
+        if all(values.min() < values.max() for values in maps.values()):
+            break
     if not maps:
         return shown, reasons
     file = f"maps_{network.lower()}.png"
@@ -128,13 +141,14 @@ def trained(folder: Path, network: str, config) -> Classifier:
     return load_classifier(model, device="cpu")
 
 
-def telling(batch: Batch, right: Tensor) -> int:
-    """The sample whose object lies farthest from the middle, of those seen rightly and lying whole in the image."""
+def telling(batch: Batch, right: Tensor) -> list[int]:
+    """Samples by how far from the middle their object lies, of those seen rightly and lying whole in the image."""
     rows, columns = (torch.linspace(-1, 1, length) for length in batch.masks.shape[1:])
     places = torch.stack(torch.meshgrid(rows, columns, indexing="ij"))  # (2, H, W)
     middle = (batch.masks[:, None] * places).sum(dim=(2, 3)) / batch.masks.sum(dim=(1, 2))[:, None]
     cut_off = (batch.masks & (places.abs().amax(dim=0) == 1)).flatten(1).any(dim=1)
-    return int(torch.where(right & ~cut_off, middle.norm(dim=1), 0).argmax())
+    ranked = torch.where(right & ~cut_off, middle.norm(dim=1), -1).argsort(descending=True)
+    return ranked[: int((right & ~cut_off).sum())].tolist()
 
 
 def maps_of(

@@ -17,8 +17,9 @@ activations, as in the paper's own rule, excite nothing. `contrastive=False` giv
 
 from saliency_bench.classifier import Classifier, last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
-from saliency_bench.explainers._features import enlarged, feature_map
+from saliency_bench.explainers._features import feature_map
 from saliency_bench.explainers._gradients import derivative
+from saliency_bench.geometry import enlarge
 from saliency_bench.hooks import detached_at
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
@@ -41,7 +42,7 @@ def cebp(
         logits = classifier(images)
     activation = feature_map("cebp", classifier, layer, outputs)
     relevance = derivative(classifier, score(logits, target).sum(), activation)
-    return enlarged(relevance.sum(dim=1, keepdim=True).relu(), images)
+    return enlarge(relevance.sum(dim=1).relu(), images)
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:

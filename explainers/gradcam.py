@@ -8,7 +8,8 @@ bilinear interpolation (`align_corners=False`); it is not normalised. The backwa
 """
 
 from saliency_bench.classifier import Classifier
-from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive, enlarged
+from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
+from saliency_bench.geometry import enlarge
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -25,5 +26,5 @@ def gradcam(
     layer = layer or classifier.cam_layer(images)
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
-    cam = (weight * activation).sum(dim=1, keepdim=True)  # (B, 1, h, w)
-    return enlarged(cut_if_positive(cam, target), images)
+    cam = (weight * activation).sum(dim=1)  # (B, h, w)
+    return enlarge(cut_if_positive(cam, target), images)

@@ -13,7 +13,8 @@ target is negative; bilinear enlargement and layer as in gradcam.
 import torch
 
 from saliency_bench.classifier import Classifier
-from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive, enlarged
+from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
+from saliency_bench.geometry import enlarge
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -33,5 +34,5 @@ def gradcam_plus_plus(
     below = 2 * square + activation.sum(dim=(2, 3), keepdim=True) * square * gradient + 1e-6
     alpha = torch.where(below != 0, square / below, 0)
     weight = (gradient.relu() * alpha).sum(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
-    cam = (weight * activation).sum(dim=1, keepdim=True)
-    return enlarged(cut_if_positive(cam, target), images)
+    cam = (weight * activation).sum(dim=1)  # (B, h, w)
+    return enlarge(cut_if_positive(cam, target), images)

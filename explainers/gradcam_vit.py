@@ -13,7 +13,8 @@ import torch
 
 from saliency_bench.attention import attending
 from saliency_bench.classifier import Classifier
-from saliency_bench.explainers._features import cut_if_positive, enlarged
+from saliency_bench.explainers._features import cut_if_positive
+from saliency_bench.geometry import enlarge
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
@@ -32,5 +33,5 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: s
     matrix = seen.matrices[-1]
     (gradient,) = torch.autograd.grad(total, matrix)
     weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
-    cam = seen.read((weight * matrix.detach().float()).mean(dim=1))[:, None]  # (B, 1, h, w)
-    return enlarged(cut_if_positive(cam, target), images)
+    cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
+    return enlarge(cut_if_positive(cam, target), images)

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifier import Classifier
-from saliency_bench.errors import UserError
-from saliency_bench.explainers._gradients import check_count, summed_gradients
+from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._gradients import summed_gradients
 from saliency_bench.seeds import normal, random_bits, seed_of, uniform
 from saliency_bench.types import Images, Maps, Target
 
@@ -54,9 +54,9 @@ def gradient_shap(
 
 
 def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:
-    check_count("gradient_shap", "samples", samples, batch_size)
-    if baselines < 1:
-        raise UserError(f"baselines of gradient_shap must be at least 1; got {baselines}")
+    check_count("gradient_shap", "samples", samples)
+    check_batch_size("gradient_shap", batch_size)
+    check_count("gradient_shap", "baselines", baselines)
 
 
 def bank(classifier: Classifier, baselines: int, seed: int, images: Images) -> Images:

@@ -30,9 +30,11 @@ from torch import Tensor
 from saliency_bench.attention import SOFTMAX, Attending, attending
 from saliency_bench.classifier import Classifier, last_feature_map
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._features import enlarged, feature_map
+from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._features import feature_map
 from saliency_bench.explainers._flow import by_row, product
-from saliency_bench.explainers._gradients import check_count, derivative, points_per_pass
+from saliency_bench.explainers._gradients import derivative, points_per_pass
+from saliency_bench.geometry import enlarge
 from saliency_bench.hooks import detached_at, replaced_at
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
@@ -74,7 +76,8 @@ def iia(
 
 
 def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:
-    check_count("iia", "steps", 1 if steps is None else steps, batch_size)
+    check_count("iia", "steps", 1 if steps is None else steps)
+    check_batch_size("iia", batch_size)
 
 
 def _of_features(
@@ -93,7 +96,7 @@ def _of_features(
     if not published:
         low = points.amin(dim=0)
         points = (low + places.view(-1, 1, 1, 1, 1) * (points - low)).flatten(0, 1)  # (b a, C, h, w)
-    return enlarged(_attribution(classifier, image, row, layer, points, on, batch_size)[None], image)
+    return enlarge(_attribution(classifier, image, row, layer, points, on, batch_size), image)
 
 
 def _along_path(classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None) -> Tensor:

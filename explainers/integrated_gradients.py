@@ -13,7 +13,8 @@ from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._gradients import check_count, summed_gradients
+from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._gradients import summed_gradients
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -49,7 +50,8 @@ def integrated_gradients(
 
 
 def check(*, steps: int, baseline: str, batch_size: int | None, **others: object) -> None:
-    check_count("integrated_gradients", "steps", steps, batch_size)
+    check_count("integrated_gradients", "steps", steps)
+    check_batch_size("integrated_gradients", batch_size)
     if baseline not in ("zero", "black", "white"):
         raise UserError(f"baseline '{baseline}' of integrated_gradients is none of: zero, black, white")
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.fast_forward import scores_of
 from saliency_bench.seeds import random_bits, seed_of
 from saliency_bench.types import Images, Maps, Target
@@ -69,8 +70,7 @@ def check(*, samples: int, width: float, ridge: float, kernel_size: float | None
           **others: object) -> None:  # fmt: skip
     if samples < 1 or not width > 0 or not ridge > 0 or (kernel_size is not None and kernel_size < 1):
         raise UserError("lime needs samples >= 1, width > 0, ridge > 0 and kernel_size >= 1")
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of lime must be at least 1; got {batch_size}")
+    check_batch_size("lime", batch_size)
     _quickshift()
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.fast_forward import scores_of
 from saliency_bench.types import Images, Maps, Target
 
@@ -59,8 +60,9 @@ def occlusion(
 def check(
     *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
 ) -> None:
-    if any(number is not None and number < 1 for number in (window, stride, batch_size)):
-        raise UserError("window, stride and batch_size of occlusion must be at least 1")
+    check_batch_size("occlusion", batch_size)
+    if any(number is not None and number < 1 for number in (window, stride)):
+        raise UserError("window and stride of occlusion must be at least 1")
     if window is not None and stride is not None and stride > window:
         raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
 

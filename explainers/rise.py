@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.fast_forward import fast_forward, pictures_per_pass
 from saliency_bench.seeds import random_bits, seed_of, uniform
 from saliency_bench.targets import score
@@ -59,8 +60,7 @@ def rise(
 
 
 def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of rise must be at least 1; got {batch_size}")
+    check_batch_size("rise", batch_size)
     if masks < 1 or cells < 1 or not 0 < p <= 1:
         raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 

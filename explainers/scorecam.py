@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saliency_bench.classifier import Classifier
-from saliency_bench.errors import UserError
-from saliency_bench.explainers._features import cut_if_positive, enlarged, feature_map
+from saliency_bench.explainers._checks import check_batch_size
+from saliency_bench.explainers._features import cut_if_positive, feature_map
 from saliency_bench.fast_forward import scores_of
+from saliency_bench.geometry import enlarge
 from saliency_bench.hooks import detached_at
 from saliency_bench.types import Images, Maps, Target
 
@@ -58,10 +59,9 @@ def scorecam(
         return classifier.mean + mask * (images[samples] - classifier.mean)
 
     scores = scores_of(classifier, images, target, activation.shape[1], masked, on, batch_size)
-    cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)[:, None]  # (B, 1, h, w)
-    return enlarged(cut_if_positive(cam, target), images)
+    cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)  # (B, h, w)
+    return enlarge(cut_if_positive(cam, target), images)
 
 
 def check(*, batch_size: int | None = None, **others: object) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of scorecam must be at least 1; got {batch_size}")
+    check_batch_size("scorecam", batch_size)

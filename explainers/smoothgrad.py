@@ -8,14 +8,13 @@ paper; the reduction over channels comes after it ("sum": signed sum). Noise is 
 With sigma = 0 the map is `gradient`'s.
 """
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from saliency_bench.classifier import Classifier
+from saliency_bench.composing import noisy_copies
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._gradients import check_count, check_reduction, over_channels, summed_gradients
-from saliency_bench.seeds import normal, seed_of
+from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._gradients import check_reduction, over_channels, summed_gradients
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -36,23 +35,17 @@ def smoothgrad(
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass."""
     check(samples=samples, sigma=sigma, reduction=reduction, batch_size=batch_size)
-    normalised = ((images - classifier.mean) / classifier.std).flatten(1)
-    span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
-    width = sigma * span * classifier.std  # (B, 3, 1, 1)
+    copies = noisy_copies(classifier, images, sigma, seeds)
 
     def noisy(image: Tensor, step: Tensor) -> tuple[Tensor, float]:
-        drawn = [
-            normal(seed_of(seeds[i], "smoothgrad", j), images[0].numel())
-            for i, j in zip(image.tolist(), step.tolist(), strict=True)
-        ]
-        noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
-        return images[image] + width[image] * noise, 1 / samples
+        return copies(image, step), 1 / samples
 
     return over_channels(summed_gradients(classifier, images, target, on, samples, batch_size, noisy), reduction)
 
 
 def check(*, samples: int, sigma: float, reduction: str, batch_size: int | None, **others: object) -> None:
-    check_count("smoothgrad", "samples", samples, batch_size)
+    check_count("smoothgrad", "samples", samples)
+    check_batch_size("smoothgrad", batch_size)
     check_reduction("smoothgrad", reduction)
     if not sigma >= 0:
         raise UserError(f"sigma of smoothgrad must be at least 0; got {sigma}")

@@ -64,10 +64,11 @@ ROUTED = {
 def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
     """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0. Relevance always starts at logits.
 
-    One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image;
-    memory: about twice that of a training step for one image.
+    One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image.
+    A linear layer's rule has four matrix products: all of it takes the time of about six forward passes (ten with
+    weights of both signs). Memory: about twice that of a training step for one image.
     Errors: UserError for a network without attention, whose attention is not from all patches to all patches, or with
-    an operation that no rule is stated for (gated units).
+    an operation that no rule is stated for (gated units, rotary positions).
     """
     check(start=start)
     maps = [_alone(classifier, image[None], row[None], start, on) for image, row in zip(images, target, strict=True)]

@@ -3,7 +3,7 @@
     with attending(classifier, images, start=0) as seen:
         total = score(classifier(images), target).sum()
     gradients = torch.autograd.grad(total, seen.matrices)
-    maps = seen.maps(matrix)                                  # any (B, T, T) over its tokens
+    maps = seen.maps(matrix, images)                          # any (B, T, T) over its tokens
 
 No model is changed and no library asked: inside, a fused attention (`scaled_dot_product_attention`,
 `nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and what a softmax gives is kept. So it is the same for
@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.geometry import enlarge
 from saliency_bench.types import Images, Maps
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
@@ -167,11 +168,6 @@ def attending(
     with seen:
         yield seen
     seen.refuse_what_is_not_tokens(classifier, images)
-
-
-def enlarge(grid: Tensor, images: Images) -> Maps:
-    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`."""
-    return F.interpolate(grid[:, None], size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
 
 
 _known: WeakKeyDictionary[Classifier, Tokens] = WeakKeyDictionary()

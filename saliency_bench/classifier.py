@@ -29,6 +29,8 @@ class SampleError(UserError):
 
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# How torch refuses a size, by RuntimeError; transformers, timm and torchvision do it by AssertionError and ValueError.
+NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 
 
 class Classifier(nn.Module):
@@ -96,7 +98,9 @@ class Classifier(nn.Module):
                 return self.model(normalised)
         except UserError:
             raise
-        except (AssertionError, ValueError) as error:  # how transformers, timm and torchvision refuse a size
+        except (AssertionError, ValueError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
+                raise
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise UserError(

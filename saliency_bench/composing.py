@@ -15,6 +15,7 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from saliency_bench.classifier import Classifier
 from saliency_bench.errors import UserError
@@ -63,6 +64,26 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
     return _composed("smoothed", _smoothed, explainer, draws=draws, sigma=float(sigma))
 
 
+def noisy_copies(
+    classifier: Classifier, images: Images, sigma: float, seeds: list[int]
+) -> Callable[[Tensor, Tensor], Images]:
+    """A function (samples, draws), both Int (n,), -> Float (n, 3, H, W): noisy copy draws[i] of image samples[i].
+
+    The noise is normal, sigma times (max - min) of the normalised image wide, drawn from each sample's seed.
+    """
+    normalised = ((images - classifier.mean) / classifier.std).flatten(1)
+    span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
+    width = sigma * span * classifier.std  # (B, 3, 1, 1)
+
+    def noisy(samples: Tensor, draws: Tensor) -> Images:
+        pairs = zip(samples.tolist(), draws.tolist(), strict=True)
+        drawn = [normal(seed_of(seeds[sample], "smoothgrad", draw), images[0].numel()) for sample, draw in pairs]
+        noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
+        return images[samples] + width[samples] * noise
+
+    return noisy
+
+
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
     """Mean of the maps of an explainer that has the option `layer`, at each of `layers` (dotted names of modules).
 
@@ -105,14 +126,11 @@ def _positive(inner: Explainer, classifier: Classifier, images: Images, target: 
 def _smoothed(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
 ) -> Maps:
-    normalised = ((images - classifier.mean) / classifier.std).flatten(1)
-    span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
-    width = sigma * span * classifier.std  # (B, 3, 1, 1)
+    noisy = noisy_copies(classifier, images, sigma, seeds)
+    every = torch.arange(len(images), device=images.device)
     total = images.new_zeros(len(images), *images.shape[2:])
     for draw in range(draws):
-        drawn = np.stack([normal(seed_of(seed, "smoothgrad", draw), images[0].numel()) for seed in seeds])
-        noise = torch.from_numpy(drawn).view(images.shape).to(images.device)
-        total += inner(classifier, images + width * noise, target, seeds=seeds)
+        total += inner(classifier, noisy(every, torch.full_like(every, draw)), target, seeds=seeds)
     return total / draws
 
 

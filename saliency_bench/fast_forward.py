@@ -2,14 +2,17 @@
 
 On the CPU a convolutional network runs as a private copy in channels-last layout whose batch norms are folded into the
 convolutions before them: 0.7 of the time on ResNet-18, logits equal to about 1e-6. The copy holds the convolutions'
-weights once more and shares all others with the caller's classifier, which is not changed.
+weights once more and shares all others with the caller's classifier, which is not changed. For a classifier of
+`load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16: 0.35 of the time where
+the processor has instructions for it (avx512_bf16, amx_bf16), logits off by 0.3 % of their range. On a trained ResNet
+maps of occlusion, rise, lime and scorecam were off by 2.4 % of their range at most (0.7 % in the median).
 
 A batch norm is folded only where one recorded pass shows that it is all that ever reads its convolution's output, and
-that nothing else reads the weights of the two. Copy and classifier are then compared on two pictures that depend on the
-image size alone; where they differ by more than `TOLERANCE`, and wherever there is nothing to gain, the classifier runs
-as it is. So which of the two runs depends on the network and the image size, never on the images: equal chunks give
-equal bits. The copy is made anew at each call, so that it always has the weights of the moment; that costs as much as a
-few passes.
+that nothing else reads the weights of the two. Copy and classifier are then compared, in float32 under any precision,
+on two pictures that depend on the image size alone; where they differ by more than `TOLERANCE`, and wherever there is
+nothing to gain, the classifier runs as it is. So which of the two runs depends on the network and the image size, never
+on the images: equal chunks give equal bits. The copy is made anew at each call, so that it always has the weights of
+the moment; that costs as much as a few passes.
 """
 
 import copy
@@ -54,10 +57,11 @@ def fast_forward(classifier: Classifier, images: Images) -> Callable[[Images], T
 
 def _twin(classifier: Classifier, images: Images) -> Classifier | None:
     convolutions = sum(isinstance(module, nn.Conv2d) for module in classifier.modules())
-    if classifier.device.type != "cpu" or classifier.precision != "fp32" or convolutions < 2:
+    if classifier.device.type != "cpu" or convolutions < 2:
         return None
-    passes = classifier.passes
+    passes, precision = classifier.passes, classifier.precision
     try:
+        classifier.precision = "fp32"  # in which a copy that is not the same network shows
         probe = _probe(images)
         expected, pairs = _recorded(classifier, probe)
         twin = _folded(classifier, pairs)
@@ -65,7 +69,8 @@ def _twin(classifier: Classifier, images: Images) -> Classifier | None:
     except Exception:  # a network that cannot be watched or copied runs as it is, and says itself what ails it
         return None
     finally:
-        classifier.passes = passes
+        classifier.passes, classifier.precision = passes, precision
+    twin.precision = precision
     spread = float(expected.max() - expected.min())
     return twin if difference <= TOLERANCE * min(1.0, spread) else None
 

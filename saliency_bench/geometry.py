@@ -2,7 +2,8 @@
 
 The image itself goes through the checkpoint's own processor (so that every bit of its resampling is kept); the mask
 takes the same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does
-anything else (pads, flips channels, crops off centre) is refused instead of scored wrongly.
+anything else (pads, flips channels, crops off centre) is refused instead of scored wrongly. `enlarge` brings a small
+map of features or patches to the frame's size.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,10 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from PIL import Image
 from torch import Tensor
+from torch.nn import functional as F
 
 from saliency_bench.errors import UserError
+from saliency_bench.types import Images, Maps
 
 
 @dataclass(frozen=True)
@@ -90,3 +93,8 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
             f"the image processor of {name} does not resize, crop and rescale the way its settings say "
             "(padding, another channel order or another scale?); masks could not follow its images"
         )
+
+
+def enlarge(small: Tensor, images: Images) -> Maps:
+    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`."""
+    return F.interpolate(small[:, None], size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]

@@ -1,6 +1,7 @@
 """What a person sees at the terminal: exit codes, one-line errors, JSON."""
 
 import json
+import re
 
 import pytest
 
@@ -75,6 +76,21 @@ def test_list_as_text_and_as_json(capsys):
         assert set(found[kind]) == set(rooms.names(room))
         assert all(name in text for name in found[kind])
         assert all(found[kind].values())
+
+
+def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(capsys):
+    assert main(["list", "explainers", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["explainers"]
+    for name, about in listed.items():
+        module = rooms.load("explainers", name)
+        told, bracket, costs = about.rpartition(" [")
+        assert bracket, name
+        assert costs == f"{module.NEEDS}; {module.PASSES}]", name
+        needs = set(re.split(", | or ", module.NEEDS))
+        assert needs <= {"gradients", "activations", "attention", "outputs", "nothing"}, name
+        is_baseline = getattr(module, "BASELINE", False)
+        assert is_baseline == (needs == {"nothing"}), name
+        assert is_baseline or re.search(r"\b(19|20)\d\d\b|\bP[0-4]\b", told), name
 
 
 def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys):

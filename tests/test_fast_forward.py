@@ -222,16 +222,23 @@ def test_the_callers_classifier_is_left_as_it_was():
     ],
     ids=["other logits", "cannot be copied", "one convolution"],
 )
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @torch.no_grad()
-def test_where_there_is_nothing_to_gain_or_to_trust_the_classifier_itself_runs(make):
-    classifier = classifier_of(make())
+def test_where_there_is_nothing_to_gain_or_to_trust_the_classifier_itself_runs(precision, make):
+    classifier = classifier_of(make(), precision=precision)
     assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
+    assert classifier.precision == precision
 
 
 @torch.no_grad()
-def test_logits_of_another_precision_are_the_classifiers():
-    classifier = classifier_of(Network(), precision="bf16")
-    assert fast_forward(classifier, torch.rand(2, 3, 12, 10)) is classifier
+def test_the_copy_of_a_classifier_in_half_precision_computes_in_it():
+    classifier, images = classifier_of(Network(), precision="bf16"), torch.rand(3, 3, 12, 10)
+    forward = fast_forward(classifier, images)
+    assert folded(forward) == ["norm", "last"]
+    assert classifier.precision == "bf16"
+    exact = classifier_of(Network())(images)
+    error = (forward(images) - exact).abs().max() / (exact.max() - exact.min())
+    assert 1e-5 < error < 0.02
 
 
 @torch.no_grad()

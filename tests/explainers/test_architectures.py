@@ -20,6 +20,7 @@ from saliency_bench import load_classifier, rooms, targets
 from saliency_bench.explainers.cebp import excitation_layer
 
 VERY_FEW = {"steps": 2, "samples": 10, "masks": 10}
+ON_ALL = {"gradient", "gradcam", "rise"}
 
 
 def resnet(**sizes):
@@ -123,6 +124,7 @@ def settled(model, side):
 
 
 def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal, others_named):
+    """{explainer: its map}; what has none names others that have one, and cebp has one where it has a layer."""
     torch.manual_seed(0)
     classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)
@@ -151,11 +153,32 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
 def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, map_or_refusal, others_named):
     make, *sizes = REDUCED[name]
     maps = explain_all(lambda: alive(make()), *sizes, explainer_of, map_or_refusal, others_named)
-    assert {"gradient", "gradcam", "rise"} <= maps.keys()
+    assert maps.keys() >= ON_ALL
+
+
+OF_ONE_SIZE = {  # and a side that they do not take
+    "a kernel larger than its map": (REDUCED["torchvision inception_v3"][0], 32),
+    "pooled to nothing": (REDUCED["timm vgg16"][0], 16),
+    "flattened": (lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(36, 4)), 12),
+}
+
+
+@pytest.mark.parametrize("network", OF_ONE_SIZE)
+def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network, explainer_of, map_or_refusal):
+    make, side = OF_ONE_SIZE[network]
+    classifier = load_classifier(make(), device="cpu")
+    for name in rooms.names("explainers"):
+        chosen = explainer_of(name, **VERY_FEW)
+        maps, refusal = map_or_refusal(chosen, classifier, torch.rand(1, 3, side, side), targets.one_hot([0], 4))
+        if chosen.baseline:
+            assert maps is not None, name
+        else:
+            assert f"does not take these images of {side} x {side}" in refusal, name
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FULL)
 def test_the_same_with_all_layers_and_channels(name, explainer_of, map_or_refusal, others_named):
     make, side, *layers = FULL[name]
-    explain_all(lambda: settled(alive(make()), side), side, *layers, explainer_of, map_or_refusal, others_named)
+    maps = explain_all(lambda: settled(alive(make()), side), side, *layers, explainer_of, map_or_refusal, others_named)
+    assert maps.keys() >= ON_ALL

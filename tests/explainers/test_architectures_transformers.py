@@ -1,6 +1,5 @@
 """Every explainer on every kind of vision transformer: a map, or one line that names methods which give one."""
 
-import re
 from functools import cache
 
 import pytest
@@ -9,13 +8,17 @@ from torchvision.models import vit_b_16
 from transformers import (
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
+    Dinov2Config,
+    Dinov2ForImageClassification,
+    SiglipConfig,
+    SiglipForImageClassification,
     TimmWrapperConfig,
     TimmWrapperForImageClassification,
     ViTConfig,
     ViTForImageClassification,
 )
 
-from saliency_bench import load_classifier, load_explainer, options, rooms, targets
+from saliency_bench import load_classifier, load_explainer, rooms, targets
 from saliency_bench.errors import UserError
 
 NAMES = rooms.names("explainers")
@@ -26,12 +29,6 @@ NETWORKS = (
 CHEAP = {"masks": 8, "steps": 3, "samples": 8}
 IMAGES = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(1))
 WIDE = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(2))
-
-
-def explainer_of(name, images):
-    known = options.defaults(getattr(rooms.load("explainers", name), name))
-    few = CHEAP | {"window": min(images.shape[2:]) // 2}
-    return load_explainer(name, **{key: value for key, value in few.items() if key in known})
 
 
 def is_a_baseline(name):
@@ -47,34 +44,41 @@ def classifier_of(vision_transformer):
     return make
 
 
-def maps_or_a_way_out(name, classifier, images):
-    """The maps; or None, where the explainer says in one line which others are defined, and one of them is."""
-    target = targets.one_hot([1], 5)
-    try:
-        maps, message = explainer_of(name, images)(classifier, images, target), ""
-    except UserError as error:
-        maps, message = None, str(error)
-    if maps is None:
-        others = [other for other in NAMES if other != name and re.search(rf"\b{other}\b", message)]
-        assert "\n" not in message
-        assert any(_works(other, classifier, images, target) for other in others), message
-        return None
-    assert maps.shape == (len(images), *images.shape[2:])
-    assert torch.isfinite(maps).all()
-    return maps
+@pytest.fixture
+def explained(explainer_of, map_or_refusal):
+    """(maps, None), or (None, the words of a refusal)."""
+
+    def attempt(name, classifier, images):
+        window = min(images.shape[2:]) // 2
+        explainer = explainer_of(name, **CHEAP, window=window, stride=window // 2)
+        return map_or_refusal(explainer, classifier, images, targets.one_hot([1], 5))
+
+    return attempt
 
 
-def _works(name, classifier, images, target):
-    try:
-        return bool(torch.isfinite(explainer_of(name, images)(classifier, images, target)).all())
-    except UserError:
-        return False
+@pytest.fixture
+def maps_or_a_way_out(explained, others_named):
+    """(maps, ""), or (None, the name of another explainer that the refusal says to use and that is defined)."""
+
+    def attempt(name, classifier, images):
+        maps, refusal = explained(name, classifier, images)
+        if refusal is None:
+            return maps, ""
+        others = sorted(others_named(refusal, name))
+        return None, next((other for other in others if explained(other, classifier, images)[1] is None), "")
+
+    return attempt
+
+
+def are_maps_of(images, maps):
+    return maps is not None and maps.shape == (len(images), *images.shape[2:]) and bool(torch.isfinite(maps).all())
 
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_map_or_methods_that_give_one(name, network, classifier_of):
-    maps_or_a_way_out(name, classifier_of(network), IMAGES)
+def test_a_map_or_methods_that_give_one(name, network, classifier_of, maps_or_a_way_out):
+    maps, way_out = maps_or_a_way_out(name, classifier_of(network), IMAGES)
+    assert are_maps_of(IMAGES, maps) or way_out
 
 
 @pytest.mark.parametrize("network", NETWORKS)
@@ -91,16 +95,72 @@ def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, c
         assert explainer(classifier, IMAGES, targets.contrast(2, 2, 5)).abs().max() == 0
 
 
+def _timm(architecture, sizes=None):
+    config = TimmWrapperConfig(architecture=architecture, num_labels=5, model_args=sizes or {})
+    return TimmWrapperForImageClassification(config)
+
+
+SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
+SIGLIP = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+          "image_size": 32, "patch_size": 8}  # fmt: skip
+PARTLY = {  # how to make it, and what tattr has no rule for
+    "rotary positions": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "neg"),
+    "rotary positions and registers": (lambda: _timm("vit_small_patch16_dinov3", SMALL | {"init_values": 1.0}), "neg"),
+    "gated units": (
+        lambda: Dinov2ForImageClassification(Dinov2Config(**SIGLIP, use_swiglu_ffn=True, num_labels=5)), "mul",
+    ),
+}  # fmt: skip
+REFUSED = {  # a head that attends to the patches itself
+    "siglip, transformers": lambda: SiglipForImageClassification(SiglipConfig(vision_config=SIGLIP, num_labels=5)),
+    "siglip, timm": lambda: _timm("vit_base_patch16_siglip_224", SMALL),
+}
+BY_ATTENTION = ["attention", "rollout", "gradient_rollout", "gae", "gradcam_vit", "iia"]
+
+
+def with_large_weights(make):
+    torch.manual_seed(0)
+    network = make()
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    return load_classifier(network, mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
+
+
+@pytest.mark.parametrize("network", PARTLY)
+def test_only_tattr_refuses_what_it_has_no_rule_for_and_names_others(network, explained, others_named):
+    make, operation = PARTLY[network]
+    classifier = with_large_weights(make)
+    for name in BY_ATTENTION:
+        maps, _ = explained(name, classifier, IMAGES)
+        assert are_maps_of(IMAGES, maps), name
+        assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all(), name
+    _, refusal = explained("tattr", classifier, IMAGES)
+    assert f"no rule for '{operation}'" in refusal
+    assert others_named(refusal, "tattr") == {"gae", "rise"}
+
+
+@pytest.mark.parametrize("network", REFUSED)
+def test_a_head_that_attends_by_itself_is_refused_by_all_that_read_attention(network, explained, maps_or_a_way_out):
+    classifier = with_large_weights(REFUSED[network])
+    for name in [*BY_ATTENTION, "tattr"]:
+        _, refusal = explained(name, classifier, IMAGES)
+        assert "attention" in refusal, name
+        assert maps_or_a_way_out(name, classifier, IMAGES)[1], name
+
+
 @pytest.mark.parametrize("network", ["vit", "dinov2 with registers", "timm, registers", "torchvision"])
 @pytest.mark.parametrize("name", NAMES)
-def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(name, network, classifier_of):
+def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(
+    name, network, classifier_of, explained, maps_or_a_way_out
+):
     classifier = classifier_of(network)
     takes_it = network in ("dinov2 with registers", "timm, registers")
     if takes_it or is_a_baseline(name):
-        maps_or_a_way_out(name, classifier, WIDE)
+        maps, way_out = maps_or_a_way_out(name, classifier, WIDE)
+        assert are_maps_of(WIDE, maps) or way_out
     else:
-        with pytest.raises(UserError, match="does not take these images of 16 x 40"):
-            explainer_of(name, WIDE)(classifier, WIDE, targets.one_hot([1], 5))
+        _, refusal = explained(name, classifier, WIDE)
+        assert "does not take these images of 16 x 40" in refusal
 
 
 def test_gradcam_names_what_is_defined_for_a_transformer(classifier_of):
@@ -117,22 +177,22 @@ def test_integrated_gradients_are_complete_on_a_transformer(classifier_of):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_channels_last_and_training_change_nothing(name, vision_transformer):
-    plain = maps_or_a_way_out(name, load_classifier(vision_transformer("vit"), device="cpu"), IMAGES)
+def test_channels_last_and_training_change_nothing(name, vision_transformer, maps_or_a_way_out):
+    plain, way_out = maps_or_a_way_out(name, load_classifier(vision_transformer("vit"), device="cpu"), IMAGES)
     other = load_classifier(vision_transformer("vit"), device="cpu", channels_last=True).train().requires_grad_(False)
-    maps = maps_or_a_way_out(name, other, IMAGES.contiguous(memory_format=torch.channels_last))
-    assert (plain is None) == (maps is None)
+    maps, same_way_out = maps_or_a_way_out(name, other, IMAGES.contiguous(memory_format=torch.channels_last))
+    assert are_maps_of(IMAGES, maps) == are_maps_of(IMAGES, plain)
+    assert way_out == same_way_out
+    assert plain is not None or way_out
     if plain is not None and name != "tattr":  # which magnifies the last bits
         assert (plain - maps).abs().max() <= 1e-4 * plain.abs().max()
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_weights_of_half_precision(name, vision_transformer):
-    maps_or_a_way_out(name, load_classifier(vision_transformer("vit").bfloat16(), device="cpu"), IMAGES)
-
-
-def _timm(architecture):
-    return TimmWrapperForImageClassification(TimmWrapperConfig(architecture=architecture, num_labels=5))
+def test_weights_of_half_precision(name, vision_transformer, maps_or_a_way_out):
+    half = load_classifier(vision_transformer("vit").bfloat16(), device="cpu")
+    maps, way_out = maps_or_a_way_out(name, half, IMAGES)
+    assert are_maps_of(IMAGES, maps) or way_out
 
 
 TRUE_SIZES = {
@@ -145,12 +205,14 @@ TRUE_SIZES = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("network", TRUE_SIZES)
-def test_true_sizes(network):
+def test_true_sizes(network, maps_or_a_way_out):
     torch.manual_seed(0)
     model = TRUE_SIZES[network]()
     if network.endswith("torchvision"):
         torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # its head is zero before training
     classifier, images = load_classifier(model, device="cpu"), torch.rand(1, 3, 224, 224)
-    defined = {name for name in NAMES if maps_or_a_way_out(name, classifier, images) is not None}
+    found = {name: maps_or_a_way_out(name, classifier, images) for name in NAMES}
+    defined = {name for name, (maps, _) in found.items() if are_maps_of(images, maps)}
+    assert all(found[name][1] for name in NAMES if name not in defined)
     assert defined >= {"attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"}
     assert defined >= {"integrated_gradients", "rise", "iia"}

@@ -18,6 +18,8 @@ BASELINES = {name for name in NAMES if getattr(rooms.load("explainers", name), "
 CLASSES = 5
 WITH_TARGET = [name for name in NAMES if getattr(rooms.load("explainers", name), "TARGETED", name not in BASELINES)]
 ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
+IN_PASSES = [name for name in NAMES if "batch_size" in dict(load_explainer(name).options)]
+ON_CONVOLUTIONS = [name for name in NAMES if not rooms.load("explainers", name).NEEDS.startswith("attention")]
 
 
 def convolutional(seed: int = 0) -> nn.Sequential:
@@ -87,15 +89,35 @@ def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classi
     assert error_of(together, alone) <= 1e-5
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", IN_PASSES)
 def test_passes_of_another_size_hardly_matter(name, classifier, images, explainer_of, error_of):
     explainer = explainer_of(name)
     chosen = dict(explainer.options)
-    if "batch_size" not in chosen:
-        return
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     small = load_explainer(name, **(chosen | {"batch_size": 3}))(classifier, images, target)
     assert error_of(small, explainer(classifier, images, target)) <= 1e-5
+
+
+class Widest(nn.Module):
+    """Notes the largest batch that comes by."""
+
+    def __init__(self, inner: nn.Module):
+        super().__init__()
+        self.inner, self.images = inner, 0
+
+    def forward(self, x):
+        self.images = max(self.images, len(x))
+        return self.inner(x)
+
+
+@pytest.mark.parametrize("batch_size", [2, 5])
+@pytest.mark.parametrize("name", IN_PASSES)
+def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of):
+    """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
+    network = Widest(convolutional())
+    explainer = explainer_of(name, batch_size=batch_size)
+    explainer(load_classifier(network, device="cpu"), images[:2], targets.one_hot([0, 1], CLASSES))
+    assert network.images <= batch_size
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -177,7 +199,7 @@ def test_the_callers_model_and_random_states_are_left_as_they_were(name, images,
     explain()
     explain()  # the second time without what is found out once
     assert look() == before
-    for broken in sorted({1, model.calls} - {0}) if model.calls else ():
+    for broken in sorted({1, model.calls}) if model.calls else ():
         model.broken = broken
         with pytest.raises(RuntimeError, match="on purpose"):
             explain()
@@ -224,6 +246,29 @@ def test_images_are_not_changed(name, classifier, images, explainer_of):
     assert images.grad is None
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
+    """Without dropout, and with the batch norms' running statistics, which stay."""
+    classifier, target = load_classifier(maker_of(name)(), device="cpu"), targets.one_hot([0, 1, 2, 3], CLASSES)
+    expected = explainer_of(name)(classifier, images, target)
+    assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
+
+
+@pytest.mark.parametrize("size", [(5, 4), (2, 3), (1, 1)])
+@pytest.mark.parametrize("name", ON_CONVOLUTIONS)
+def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or_refusal, others_named):
+    """With the options' own defaults but for how much is computed."""
+    classifier = load_classifier(convolutional(), device="cpu")
+    explainer = explainer_of(name, window=None, stride=None)
+    maps, refusal = map_or_refusal(explainer, classifier, torch.rand(2, 3, *size), targets.one_hot([0, 1], CLASSES))
+    if refusal is None:
+        assert maps.shape == (2, *size)
+        assert torch.isfinite(maps).all()
+    else:
+        assert size == (1, 1)  # no feature map is left
+        assert others_named(refusal, name)
+
+
 class Written(nn.Module):
     """One network, its ReLUs and its skip connection written in a way of choice."""
 
@@ -251,10 +296,8 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ON_CONVOLUTIONS)
 def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of, error_of):
-    if maker_of(name) is not convolutional:
-        return
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     plain = Written(lambda net, index, x: (net.one, net.two)[index](x), operator.add)
     expected = explainer_of(name)(load_classifier(plain, layer="second", device="cpu"), images, target)

@@ -62,13 +62,27 @@ def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reaso
     assert "In no picture:\n\n- centre: only for transformers\n" in _page.page(["top"], reasons)
 
 
-def test_the_sample_is_seen_rightly_lies_whole_in_the_image_and_away_from_the_middle():
+def test_samples_are_seen_rightly_lie_whole_in_the_image_and_away_from_the_middle():
     masks = torch.zeros(4, 9, 9, dtype=torch.bool)
     for mask, (row, column) in zip(masks, [(4, 4), (6, 6), (1, 1), (0, 4)], strict=True):
         mask[row, column] = True
     batch = Batch(torch.zeros(4, 3, 9, 9), masks, torch.zeros(4), list("abcd"), [None] * 4)
-    assert _page.telling(batch, torch.ones(4, dtype=torch.bool)) == 2
-    assert _page.telling(batch, torch.tensor([True, True, False, True])) == 1
+    assert _page.telling(batch, torch.ones(4, dtype=torch.bool)) == [2, 1, 0]
+    assert _page.telling(batch, torch.tensor([True, True, False, True])) == [1, 0]
+
+
+def test_a_sample_with_a_constant_map_is_passed_over(monkeypatch):
+    batch = Batch(torch.rand(2, 3, 9, 9), torch.ones(2, 9, 9, dtype=torch.bool), torch.zeros(2), list("ab"), [None] * 2)
+    classifier = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(243, 2)), labels=["a", "b"])
+    shown = []
+    monkeypatch.setattr(_page, "load_dataset", lambda *rows, **split: None)
+    monkeypatch.setattr(type(classifier), "prepare", lambda self, rows: batch)
+    monkeypatch.setattr(_page, "telling", lambda batch, right: [1, 0])
+    flat = iter([np.zeros((9, 9)), np.eye(9)])
+    monkeypatch.setattr(_page, "maps_of", lambda classifier, image, *rest: ({"one": next(flat)}, {}))
+    monkeypatch.setattr(_page, "write_with", lambda path, write: shown.append(write.keywords["image"]))
+    _page.with_picture([], {"one": ""}, "Net", classifier, _page.ROOM)
+    assert torch.equal(shown[0], batch.images[0])
 
 
 def test_a_picture_shows_the_image_and_every_map(tmp_path):
