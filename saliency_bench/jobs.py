@@ -1,29 +1,33 @@
 """Makes the samples of a build on several threads and keeps them in chunks on disk, in an order that never changes.
 
 A builder yields a `Job` for each image; pictures are decoded and encoded outside Python's lock, so threads use all
-cores. Where jobs are Python code (headers of DICOM files, XML), each thread has a process of its own. A chunk is one
-Parquet file, whole or not there: a build that was killed finds the chunks it made and goes on.
+cores. Where jobs are Python code (headers of DICOM files, XML), processes make them. A chunk is one Parquet file, whole
+or not there: a build that was killed finds the chunks it made and goes on.
 """
 
 import json
+import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Event, local
+from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.children import Child
+from saliency_bench.errors import UserError
 from saliency_bench.files import write_with
 from saliency_bench.seeds import seed_of
 
-JOBS = 32  # in a chunk: what is lost at most by each thread of a killed build
+JOBS = 32  # in a chunk: what is lost at most by each worker of a killed build
 NOTES = b"saliency-bench"
 
 
@@ -101,9 +105,9 @@ class Chunks:
     folder: where the chunks are kept
     row: makes a row of a sample
     schema: of the rows
-    workers: how many threads
+    workers: how many threads, or processes
     done: is told how many jobs were done
-    apart: each thread has its jobs done by a process of its own; `row` must be importable there
+    apart: by processes; `row` must be importable there
     size: how many jobs make a chunk
     """
 
@@ -119,48 +123,52 @@ class Chunks:
     ):
         self.folder, self.row, self.schema, self.workers, self.done = folder, row, schema, workers, done
         self.stop, self.apart, self.size = Event(), apart, size
-        self.own, self.children = local(), list[Child]()
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, Report]]:
-        """The rows of each chunk in their order, and what was said of them. A few chunks are in memory at once."""
+        """The rows of each chunk in their order, and what was said of them. A few chunks are in memory at once.
+
+        Errors: UserError for a process that was ended from outside.
+        """
         waiting: deque[Future[Path]] = deque()
         items = iter(items)
         # Readers of pictures silence warnings one by one, which threads would do to each other; here it is undone.
-        with warnings.catch_warnings(), ThreadPoolExecutor(self.workers) as pool:
+        with warnings.catch_warnings(), self._pool() as pool:
             try:
                 for number, jobs in enumerate(iter(lambda: list(islice(items, self.size)), [])):
-                    waiting.append(pool.submit(self._chunk, number, jobs))
+                    waiting.append(self._submit(pool, number, jobs))
                     if len(waiting) > self.workers:
                         yield self._read(waiting.popleft().result())
                 while waiting:
                     yield self._read(waiting.popleft().result())
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a process of the build was ended from outside; if memory ran out, start again with --workers 1"
+                ) from error
             finally:
                 self.stop.set()
-                for child in self.children:
-                    child.process.kill()
-                pool.shutdown(cancel_futures=True)
-                for child in self.children:
-                    child.end()
+                for future in waiting:
+                    future.cancel()
 
-    def _chunk(self, number: int, jobs: list[dict | Job]) -> Path:
-        calls = (job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs)
-        key = seed_of(self.schema.metadata, *calls)  # the schema's metadata names the classes
-        path = self.folder / f"{number:06d}-{key:016x}.parquet"
-        if path.is_file():
-            self.done(len(jobs))
-            return path
-        if self.apart:
-            self._child().call(write_chunk, path, jobs, self.row, self.schema, told=self._told)
-        else:
-            write_chunk(path, jobs, self.row, self.schema, self._told)
-        return path
+    @contextmanager
+    def _pool(self) -> Iterator[Executor]:
+        if not self.apart:
+            with ThreadPoolExecutor(self.workers) as threads:
+                yield threads
+            return
+        from loky import ProcessPoolExecutor  # unlike Python's own, it does not run a user's script again
 
-    def _child(self) -> Child:
-        """That of this thread."""
-        if not hasattr(self.own, "child"):
-            self.own.child = Child()
-            self.children.append(self.own.child)
-        return self.own.child
+        processes = ProcessPoolExecutor(self.workers, initializer=end_with, initargs=(os.getpid(),))
+        try:
+            yield processes
+        finally:
+            processes.shutdown(kill_workers=True)
+
+    def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
+        if not self.apart:
+            return pool.submit(chunk, self.folder, number, jobs, self.row, self.schema, self._told)
+        made = pool.submit(chunk, self.folder, number, jobs, self.row, self.schema)
+        made.add_done_callback(lambda _: self.done(len(jobs)))
+        return made
 
     def _told(self, count: int) -> None:
         if self.stop.is_set():
@@ -173,13 +181,32 @@ class Chunks:
         return table, Report(left_out=notes["left_out"], remarks=notes["remarks"])
 
 
-def write_chunk(
-    path: Path,
+def end_with(parent: int) -> None:
+    """Let this process end when the one that started it has, even if that one was killed."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            sleep(1)
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
+def chunk(
+    folder: Path,
+    number: int,
     jobs: list[dict | Job],
     row: Callable[[dict], dict],
     schema: pa.Schema,
-    done: Callable[[int], object],
-) -> None:
+    done: Callable[[int], object] = lambda count: None,
+) -> Path:
+    """The file of a chunk, made if it is not there."""
+    calls = (job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs)
+    key = seed_of(schema.metadata, *calls)  # the schema's metadata names the classes
+    path = folder / f"{number:06d}-{key:016x}.parquet"
+    if path.is_file():
+        done(len(jobs))
+        return path
     report, rows = Report(), []
     for job in jobs:
         rows += [row(sample) for sample in (job.samples(report) if isinstance(job, Job) else [job])]
@@ -187,3 +214,4 @@ def write_chunk(
     notes = json.dumps({"left_out": report.left_out, "remarks": report.remarks})
     table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({NOTES: notes})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))
+    return path

@@ -11,11 +11,13 @@ import warnings
 from pathlib import Path
 
 import datasets
+import loky
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import saliency_bench as sb
-from saliency_bench import building, children
+from saliency_bench import building
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, shapes_xai
 from saliency_bench.jobs import Chunks, Job
@@ -126,48 +128,41 @@ def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_p
 
 
 @pytest.fixture
-def called(monkeypatch):
-    """Processes pay for any source; how often one was called."""
-    calls, real = [], children.Child.call
+def apart(monkeypatch):
+    """Processes pay for any source; which pools of them were made."""
+    pools, real = [], loky.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
-    monkeypatch.setattr(children.Child, "call", lambda *a, **k: calls.append(a[0].process) or real(*a, **k))
-    return calls
+    monkeypatch.setattr(loky, "ProcessPoolExecutor", lambda *a, **k: pools.append(real(*a, **k)) or pools[-1])
+    return pools
 
 
-def test_processes_give_the_same_bytes_as_one_thread(called, tmp_path, capfd):
+def test_processes_give_the_same_bytes_as_one_thread(apart, tmp_path, capfd):
     source = _examples.write("disease-xai", tmp_path / "source", 32)
     options = {"source": source, "progress": False, "crop_mm": 25.0}
     alone = sb.build("disease-xai", tmp_path / "1", workers=1, **options)
-    assert called == []
+    assert apart == []
     assert content(sb.build("disease-xai", tmp_path / "2", workers=2, **options)) == content(alone)
-    assert len(called) == 2
-    assert all(child.returncode is not None for child in called)
+    assert len(apart) == 1
     assert capfd.readouterr().err == ""
 
 
 AWAY = """
 import os
 
-class Odd(Exception):
-    def __init__(self, *parts):
-        super().__init__("cannot travel")
-        self.thing = lambda: parts
-
-def doubled(what, tell):
+def sample(report, what):
     if what == "kill":
         os.kill(os.getpid(), 9)
     if what == "odd":
-        raise Odd(1, 2)
-    if what is None:
-        raise ValueError("no number")
-    print("not an answer")
-    tell(what)
-    return 2 * what
+        raise ValueError("in this job")
+    return {"image_id": what}
+
+def row(sample):
+    return sample
 """
 
 
 @pytest.mark.slow
-def test_a_build_by_processes_that_was_killed_goes_on(called, tmp_path):
+def test_a_build_by_processes_that_was_killed_goes_on(apart, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
     script = f"""
 import saliency_bench as sb
@@ -185,36 +180,47 @@ sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progr
     assert 2 <= kept < 6
     options = {"source": source, "progress": False, "workers": 2}
     out = sb.build("disease-xai", tmp_path / "out", **options)
-    assert len(called) == 6 - kept
+    assert len(apart) == 1
     assert content(sb.build("disease-xai", tmp_path / "again", **options)) == content(out)
 
 
 def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, monkeypatch):
     (tmp_path / "away_from_here.py").write_text(AWAY)
     monkeypatch.syspath_prepend(tmp_path)
-    doubled = importlib.import_module("away_from_here").doubled
-    child, said = children.Child(), []
-    assert child.call(doubled, 21, told=said.append) == 42
-    assert said == [21]
-    with pytest.raises(ValueError, match="no number"):
-        child.call(doubled, None, told=said.append)
-    with pytest.raises(RuntimeError, match="Odd: cannot travel"):
-        child.call(doubled, "odd", told=said.append)
-    assert child.call(doubled, 1, told=said.append) == 2
-    with pytest.raises(UserError, match=r"exit code -9.*--workers 1"):
-        child.call(doubled, "kill", told=said.append)
-    child.end()
+    away = importlib.import_module("away_from_here")
+    schema, said = pa.schema({"image_id": pa.string()}), []
+
+    def ids(*words):
+        chunks = Chunks(tmp_path, away.row, schema, 2, said.append, apart=True, size=2)
+        return [row["image_id"] for table, _ in chunks.tables(Job(away.sample, word) for word in words)
+                for row in table.to_pylist()]  # fmt: skip
+
+    assert ids("one", "two", "three") == ["one", "two", "three"]
+    assert sum(said) == 3
+    with pytest.raises(ValueError, match="in this job"):
+        ids("four", "odd")
+    with pytest.raises(UserError, match=r"ended from outside.*--workers 1"):
+        ids("five", "kill")
 
 
-def test_a_process_ends_with_the_one_that_started_it():
-    script = """
-import time
-from saliency_bench.children import Child
-child = Child()
-print(child.process.pid, flush=True)
+def test_a_process_ends_with_the_one_that_started_it(tmp_path):
+    (tmp_path / "away_from_here.py").write_text("def row(sample):\n    import os\n    return {'image_id': os.getpid()}")
+    script = f"""
+import sys, time
+from pathlib import Path
+import pyarrow as pa
+sys.path.insert(0, {str(tmp_path)!r})
+from away_from_here import row
+from saliency_bench.jobs import Chunks
+chunks = Chunks(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.int64()}}), 1, apart=True)
+table, _ = next(chunks.tables([{{"image_id": 0}}] * 100))
+print(table["image_id"][0], flush=True)
 time.sleep(60)"""
-    parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     child = int(parent.stdout.readline())
+    assert child != parent.pid
     parent.kill()
     parent.communicate()
     for _ in range(600):

@@ -1,0 +1,51 @@
+"""How much faster a build is with more workers: the same source, workers in turns.
+
+example:
+  python benchmarks/building.py --datasets pet-xai disease-xai
+
+The sources are those of the tests, drawn into a temporary folder; equal bytes are checked. What one thread does alone
+(reading the lists, hashing and writing the shards) is inside the clock.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from saliency_bench.building import build
+from saliency_bench.hub_builders import _examples
+
+parser = argparse.ArgumentParser(
+    description=__doc__.partition("\n\n")[0],
+    epilog=__doc__.partition("\n\n")[2],
+    formatter_class=argparse.RawDescriptionHelpFormatter,
+)
+parser.add_argument("--datasets", nargs="+", default=["pet-xai", "cancer-xai", "disease-xai"], metavar="NAME")
+parser.add_argument("--count", type=int, default=600, metavar="N", help="samples; default: 600")
+parser.add_argument("--side", type=int, default=448, metavar="N", help="pixels of a picture's side; default: 448")
+parser.add_argument("--workers", type=int, default=2, metavar="N", help="against one; default: 2")
+parser.add_argument("--rounds", type=int, default=3, metavar="N", help="default: 3")
+args = parser.parse_args()
+
+
+def seconds(name: str, source: Path, out: Path, workers: int) -> tuple[float, bytes]:
+    begun = time.perf_counter()
+    folder = build(name, out, source, progress=False, workers=workers, **_examples.options(name))
+    return time.perf_counter() - begun, (folder / "build_report.json").read_bytes()  # it holds all checksums
+
+
+for name in args.datasets:
+    with tempfile.TemporaryDirectory(prefix="building-") as work:
+        source = _examples.write(name, Path(work) / "source", args.count, args.side)
+        taken: dict[int, list[float]] = {1: [], args.workers: []}
+        reports = set()
+        for turn in range(args.rounds):
+            for workers, found in taken.items():
+                elapsed, report = seconds(name, source, Path(work) / f"{turn}-{workers}", workers)
+                found.append(elapsed)
+                reports.add(report)
+        assert len(reports) == 1, "the bytes depend on the number of workers"
+        ratios = [one / more for one, more in zip(*taken.values(), strict=True)]
+        times = "  ".join(f"{workers}: {statistics.median(found):5.1f} s" for workers, found in taken.items())
+        print(f"{name:20} workers {times}   {statistics.median(ratios):.2f} times as fast", flush=True)
