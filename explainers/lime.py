@@ -21,7 +21,7 @@ from saliency_bench.fast_forward import scores_of
 from saliency_bench.seeds import random_bits, seed_of
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
 NEEDS, PASSES = "outputs", "samples"
 
 

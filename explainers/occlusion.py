@@ -17,7 +17,7 @@ from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.fast_forward import scores_of
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
 NEEDS, PASSES = "outputs", "windows + 1"
 
 

@@ -21,7 +21,7 @@ from saliency_bench.seeds import random_bits, seed_of, uniform
 from saliency_bench.targets import score
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 2
+VERSION = 3
 NEEDS, PASSES = "outputs", "masks"
 
 

@@ -25,7 +25,7 @@ from saliency_bench.geometry import enlarge
 from saliency_bench.hooks import detached_at
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
 NEEDS, PASSES = "activations, outputs", "channels + 1"
 
 

@@ -66,12 +66,13 @@ def computed(**inputs):
 @lru_cache(maxsize=1)
 def load(model):
     """A classifier of the Hub or of torchvision; no folder of the machine that this page runs on."""
-    if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model.strip()):
+    model = model.strip()
+    if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
         raise gr.Error(f"'{model}' is no classifier of the Hub; give its id, such as {CLASSIFIER}")
     try:
         from saliency_bench.classifier import load_classifier
 
-        return load_classifier(model.strip()).eval()
+        return load_classifier(model).eval()
     except (ValueError, ImportError) as error:
         raise gr.Error(str(error)) from error
 

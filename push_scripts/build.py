@@ -90,7 +90,7 @@ def epilog(name: str, builder: ModuleType) -> str:
         "example:",
         f"  saliency-bench build {name}{source} --out {name}",
     ]
-    return "\n".join(lines).replace("%", "%%")
+    return "\n".join(lines)
 
 
 def counted(paper: dict) -> str:

@@ -245,7 +245,16 @@ def published_report(repo: str, revision: str | None = None, api: HfApi | None =
 
 
 def _report_of(folder: Path) -> dict:
-    return json.loads((folder / REPORT).read_text(encoding="utf-8")) if (folder / REPORT).is_file() else {}
+    path = folder / REPORT
+    if not path.is_file():
+        return {}
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}; build or download the dataset again") from error
+    if not isinstance(told, dict):
+        raise UserError(f"{path} is not the report of a build; build or download the dataset again")
+    return told
 
 
 def _reached(repo: str) -> bool:

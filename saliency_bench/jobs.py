@@ -141,6 +141,8 @@ class Chunks:
                 while waiting:
                     yield self._read(waiting.popleft().result())
             except BrokenProcessPool as error:
+                if type(error).__name__ != "TerminatedWorkerError":
+                    raise
                 raise UserError(
                     "a process of the build was ended from outside; if memory ran out, start again with --workers 1"
                 ) from error
@@ -167,7 +169,7 @@ class Chunks:
         if not self.apart:
             return pool.submit(chunk, self.folder, number, jobs, self.row, self.schema, self._told)
         made = pool.submit(chunk, self.folder, number, jobs, self.row, self.schema)
-        made.add_done_callback(lambda _: self.done(len(jobs)))
+        made.add_done_callback(lambda _: made.cancelled() or made.exception() or self.done(len(jobs)))
         return made
 
     def _told(self, count: int) -> None:

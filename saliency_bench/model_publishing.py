@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 from huggingface_hub import EvalResult, EvalResultEntry, HfApi, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub.errors import HFValidationError
 
 from saliency_bench import hub, rooms
 from saliency_bench.data import NAMESPACE, list_datasets, published_report
@@ -84,6 +85,8 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
             head = api.dataset_info(repo).sha  # without it what was loaded before would answer for what is there now
+        except HFValidationError:  # said in one line when it comes to publishing
+            continue
         except Exception as error:
             if hub.status_of(error) is None and not hub.unreached(error):
                 raise

@@ -163,6 +163,12 @@ class _Addition(CommitOperationAdd):
                 file.read = watched  # type: ignore[method-assign]
             yield file
 
+    def b64content(self) -> bytes:
+        content = super().b64content()  # of a small file, which travels with the commit
+        self.hears(self.upload_info.size - self.furthest)
+        self.furthest = self.upload_info.size
+        return content
+
 
 @contextmanager
 def _one_bar(operations: Sequence[_Addition | CommitOperationDelete]) -> Iterator[None]:

@@ -145,7 +145,7 @@ class Result(Part):
     """All cells that one submitter publishes of one run, under `license`."""
 
     format: Literal[1] = 1
-    license: Literal["cc-by-4.0"] = LICENSE
+    license: Literal["cc-by-4.0"]
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
     dataset: Dataset
@@ -239,6 +239,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "submitter": submitter,
         "note": note,
         "dataset": dataset | {"id": names[dataset["id"]]},
+        "license": LICENSE,
         "model": model | {"id": names[model["id"]]},
         "target": told["target"],
         "setting": setting,

@@ -191,7 +191,10 @@ def _rights(who: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub
         return hub.Rights(None, "rights not checked: not logged in")
     if who.read_only:
         return hub.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
-    if info is None and who.refusal(repo):
+    refusal = who.refusal(repo)
+    if info is None and refusal:
+        if repo.partition("/")[0].casefold() in map(str.casefold, who.roles):
+            return hub.Rights(False, refusal)
         yours = " or ".join(name for name in who.roles if who.refusal(f"{name}/results") is None)
         return hub.Rights(
             False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"

@@ -76,6 +76,25 @@ def test_outside_a_run_it_is_one_line(name, images):
         score_samples(name, images, model, "centre", batch_size=2, **groups)
 
 
+def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
+    """The path of the first ends before the classifier breaks on it; that of the second goes on, for both."""
+    pictures = torch.rand(2, 3, 16, 16, generator=torch.Generator().manual_seed(0)) / 2 + 0.5
+    pictures[:, 0, -1, -1] = torch.tensor([0.1, 0.2])
+    maps = torch.arange(256.0).flip(0).view(1, 16, 16).repeat(2, 1, 1)
+    maps[0, 0] += 1000
+
+    def method(classifier, images, target):
+        return maps[[int(image[0, -1, -1] > 0.15) for image in images]]
+
+    def half_of_the_first_is_black(images):
+        return images[:, 0, -1, -1].eq(pictures[0, 0, -1, -1]) & (images.eq(0).all(dim=1).flatten(1).sum(dim=1) > 100)
+
+    model = Broken(np.nan, half_of_the_first_is_black)
+    alone = [score_samples("saliency_cauc:reference=black", one[None], model, method)[0] for one in pictures]
+    both = score_samples("saliency_cauc:reference=black", pictures, model, method)
+    np.testing.assert_allclose(both, alone, rtol=1e-6)
+
+
 def test_a_classifier_without_any_number_ends_with_tables_and_json_without_one(shapes, tmp_path):
     result = started(shapes, Broken(np.nan, lambda pictures: slice(None)), tmp_path / "run")
     assert result.summary["model"]["accuracy"] == {"value": None, "low": None, "high": None, "n": 0}

@@ -18,9 +18,10 @@ from saliency_bench import records
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.files import write_json
+from saliency_bench.hub import Account
 from saliency_bench.results import of_run
 from saliency_bench.statistics import bootstrap
-from saliency_bench.submitting import plan
+from saliency_bench.submitting import _rights, plan
 
 BOARD = "saliency-bench/results"
 
@@ -435,3 +436,10 @@ for attempt in range(3):
     assert len(written) > 10
     assert FOUNDER.token not in done.stdout + done.stderr
     assert not [path for path in written if FOUNDER.token.encode() in path.read_bytes()]
+
+
+def test_who_may_make_a_board_is_told_what_stands_in_the_way():
+    fine = Account("fine", {"fine": "admin", "team": "write"}, False, frozenset({"team"}))
+    assert _rights(fine, "Fine/results", None).line.endswith("fine-grained token, which does not name Fine")
+    assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
+    assert _rights(fine, "team/results", None).may

@@ -10,7 +10,7 @@ from saliency_bench.types import Images
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
 HIGHER_IS_BETTER = False
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 
 
 def saliency_class_sensitivity(images: Images, logits: Tensor, explain: FurtherMaps) -> np.ndarray:

@@ -9,7 +9,7 @@ from saliency_bench.maps import read_maps, read_pair
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, eq. 17, https://arxiv.org/abs/2012.15616"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
 MARK = "no salient area"
 
 
