@@ -31,6 +31,7 @@ from saliency_bench.processes import accelerator_on
 from saliency_bench.progress import bar
 from saliency_bench.results import Count, Hash, Part, field_line
 from saliency_bench.running import Run, finish, metrics_of
+from saliency_bench.targets import no_probabilities
 from saliency_bench.work import Work, check_counts, load_work
 
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
@@ -125,15 +126,18 @@ def _samples(work: Work, count: int, images: str | None, progress: bool) -> tupl
         if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
             continue
         sizes.add((batch.images.shape[2], batch.images.shape[3]))
-        logits = np.empty((len(batch.ids), 0))
+        logits, left_out = torch.empty(len(batch.ids), 0), np.zeros(len(batch.ids), dtype=bool)
         if work.rule.asks_classifier:
             with torch.no_grad():
-                logits = work.classifier(batch.images).cpu().numpy()
+                logits = work.classifier(batch.images).cpu()
+            left_out = no_probabilities(logits)
         for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
             if number * work.batch_size + position >= count:
                 break
+            if left_out[index]:  # by a run as well
+                continue
             label = int(batch.labels[index])
-            sides = work.rule.sides(image_id, label, logits[index], work.members)
+            sides = work.rule.sides(image_id, label, logits[index].numpy(), work.members)
             file = file_of(image_id, len(rows))
             told = {"image_id": image_id, "file": file, "label": work.names[label], "target": sides.text(names)}
             rows.append(told | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})

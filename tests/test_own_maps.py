@@ -16,6 +16,7 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import own_maps, records
+from saliency_bench.classifier import Classifier
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.own_maps import explainer_of, file_of
@@ -95,6 +96,22 @@ def test_the_template_follows_the_target_rule(shapes, resnet, tmp_path):
     assert [(row["plus"], row["minus"]) for row in rows] == [(str(int(o[0])), str(int(o[1]))) for o in order]
     pictures = np.stack([np.asarray(Image.open(path)) for path in sorted((out / "images").glob("*.png"))])
     assert np.abs(pictures / 255 - batch.images.permute(0, 2, 3, 1).numpy()).max() <= 0.5 / 255 + 1e-6
+
+
+def test_no_map_is_asked_for_of_what_a_run_leaves_out(shapes, resnet, tmp_path, monkeypatch):
+    whole = Classifier.forward
+
+    def broken(self, images):
+        logits = whole(self, images)
+        logits[1:2, 0] = np.nan
+        return logits
+
+    monkeypatch.setattr(Classifier, "forward", broken)
+    listed = {}
+    for rule in ("label", "predicted"):
+        out = sb.template(str(shapes), str(resnet), tmp_path / rule, limit=4, target=rule, device="cpu", progress=False)
+        listed[rule] = [row["image_id"] for row in csv.DictReader((out / "samples.csv").open())]
+    assert listed["predicted"] == [image_id for place, image_id in enumerate(listed["label"]) if place != 1]
 
 
 def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shapes, resnet, tmp_path):
