@@ -4,8 +4,8 @@ from saliency_bench.errors import UserError
 
 
 def check_batch_size(name: str, batch_size: int | None) -> None:
-    if batch_size is not None and batch_size < 1:
-        raise UserError(f"batch_size of {name} must be at least 1; got {batch_size}")
+    if batch_size is not None:
+        check_count(name, "batch_size", batch_size)
 
 
 def check_count(name: str, option: str, count: int) -> None:

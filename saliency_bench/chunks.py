@@ -270,8 +270,7 @@ class Supply:
         self.halved += explain.halved
         faulty = explain.faulty
         if "curves" in metric.needs:
-            lost = np.flatnonzero(self.curves.undefined & ~np.isfinite(scores))
-            faulty = faulty | dict.fromkeys(lost.tolist(), NO_PROBABILITIES_CHANGED)
+            faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
         for place, reason in faulty.items():
             if self.work.strict:
                 raise UserError(f"{self.explainer} for {metric}, image {self.batch.ids[asked[place]]}: {reason}")

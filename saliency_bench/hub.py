@@ -32,10 +32,14 @@ class Account:
     read_only: bool
     scopes: frozenset[str] | None
 
+    def role(self, repo: str) -> str | None:
+        """In the namespace of a repository, in whatever case it is written; None for a stranger."""
+        namespace = repo.partition("/")[0].casefold()
+        return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
+
     def refusal(self, repo: str) -> str | None:
         """Why it may not write to a repository, whether that exists or not; None if it may."""
-        namespace = repo.partition("/")[0]
-        role = {name.casefold(): role for name, role in self.roles.items()}.get(namespace.casefold())
+        namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
             return f"{self.name} may not write to {repo}: it belongs to {namespace}"
         if self.read_only:

@@ -11,7 +11,6 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
@@ -140,12 +139,6 @@ class Chunks:
                         yield self._read(waiting.popleft().result())
                 while waiting:
                     yield self._read(waiting.popleft().result())
-            except BrokenProcessPool as error:
-                if type(error).__name__ != "TerminatedWorkerError":
-                    raise
-                raise UserError(
-                    "a process of the build was ended from outside; if memory ran out, start again with --workers 1"
-                ) from error
             finally:
                 self.stop.set()
                 for future in waiting:
@@ -157,11 +150,16 @@ class Chunks:
             with ThreadPoolExecutor(self.workers) as threads:
                 yield threads
             return
-        from loky import ProcessPoolExecutor  # unlike Python's own, it does not run a user's script again
+        # Unlike Python's own, it does not run a user's script again.
+        from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
         processes = ProcessPoolExecutor(self.workers, initializer=end_with, initargs=(os.getpid(),))
         try:
             yield processes
+        except TerminatedWorkerError as error:
+            raise UserError(
+                "a process of the build was ended from outside; if memory ran out, start again with --workers 1"
+            ) from error
         finally:
             processes.shutdown(kill_workers=True)
 

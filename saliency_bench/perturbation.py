@@ -135,6 +135,13 @@ class Curves:
         self.undefined |= np.isnan(p).any(axis=1)
         return p
 
+    def lost(self, scores: np.ndarray) -> list[int]:
+        """Samples whose scores (B,) are not numbers because a picture got no probabilities.
+
+        A path may be asked for beyond what a sample needs, for the sake of others in the batch; that costs it nothing.
+        """
+        return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
+
     def _drawn(self, keep: str, reference: str, count: int) -> Images:
         if reference == "any":
             return self.images

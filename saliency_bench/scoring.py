@@ -102,7 +102,5 @@ def _batch(
     scores = metric(**{need: inputs[need] for need in metric.needs})
     faulty = dict(explain.faulty)
     if "curves" in metric.needs:
-        # A path may be asked for beyond what this sample needs, for the sake of others in the batch.
-        without = inputs["curves"].undefined & ~np.isfinite(scores)
-        faulty |= dict.fromkeys(np.flatnonzero(without), NO_PROBABILITIES_CHANGED)
+        faulty |= dict.fromkeys(inputs["curves"].lost(scores), NO_PROBABILITIES_CHANGED)
     return scores, faulty | dict.fromkeys(np.flatnonzero(no_probabilities(logits)), NO_PROBABILITIES)

@@ -193,7 +193,7 @@ def _rights(who: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub
         return hub.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
     refusal = who.refusal(repo)
     if info is None and refusal:
-        if repo.partition("/")[0].casefold() in map(str.casefold, who.roles):
+        if who.role(repo):
             return hub.Rights(False, refusal)
         yours = " or ".join(name for name in who.roles if who.refusal(f"{name}/results") is None)
         return hub.Rights(

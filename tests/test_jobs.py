@@ -11,10 +11,10 @@ import warnings
 from pathlib import Path
 
 import datasets
-import loky
 import numpy as np
 import pyarrow as pa
 import pytest
+from loky import process_executor
 
 import saliency_bench as sb
 from saliency_bench import building
@@ -130,9 +130,11 @@ def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_p
 @pytest.fixture
 def apart(monkeypatch):
     """Processes pay for any source; which pools of them were made."""
-    pools, real = [], loky.ProcessPoolExecutor
+    pools, real = [], process_executor.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
-    monkeypatch.setattr(loky, "ProcessPoolExecutor", lambda *a, **k: pools.append(real(*a, **k)) or pools[-1])
+    monkeypatch.setattr(
+        process_executor, "ProcessPoolExecutor", lambda *a, **k: pools.append(real(*a, **k)) or pools[-1]
+    )
     return pools
 
 

@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from saliency_bench.maps import normalise, tie_breaker
+from saliency_bench.maps import tie_breaker
 from saliency_bench.metrics.saliency_miou.score import saliency_miou, saliency_miou_sweep
 
 MAPS = arrays(np.float32, (3, 4, 5), elements=st.integers(-8, 8).map(float))
@@ -52,18 +51,6 @@ def test_by_hand():
     assert saliency_miou(BY_HAND_MAP, BY_HAND_MASK, threshold="mask_area").tolist() == [3 / 5]
     # above 0: all five positive pixels and the 2: 4 inside, together 5
     assert saliency_miou(BY_HAND_MAP, BY_HAND_MASK, threshold=0, normalise=False).tolist() == [4 / 5]
-
-
-def test_is_torchmetrics_jaccard_index():
-    jaccard = pytest.importorskip("torchmetrics.functional.classification").binary_jaccard_index
-    rng = np.random.default_rng(0)
-    maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
-    for threshold in (0.2, 0.5, 0.8):
-        theirs = [
-            jaccard(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
-            for one, mask in zip(normalise(maps), masks, strict=True)
-        ]
-        np.testing.assert_allclose(saliency_miou(maps, masks, threshold=threshold), theirs, rtol=1e-6)
 
 
 def test_published_reading_differs_on_signed_maps():

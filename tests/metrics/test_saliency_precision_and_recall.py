@@ -2,12 +2,11 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from saliency_bench.maps import normalise, tie_breaker
+from saliency_bench.maps import tie_breaker
 from saliency_bench.metrics.saliency_precision.score import saliency_precision, saliency_precision_sweep
 from saliency_bench.metrics.saliency_recall.score import saliency_recall, saliency_recall_sweep
 
@@ -41,21 +40,6 @@ def test_every_score_by_loops(score, maps, masks, threshold, normalised):
     scores = score(maps, masks, threshold=threshold, normalise=normalised)
     expected = [literal(score, *sample, threshold, normalised) for sample in zip(maps, masks, strict=True)]
     np.testing.assert_array_equal(scores, expected)
-
-
-@pytest.mark.parametrize(
-    ("score", "peer"), [(saliency_precision, "binary_precision"), (saliency_recall, "binary_recall")]
-)
-def test_is_that_of_torchmetrics(score, peer):
-    binary = getattr(pytest.importorskip("torchmetrics.functional.classification"), peer)
-    rng = np.random.default_rng(0)
-    maps, masks = rng.normal(size=(6, 8, 9)).astype(np.float32), rng.random((6, 8, 9)) > 0.6
-    for threshold in (0.2, 0.5, 0.8):
-        theirs = [
-            binary(torch.from_numpy(one), torch.from_numpy(mask).int(), threshold=threshold).item()
-            for one, mask in zip(normalise(maps), masks, strict=True)
-        ]
-        np.testing.assert_allclose(score(maps, masks, threshold=threshold), theirs, rtol=1e-6)
 
 
 @both
