@@ -1,17 +1,17 @@
-"""The rooms at the top of the repository are installed as sub-packages of `saliency_bench`."""
+"""The plugin folders at the top of the repository are installed as sub-packages of `saliency_bench`."""
 
 from pathlib import Path
 
-from setuptools import find_namespace_packages, setup
+from setuptools import find_namespace_packages, find_packages, setup
 
-ROOMS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces")
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces")
 
 package_dir = {"saliency_bench": "saliency_bench"}
-packages = ["saliency_bench"]
-for room in filter(lambda room: Path(room).is_dir(), ROOMS):
-    package_dir[f"saliency_bench.{room}"] = room
-    below = find_namespace_packages(room, exclude=["__pycache__", "*.__pycache__"])
-    packages += [f"saliency_bench.{room}", *(f"saliency_bench.{room}.{name}" for name in below)]
+packages = ["saliency_bench", *(f"saliency_bench.{name}" for name in find_packages("saliency_bench"))]
+for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
+    package_dir[f"saliency_bench.{folder}"] = folder
+    below = find_namespace_packages(folder, exclude=["__pycache__", "*.__pycache__"])
+    packages += [f"saliency_bench.{folder}", *(f"saliency_bench.{folder}.{name}" for name in below)]
 
 setup(
     packages=packages,

@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from saliency_bench.building import build
+from saliency_bench.data.building import build
 from saliency_bench.hub_builders import _examples
 
 parser = argparse.ArgumentParser(

@@ -32,11 +32,11 @@ from time import perf_counter, process_time
 
 import torch
 
-from saliency_bench import list_explainers, load_classifier, load_explainer, rooms, targets
+from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
+from saliency_bench.classifiers.fast_forward import pictures_per_pass
+from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched
-from saliency_bench.fast_forward import pictures_per_pass
-from saliency_bench.hooks import detached_at
 
 # So that a round takes seconds; ratios do not depend on it.
 SHORT = {
@@ -115,7 +115,7 @@ def measured(text: str, classifier, images, labels, classes: int, args) -> str:
     passes *= len(images)
     target = targets.one_hot(labels, classes)
     kind = "images" if "images" in found else "layer" if found else "outputs"
-    only_outputs = "outputs" in rooms.load("explainers", explainer.name).NEEDS
+    only_outputs = "outputs" in registry.load("explainers", explainer.name).NEEDS
     layer = dict(explainer.options).get("layer") or layer_of(explainer.name, classifier, images)
 
     def ours(precision: str = "fp32") -> torch.Tensor:
@@ -233,7 +233,7 @@ def layer_of(name: str, classifier, images) -> str | None:
     """The layer an explainer reads, where there is one: cebp's own, else the last convolutional block."""
     try:
         if name == "cebp":
-            return rooms.load("explainers", name).excitation_layer(classifier, images[:1])
+            return registry.load("explainers", name).excitation_layer(classifier, images[:1])
         return classifier.cam_layer(images[:1])
     except UserError:
         return None
@@ -303,7 +303,7 @@ def others(
         return work
 
     def superpixels() -> None:
-        found = rooms.load("explainers", "lime").superpixels(images, None, 200.0, 0.2)
+        found = registry.load("explainers", "lime").superpixels(images, None, 200.0, 0.2)
         method = captum.Lime(model, interpretable_model=_ridge())
         for image, label, mask in zip(normalised(), labels, found, strict=True):
             method.attribute(image[None], target=int(label), feature_mask=mask[None, None], n_samples=draws,

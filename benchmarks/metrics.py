@@ -28,10 +28,10 @@ from evaluate.loading import evaluation_module_factory, import_main_class, init_
 from torch import nn
 from torchvision.transforms.functional import gaussian_blur
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import one_hot
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
 RANKED = ("saliency_average_precision",)  # they sort pixels, as all do at threshold=mask_area
@@ -90,7 +90,7 @@ def milliseconds(call: Callable[[], object], count: int) -> float:
 
 
 def shell(name: str):
-    found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+    found = evaluation_module_factory(str(registry.files("metrics")[name].parent), dynamic_modules_path=modules)
     return import_main_class(found.module_path)(cache_dir=str(work / "cache"), hash=found.hash)
 
 
@@ -137,7 +137,7 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
 
 
 names = [
-    metric for metric in map(load_metric, rooms.names("metrics")) if set(metric.needs) <= {"maps", "masks", "curves"}
+    metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= {"maps", "masks", "curves"}
 ]
 texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
 print(f"milliseconds of one processor for a map of {args.size} x {args.size}, medians of {args.rounds} rounds\n")

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torchvision.transforms.functional import gaussian_blur
 
-from saliency_bench import rooms
-from saliency_bench.files import write_text
+from saliency_bench import registry
 from saliency_bench.metric import Metric, load_metric
-from saliency_bench.seeds import seed_of, uniform
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.seeds import seed_of, uniform
 
 ORDER = ("mask", "blurred", "shifted", "noise", "inverted")  # from the best explanation to the worst
 NEEDED = {"maps", "masks", "curves"}
@@ -71,7 +71,7 @@ def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 
 def comparable() -> list[Metric]:
     """The metrics that need nothing but maps, masks and curves."""
-    metrics = [load_metric(name) for name in rooms.names("metrics")]
+    metrics = [load_metric(name) for name in registry.names("metrics")]
     return [metric for metric in metrics if metric.kind == "sample" and set(metric.needs) <= NEEDED]
 
 
@@ -87,14 +87,14 @@ def row(metric: Metric, means: list[float]) -> str:
 
 
 def main() -> None:
-    from saliency_bench.building import build
-    from saliency_bench.classifier import load_classifier
-    from saliency_bench.data import load_dataset
-    from saliency_bench.perturbation import Curves
+    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.data.building import build
+    from saliency_bench.data.loading import load_dataset
+    from saliency_bench.engine.training import train
     from saliency_bench.push_scripts.demo import EPOCHS, SIZE, small_resnet
-    from saliency_bench.summary import read_json
-    from saliency_bench.targets import one_hot
-    from saliency_bench.training import train
+    from saliency_bench.scoring.perturbation import Curves
+    from saliency_bench.target import one_hot
+    from saliency_bench.utils.files import read_json
 
     parser = argparse.ArgumentParser(
         description=__doc__.partition("\n\n")[0],

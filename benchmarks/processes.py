@@ -19,7 +19,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from saliency_bench.summary import read_json
+from saliency_bench.utils.files import read_json
 
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 RATIO_ASKED, WAITING_ASKED = 1.8, 0.05
@@ -44,14 +44,14 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_DATASETS_CACHE": str(work / "cache"),
 dataset, model = args.dataset, args.model
 
 if dataset is None:
-    from saliency_bench.building import build
+    from saliency_bench.data.building import build
 
     dataset = str(build("shapes-xai", work / "shapes-xai", progress=False))
 
 if model is None:
     from transformers import AutoModelForImageClassification, ViTImageProcessor
 
-    from saliency_bench.data import class_names, load_dataset
+    from saliency_bench.data.loading import class_names, load_dataset
     from saliency_bench.push_scripts.demo import SIZE, small_resnet
 
     names = class_names(load_dataset(dataset))

@@ -18,11 +18,12 @@ from time import perf_counter
 import numpy as np
 import pyarrow as pa
 
-from saliency_bench import records
-from saliency_bench.examples import save_arrays
-from saliency_bench.files import write_json
-from saliency_bench.reporting import report
-from saliency_bench.summary import FORMAT
+from saliency_bench.engine.examples import save_arrays
+from saliency_bench.reports.page import report
+from saliency_bench.results import records
+from saliency_bench.results.summary import FORMAT
+from saliency_bench.utils.files import write_json
+from saliency_bench.utils.hashing import identity
 
 ASKED = 2.0
 METRICS = 5
@@ -52,7 +53,7 @@ for seed in (0, 1):
         scores = rng.normal(0.5 + 0.01 * number, 0.2, args.samples)
         margin = 2 * scores.std() / np.sqrt(args.samples)
         cell = {
-            "cell_id": records.identity(explainer, metric, seed), "parts": records.identity(explainer),
+            "cell_id": identity(explainer, metric, seed), "parts": identity(explainer),
             "explainer": explainer, "explainer_options": {}, "explainer_text": explainer, "explainer_version": 1,
             "metric": metric, "metric_options": {}, "metric_text": metric, "metric_version": 1,
             "higher_is_better": number % 2 == 0, "n": args.samples, "left_out": {}, "flat": 0,

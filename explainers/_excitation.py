@@ -37,7 +37,7 @@ class Excitation(TorchFunctionMode):
     comes back to its outputs. Its relevance 1 goes to h as h v+ / sum(h v+); if `contrastive`, minus the same of the
     dual unit with weights -v. A zero sum gives 0. Rules being linear in p, subtracting here is subtracting anywhere.
 
-    Errors: UserError in the middle of the forward pass, where it meets what the rules are not defined for.
+    Raises: UserError in the middle of the forward pass, where it meets what the rules are not defined for.
     """
 
     def __init__(self, network: str, contrastive: bool):

@@ -3,11 +3,11 @@
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.hooks import detached_at
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Target
 
 
@@ -22,7 +22,7 @@ def activation_and_gradient(
 
 
 def feature_map(name: str, classifier: Classifier, layer: str, outputs: list[Tensor]) -> Tensor:
-    """The last of a layer's outputs. Errors: UserError where there is none, or it is no feature map."""
+    """The last of a layer's outputs. Raises: UserError where there is none, or it is no feature map."""
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
     if outputs[-1].ndim != 4:

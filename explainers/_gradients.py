@@ -5,9 +5,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 PIXELS_PER_PASS = 2**19  # 10 images of 224 x 224: enough to fill the device, little enough to stay in memory
@@ -16,7 +16,7 @@ Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 
 def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
-    """d total / d inputs. Errors: UserError for a network that lets no gradient through."""
+    """d total / d inputs. Raises: UserError for a network that lets no gradient through."""
     gradient = torch.autograd.grad(total, inputs, allow_unused=True)[0] if total.requires_grad else None
     if gradient is None:
         raise UserError(

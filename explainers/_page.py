@@ -17,15 +17,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench import options, rooms, targets
-from saliency_bench.building import build
-from saliency_bench.classifier import Classifier, load_classifier
-from saliency_bench.data import load_dataset
+from saliency_bench import options, registry, targets
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.data.building import build
+from saliency_bench.data.loading import load_dataset
+from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
-from saliency_bench.files import write_text, write_with
-from saliency_bench.training import train
 from saliency_bench.types import Batch, Images, Target
+from saliency_bench.utils.files import write_text, write_with
 
 ROOM = Path(__file__).parent
 SIZE, COUNT, EPOCHS = 64, 6144, 12
@@ -65,7 +66,7 @@ def main() -> None:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as thrown_away:
         folder = Path(args.models or thrown_away)
-        shown, left_out = [INTRODUCTION], dict.fromkeys(rooms.names("explainers"), "")
+        shown, left_out = [INTRODUCTION], dict.fromkeys(registry.names("explainers"), "")
         for network, config in (("ResNet", resnet()), ("ViT", vit())):
             if left_out:
                 shown, left_out = with_picture(shown, left_out, network, trained(folder, network, config), folder)
@@ -104,14 +105,14 @@ In the picture: {", ".join(maps)}."""
 def page(shown: list[str], left_out: dict[str, str]) -> str:
     reasons = [f"- {name}: {reason}" for name, reason in left_out.items()]
     parts = [*shown, "In no picture:\n\n" + "\n".join(reasons)] if reasons else shown
-    return "\n\n".join([*parts, *map(section, rooms.names("explainers"))]) + "\n"
+    return "\n\n".join([*parts, *map(section, registry.names("explainers"))]) + "\n"
 
 
 def section(name: str) -> str:
     """What the page says of an explainer: the docstrings of its module and function, and its options."""
-    tree = ast.parse(rooms.files("explainers")[name].read_text(encoding="utf-8"))
+    tree = ast.parse(registry.files("explainers")[name].read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    known = options.defaults(getattr(rooms.load("explainers", name), name))
+    known = options.defaults(getattr(registry.load("explainers", name), name))
     listed = ", ".join(f"`{key}={value!r}`" for key, value in known.items()) or "none"
     return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", ast.get_docstring(function) or "",
                         f"Options: {listed}"])  # fmt: skip

@@ -10,8 +10,8 @@ by bilinear interpolation (`align_corners=False`). It has no target: maps of all
 
 import torch
 
-from saliency_bench.attention import attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -22,7 +22,7 @@ TARGETED = False
 def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     """Maps (B, H, W), in [0, 1]. One forward pass; memory: the matrices of all blocks.
 
-    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     with torch.no_grad(), attending(classifier, images) as seen:
         classifier(images)

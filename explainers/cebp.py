@@ -15,13 +15,14 @@ TorchRay splits skip connections by signed activations, whose shares leave [0, 1
 activations, as in the paper's own rule, excite nothing. `contrastive=False` gives plain excitation backpropagation.
 """
 
-from saliency_bench.classifier import Classifier, last_convolution, last_feature_map
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.hooks import detached_at
+from saliency_bench.classifiers.layers import last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_map
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.geometry import enlarge
-from saliency_bench.hooks import detached_at
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -33,7 +34,7 @@ def cebp(
 ) -> Maps:
     """Maps (B, H, W), non-negative. `layer`: dotted name of the module at whose output, (B, C, h, w), the map is read.
 
-    Errors: UserError for a network of anything but convolutions, ReLUs, pooling, batch norm, sums and linear layers
+    Raises: UserError for a network of anything but convolutions, ReLUs, pooling, batch norm, sums and linear layers
     above the layer.
     """
     layer = layer or excitation_layer(classifier, images)

@@ -11,10 +11,10 @@ of patches is enlarged to the image by bilinear interpolation (`align_corners=Fa
 
 import torch
 
-from saliency_bench.attention import attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import check_start, positive, product
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -25,7 +25,7 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0 (the authors' default as well).
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
-    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
     with attending(classifier, images, start) as seen:

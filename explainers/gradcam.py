@@ -7,9 +7,9 @@ the sample's target is negative (a map for "A, not B" keeps what speaks for B). 
 bilinear interpolation (`align_corners=False`); it is not normalised. The backward pass stops at the layer.
 """
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
-from saliency_bench.geometry import enlarge
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -21,7 +21,7 @@ def gradcam(
 ) -> Maps:
     """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
 
-    Errors: UserError where there is no such layer or it gives another shape.
+    Raises: UserError where there is no such layer or it gives another shape.
     """
     layer = layer or classifier.cam_layer(images)
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)

@@ -12,9 +12,9 @@ target is negative; bilinear enlargement and layer as in gradcam.
 
 import torch
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
-from saliency_bench.geometry import enlarge
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -26,7 +26,7 @@ def gradcam_plus_plus(
 ) -> Maps:
     """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
 
-    Errors: UserError where there is no such layer or it gives another shape.
+    Raises: UserError where there is no such layer or it gives another shape.
     """
     layer = layer or classifier.cam_layer(images)
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)

@@ -11,11 +11,11 @@ bilinear interpolation (`align_corners=False`); it is not normalised.
 
 import torch
 
-from saliency_bench.attention import attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import cut_if_positive
-from saliency_bench.geometry import enlarge
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -26,7 +26,7 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: s
     """Maps (B, H, W).
 
     One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
-    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     with attending(classifier, images, start=-1) as seen:
         total = score(classifier(images), target, on).sum()

@@ -6,7 +6,7 @@ x is the image in [0, 1]. Published code differentiates by the normalised image,
 Captum's Saliency is the absolute value with channels kept; P1 sums signed values.
 """
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
 from saliency_bench.types import Images, Maps, Target
 

@@ -13,10 +13,10 @@ Published code leaves out block 0; that is `start=1`. Here all blocks count, as 
 
 import torch
 
-from saliency_bench.attention import attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import by_row, check_start, positive, product
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -29,7 +29,7 @@ def gradient_rollout(
     """Maps (B, H, W), non-negative for a class token. `start`: the first block that counts, from 0.
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
-    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
     with attending(classifier, images, start) as seen:

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import summed_gradients
-from saliency_bench.seeds import normal, random_bits, seed_of, uniform
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
 VERSION = 1
 NEEDS, PASSES = "gradients", "samples"

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
 from saliency_bench.types import Images, Maps, Target
@@ -29,7 +29,7 @@ def guided_backprop(
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum".
 
-    Errors: UserError for a network that computes no ReLU.
+    Raises: UserError for a network that computes no ReLU.
     """
     check(reduction=reduction)
     with GuidedReLUs() as relus:

@@ -27,16 +27,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saliency_bench.attention import SOFTMAX, Attending, attending
-from saliency_bench.classifier import Classifier, last_feature_map
+from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, attending
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.hooks import detached_at, replaced_at
+from saliency_bench.classifiers.layers import last_feature_map
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import feature_map
 from saliency_bench.explainers._flow import by_row, product
 from saliency_bench.explainers._gradients import derivative, points_per_pass
-from saliency_bench.geometry import enlarge
-from saliency_bench.hooks import detached_at, replaced_at
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -60,7 +61,7 @@ def iia(
     `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A). On feature maps the network
     below the layer is run steps + 2 times, what follows it at each of the (steps + 1)^2 points.
     A pass at the layer runs the network on one image and puts the points in the place of the layer's output; what a
-    skip connection carries past the layer stays the image's own. Errors: UserError where there is no such layer, it
+    skip connection carries past the layer stays the image's own. Raises: UserError where there is no such layer, it
     gives another shape, or another branch is concatenated after it; where the network's last features are tokens and
     its attention is not from all patches to all patches.
     """
@@ -160,8 +161,8 @@ def _last_attention(classifier: Classifier, images: Images) -> Tensor:
     return seen.matrices[-1].float()
 
 
-class Replacing(Attending):
-    """Attending, with `points`, Float (B, heads, T, T), in the place of what the last block's softmax gives."""
+class Replacing(AttentionRecorder):
+    """AttentionRecorder, with `points`, Float (B, heads, T, T), in the place of what the last block's softmax gives."""
 
     def __init__(self, start: int | None = None, embedded: bool = False, *, points: Tensor):
         super().__init__(start, embedded)

@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.fast_forward import scores_of
-from saliency_bench.seeds import random_bits, seed_of
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = 2
 NEEDS, PASSES = "outputs", "samples"
@@ -45,7 +45,7 @@ def lime(
     samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab;
     kernel_size None: 4 pixels for images of 224 and above, in proportion below, so that their number stays.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
-    Errors: UserError if scikit-image is not installed.
+    Raises: UserError if scikit-image is not installed.
     """
     segments = superpixels(images, kernel_size, max_dist, ratio)  # (B, H, W)
     counts = segments.flatten(1).amax(dim=1) + 1  # (B,)

@@ -11,10 +11,10 @@ has two or three digits, and the drops of small windows drown in its rounding.
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.fast_forward import scores_of
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
@@ -35,7 +35,7 @@ def occlusion(
 
     window: side in pixels; None: an eighth of the image's shorter side. stride: None: half the window.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
-    Errors: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
+    Raises: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
     """
     height, width = images.shape[2:]
     window = window or max(1, min(height, width) // 8)

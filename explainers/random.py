@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
-from saliency_bench.seeds import seed_of, uniform
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import seed_of, uniform
 
 VERSION = 1
 NEEDS, PASSES = "nothing", "0"

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.fast_forward import fast_forward, pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.fast_forward import fast_forward, pictures_per_pass
-from saliency_bench.seeds import random_bits, seed_of, uniform
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 VERSION = 3
 NEEDS, PASSES = "outputs", "masks"

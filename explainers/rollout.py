@@ -13,8 +13,8 @@ Some published scripts leave out block 0; that is `start=1`.
 
 import torch
 
-from saliency_bench.attention import attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target
 
@@ -27,7 +27,7 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
     """Maps (B, H, W), in [0, 1]. `start`: the first block that counts, from 0.
 
     One forward pass; memory: the matrices of all blocks, 4 * blocks * heads * T^2 bytes per image.
-    Errors: UserError for a network without attention, or whose attention is not from all patches to all patches.
+    Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
     with torch.no_grad(), attending(classifier, images, start) as seen:

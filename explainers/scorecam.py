@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.fast_forward import scores_of
+from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, feature_map
-from saliency_bench.fast_forward import scores_of
-from saliency_bench.geometry import enlarge
-from saliency_bench.hooks import detached_at
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
@@ -43,7 +43,7 @@ def scorecam(
 
     align_corners: how masks are enlarged.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
-    Errors: UserError where there is no such layer or it gives another shape.
+    Raises: UserError where there is no such layer or it gives another shape.
     """
     size = images.shape[2:]
     layer = layer or classifier.cam_layer(images)

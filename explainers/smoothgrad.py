@@ -10,11 +10,11 @@ With sigma = 0 the map is `gradient`'s.
 
 from torch import Tensor
 
-from saliency_bench.classifier import Classifier
-from saliency_bench.composing import noisy_copies
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import check_reduction, over_channels, summed_gradients
+from saliency_bench.explaining.composing import noisy_copies
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1

@@ -37,11 +37,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.attention import Attending, attending
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.attention import AttentionRecorder, attending
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
-from saliency_bench.targets import score
+from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
@@ -67,7 +67,7 @@ def tattr(classifier: Classifier, images: Images, target: Target, *, start: int 
     One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image.
     A linear layer's rule has four matrix products: all of it takes the time of about six forward passes (ten with
     weights of both signs). Memory: about twice that of a training step for one image.
-    Errors: UserError for a network without attention, whose attention is not from all patches to all patches, or with
+    Raises: UserError for a network without attention, whose attention is not from all patches to all patches, or with
     an operation that no rule is stated for (gated units, rotary positions).
     """
     check(start=start)
@@ -99,8 +99,8 @@ class Switch:
     propagating: bool = False
 
 
-class Propagating(Attending):
-    """Attending, and the backward pass of what follows the patches gives relevance while `switch.propagating`."""
+class Propagating(AttentionRecorder):
+    """And the backward pass of what follows the patches gives relevance while `switch.propagating`."""
 
     def __init__(self, start: int | None = None, embedded: bool = False, device: str = "cpu"):
         super().__init__(start, embedded)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.hub_builders._source import entries, indices
-from saliency_bench.pictures import Picture
+from saliency_bench.utils.pictures import Picture
 
 
 def drawn_masks(root: Path) -> dict[str, list[Path]]:
@@ -23,6 +23,6 @@ def drawn_masks(root: Path) -> dict[str, list[Path]]:
 
 
 def consensus(paths: list[Path], picture: Picture) -> np.ndarray:
-    """bool (H, W). Errors: UnreadableError."""
+    """bool (H, W). Raises: UnreadableError."""
     votes = sum((indices(path, picture) > 0).astype(np.int32) for path in paths)
     return 2 * np.asarray(votes) >= len(paths)

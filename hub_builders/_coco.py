@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import first_folder, json_of, library, needed, part
-from saliency_bench.jobs import Report
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 HOME = "MS COCO, cocodataset.org (annotations CC BY 4.0; each image under its own Flickr licence)"
 TERMS = ("coco-terms-of-use", "https://cocodataset.org/#termsofuse")
@@ -48,7 +48,7 @@ def root_of(source: Path | None, name: str) -> Path:
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
-    """The splits whose images and annotation files are all there. Errors: UserError with what is missing."""
+    """The splits whose images and annotation files are all there. Raises: UserError with what is missing."""
     wanted = [split for split in SPLITS if split.startswith(only)]
     there = [split for split in wanted if (root / split).is_dir()]
     if not there:
@@ -114,7 +114,7 @@ def _number(value: Any) -> float:
 
 
 def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """bool (H, W) of polygons in parts, or of run lengths, plain or compressed. Errors: UnreadableError."""
+    """bool (H, W) of polygons in parts, or of run lengths, plain or compressed. Raises: UnreadableError."""
     mask = library("pycocotools.mask")
     if isinstance(segmentation, list):
         polygons = [_polygon(one, height, width) for one in segmentation]

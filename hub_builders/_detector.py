@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.progress import bar
+from saliency_bench.utils.progress import bar
 
 CONFIDENCE = 0.5
 NEEDS = "torchvision's Faster R-CNN weights (160 MB, downloaded once) and, for all of COCO, a GPU or days"
@@ -53,7 +53,7 @@ def _read(file: Path) -> dict[str, list[int]]:
 
 
 def faster_rcnn() -> Look:
-    """Errors: UserError where the weights cannot be had."""
+    """Raises: UserError where the weights cannot be had."""
     import torch
     from torchvision.models import detection
 

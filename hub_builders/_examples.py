@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.hub_builders._source import BOX, library
 from saliency_bench.hub_builders.shapes_xai import drawn
 
@@ -24,9 +24,9 @@ SERIES = "1.3.6.1.4.1.14519.5.2.1.6279.6001.{}"
 def names() -> list[str]:
     """All that can be written: "gender-xai", "gender-xai release" ..."""
     found = []
-    for name in rooms.names("hub_builders"):
+    for name in registry.names("hub_builders"):
         layouts = [
-            key.removeprefix("example") for key in dir(rooms.load("hub_builders", name)) if key.startswith("example")
+            key.removeprefix("example") for key in dir(registry.load("hub_builders", name)) if key.startswith("example")
         ]
         found += [f"{name} {layout.removeprefix('_')}".strip() for layout in sorted(layouts)]
     return found
@@ -35,13 +35,13 @@ def names() -> list[str]:
 def write(name: str, folder: Path, count: int = 6, side: int = SIDE) -> Path:
     """A source of `name` with `count` samples or a few more."""
     dataset, _, layout = name.partition(" ")
-    getattr(rooms.load("hub_builders", dataset), f"example_{layout}".rstrip("_"))(folder, count, side)
+    getattr(registry.load("hub_builders", dataset), f"example_{layout}".rstrip("_"))(folder, count, side)
     return folder
 
 
 def options(name: str) -> dict[str, Any]:
     """With which its example is built."""
-    return getattr(rooms.load("hub_builders", name.partition(" ")[0]), "EXAMPLE", {})
+    return getattr(registry.load("hub_builders", name.partition(" ")[0]), "EXAMPLE", {})
 
 
 def picture(path: Path, index: int, side: int) -> np.ndarray:

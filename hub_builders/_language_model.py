@@ -10,9 +10,9 @@ from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import urlparse
 
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
-from saliency_bench.jobs import Report
-from saliency_bench.progress import bar
+from saliency_bench.utils.progress import bar
 
 PROMPT = """You help to build an image classification dataset from questions and answers about pictures.
 Decide whether this pair can be turned into one sample of it: is the answer the name of a class, such as an action, that
@@ -34,7 +34,7 @@ def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: s
 
     server: address of a chat-completion server to ask instead of the provider; it gets no token of Hugging Face unless
     it is one of its Inference Endpoints
-    Errors: UserError without answers and token, or if the service fails; the answers until then are kept.
+    Raises: UserError without answers and token, or if the service fails; the answers until then are kept.
     """
     known = read(file, model, report)
     missing = sorted(set(pairs) - set(known))

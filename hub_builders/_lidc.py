@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from saliency_bench.hub_builders._source import xml_events, xml_of
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 WIDE = 4096  # more than a slice has columns or rows; voxels are numbered slice * WIDE^2 + row * WIDE + column
 CT, XRAY = "LidcReadMessage", "IdriReadMessage"
@@ -55,7 +55,7 @@ class Reading:
 
 
 def series_of(path: Path) -> str | None:
-    """The series that an XML file is about; None if it is a chest X-ray. Reads no farther. Errors: UnreadableError."""
+    """The series that an XML file is about; None if it is a chest X-ray. Reads no farther. Raises: UnreadableError."""
     kind = ""
     for event, element in xml_events(path):
         tag = _local(element.tag)
@@ -70,7 +70,7 @@ def series_of(path: Path) -> str | None:
 
 
 def reading_of(path: Path) -> Reading:
-    """The marks of an XML file about a series. Errors: UnreadableError."""
+    """The marks of an XML file about a series. Raises: UnreadableError."""
     root = xml_of(path)
     for element in root.iter():
         element.tag = _local(element.tag)

@@ -15,12 +15,12 @@ from types import ModuleType
 import numpy as np
 from PIL import Image
 
-from saliency_bench import rooms
-from saliency_bench.building import Report
-from saliency_bench.files import write_text, write_with
+from saliency_bench import registry
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.hub_builders import _examples
-from saliency_bench.jobs import made
-from saliency_bench.pictures import Picture
+from saliency_bench.utils.files import write_text, write_with
+from saliency_bench.utils.pictures import Picture
 
 HERE = Path(__file__).parent
 SIDE, SAMPLES = 128, 6
@@ -41,8 +41,8 @@ near-duplicates across splits, and checksums. This page is written by `python -m
 def page() -> tuple[str, dict[str, Image.Image]]:
     """The text, and {dataset: picture}."""
     rows, parts, pictures = [], [], {}
-    for name in rooms.names("hub_builders"):
-        builder = rooms.load("hub_builders", name)
+    for name in registry.names("hub_builders"):
+        builder = registry.load("hub_builders", name)
         with tempfile.TemporaryDirectory() as folder:
             source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.names() else None
             samples = list(made(builder.samples(source, Report(), **_examples.options(name)), Report()))

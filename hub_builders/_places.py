@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, first_folder, lines, listed_file, part
-from saliency_bench.jobs import Report
 
 HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
 TERMS = ("places-terms-of-use", "http://places2.csail.mit.edu/download.html")
@@ -23,7 +23,7 @@ Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 def images(root: Path, categories: list[str], report: Report) -> Found:
     """The images of these categories (exact names such as "field/wild"), whatever the layout.
 
-    Errors: UserError if the source has none of the layouts, or a category has no folder in any of them.
+    Raises: UserError if the source has none of the layouts, or a category has no folder in any of them.
     """
     found: Found = {}
     empty = set(categories)

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from saliency_bench.data.jobs import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import FIELD, entries, mask_or_none, nearest, picture_of
-from saliency_bench.jobs import Job, Report
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 SIDE = 224
 HOME = "the Saliency-Bench release (Google Drive), with image/CLASS/*.jpg and attention_label/*.csv"

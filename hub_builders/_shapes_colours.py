@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 Colour = tuple[int, int, int]
 

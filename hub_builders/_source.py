@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
-from saliency_bench.jobs import Report
-from saliency_bench.pictures import Picture, UnreadableError, read, values
-from saliency_bench.seeds import seed_of
+from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
+from saliency_bench.utils.seeds import seed_of
 
 FIELD = 2**26  # bytes of one field of a table: a map of 224 x 224 numbers has about a million
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
 def library(name: str) -> ModuleType:
-    """An optional library. Errors: UserError with the line that installs it."""
+    """An optional library. Raises: UserError with the line that installs it."""
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
@@ -41,7 +41,7 @@ def needed(source: Path | None, name: str, home: str) -> Path:
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """A file, or with "/" at the end a folder, that must be there. Errors: UserError that says where to get it."""
+    """A file, or with "/" at the end a folder, that must be there. Raises: UserError that says where to get it."""
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
         raise UserError(f"{root} has no {relative}; give the folder as downloaded and unpacked: {home}")
@@ -58,7 +58,7 @@ def entries(folder: Path) -> list[Path]:
 
 
 def inside(folder: Path, name: str) -> Path:
-    """The file that a list of the source names. Errors: UnreadableError for a name that leads out of the folder."""
+    """The file that a list of the source names. Raises: UnreadableError for a name that leads out of the folder."""
     pure = PurePosixPath(name)
     if pure.is_absolute() or ".." in pure.parts or "\0" in name or "\\" in name or not pure.name:
         raise UnreadableError("its name leads out of the source folder")
@@ -66,7 +66,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def text_of(path: Path) -> str:
-    """Errors: UserError for a file that is no text in UTF-8."""
+    """Raises: UserError for a file that is no text in UTF-8."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -80,7 +80,7 @@ def lines(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row) of a CSV file. Errors: UserError for a column that is missing or a file that is no table."""
+    """(line number, row) of a CSV file. Raises: UserError for a column that is missing or a file that is no table."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
@@ -94,7 +94,7 @@ def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, s
 
 
 def json_of(path: Path, kind: type) -> Any:
-    """Errors: UserError for a file that is no JSON of that kind (dict, list)."""
+    """Raises: UserError for a file that is no JSON of that kind (dict, list)."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -105,7 +105,7 @@ def json_of(path: Path, kind: type) -> Any:
 
 
 def xml_of(path: Path) -> Any:
-    """The root element. Entities are refused: they can unpack to gigabytes. Errors: UnreadableError."""
+    """The root element. Entities are refused: they can unpack to gigabytes. Raises: UnreadableError."""
     defused = library("defusedxml.ElementTree")
     with _xml_errors(path):
         return defused.fromstring(path.read_bytes())
@@ -130,7 +130,7 @@ def _xml_errors(path: Path) -> Iterator[None]:
 
 
 def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
-    """(class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML. Errors: UnreadableError."""
+    """(class, [xmin, ymin, xmax, ymax]) of each `object` of VOC-style XML. Raises: UnreadableError."""
     found = []
     for element in root.iter("object"):
         name = (element.findtext("name") or "").strip()
@@ -143,7 +143,7 @@ def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
 
 
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
-    """bool (H, W): the pixels of a box whose corners count from 1 and belong to it. Errors: UnreadableError."""
+    """bool (H, W): the pixels of a box whose corners count from 1 and belong to it. Raises: UnreadableError."""
     if not np.isfinite(box).all():
         raise UnreadableError("a box that is not four numbers")
     left, top, right, bottom = (round(value) for value in box)
@@ -189,7 +189,7 @@ def mask_or_none(report: Report, image_id: str, make: Callable[[], np.ndarray]) 
 
 
 def indices(path: Path, picture: Picture) -> np.ndarray:
-    """The values of a mask file, uint8, in the size of the picture. Errors: UnreadableError."""
+    """The values of a mask file, uint8, in the size of the picture. Raises: UnreadableError."""
     if not path.is_file():
         raise UnreadableError("no mask")
     try:

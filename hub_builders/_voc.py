@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import entries, first_folder, indices, library, lines, needed, part
-from saliency_bench.jobs import Report
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 CLASSES = [  # index 1 to 20 of the palette
     "aeroplane",
@@ -68,7 +68,7 @@ def listed(root: Path, report: Report) -> dict[str, str]:
 
 
 def augmented(source: Path, root: Path) -> dict[str, Path]:
-    """{image name: mask file} of the augmented labels. Errors: UserError where there are none."""
+    """{image name: mask file} of the augmented labels. Raises: UserError where there are none."""
     packed = first_folder(root, "SegmentationClassAug", "../../SegmentationClassAug")
     raw = first_folder(source, "benchmark_RELEASE/dataset/cls", "dataset/cls", "../benchmark_RELEASE/dataset/cls")
     folder, suffix = (packed, ".png") if packed else (raw, ".mat")
@@ -98,7 +98,7 @@ def _matlab(path: Path, picture: Picture) -> np.ndarray:
 
 
 def classes_in(found: np.ndarray) -> list[int]:
-    """The class indices that occur, 1 to 20. Errors: UnreadableError for an index that is no class."""
+    """The class indices that occur, 1 to 20. Raises: UnreadableError for an index that is no class."""
     there = sorted(set(np.unique(found).tolist()) - {0, VOID})
     if wrong := [index for index in there if index > len(CLASSES)]:
         raise UnreadableError(f"mask: index {wrong[0]} is none of the {len(CLASSES)} classes")

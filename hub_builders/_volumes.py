@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench.hub_builders._source import library, nearest
-from saliency_bench.pictures import MAX_PIXELS, UnreadableError
+from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError
 
 AIR = -1000.0  # Hounsfield units, where the scanner saw nothing
 SIDE = 224
@@ -50,7 +50,7 @@ def squared_mask(mask: np.ndarray, side: int = SIDE) -> np.ndarray:
 
 
 def header(path: Path) -> Any:
-    """Errors: UnreadableError."""
+    """Raises: UnreadableError."""
     pydicom = library("pydicom")
     try:
         found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
@@ -126,7 +126,7 @@ def _place(head: Any) -> float:
 
 def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, bool]]:
     """(Hounsfield units (H, W) in the order of the file, millimetres between rows and columns, does row 0 lie behind
-    and column 0 at the left). Errors: UnreadableError."""
+    and column 0 at the left). Raises: UnreadableError."""
     pydicom = library("pydicom")
     try:
         data = pydicom.dcmread(path)
@@ -163,7 +163,7 @@ def upright(plane: np.ndarray, flips: tuple[bool, bool]) -> np.ndarray:
 
 
 class Nifti:
-    """A volume whose slices are read when they are asked for. Errors: UnreadableError."""
+    """A volume whose slices are read when they are asked for. Raises: UnreadableError."""
 
     def __init__(self, path: Path):
         nibabel = library("nibabel")

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _language_model
 from saliency_bench.hub_builders._source import (
@@ -32,7 +32,7 @@ from saliency_bench.hub_builders._source import (
     part,
     picture_of,
 )
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
 TITLE = "Action-XAI"
@@ -122,7 +122,7 @@ def root_of(source: Path | None) -> Path:
 
 
 def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
-    """{question id: (split, {question, ans, iid, exp})}. Errors: UserError without any list."""
+    """{question id: (split, {question, ans, iid, exp})}. Raises: UserError without any list."""
     found: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
     if not there:
@@ -193,7 +193,7 @@ def pointed(path: Path | None, picture: Picture) -> np.ndarray:
 
 
 def arrays_of(path: Path) -> np.ndarray:
-    """The array of a NumPy file; nothing in it is executed. Errors: UnreadableError."""
+    """The array of a NumPy file; nothing in it is executed. Raises: UnreadableError."""
     try:
         if path.suffix == ".npz":
             with zipfile.ZipFile(path) as packed:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.hub_builders import _coco
 from saliency_bench.hub_builders._source import listed_file, mask_or_none, picture_of
-from saliency_bench.pictures import Picture
+from saliency_bench.utils.pictures import Picture
 
 VERSION = "1"
 TITLE = "COCO 2017 validation"

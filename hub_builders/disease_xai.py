@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _lidc
 from saliency_bench.hub_builders._source import needed, table
@@ -29,8 +29,8 @@ from saliency_bench.hub_builders._volumes import (
     upright,
     windowed,
 )
-from saliency_bench.pictures import UnreadableError
-from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.utils.pictures import UnreadableError
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = "1"
 TITLE = "Disease-XAI"

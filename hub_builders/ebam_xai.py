@@ -23,12 +23,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench.building import Job, Report, split_of
+from saliency_bench.data.building import Job, Report, split_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _detector, _examples, _places
 from saliency_bench.hub_builders._source import entries, first_folder, inside, needed
-from saliency_bench.pictures import UnreadableError, content_of, opened
-from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.utils.pictures import UnreadableError, content_of, opened
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = "1"
 TITLE = "eBAM-XAI"
@@ -211,7 +211,7 @@ def _name(path: Path, base: Path) -> str:
 
 
 def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Errors: UnreadableError."""
+    """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Raises: UnreadableError."""
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
     photograph = np.asarray(opened(content_of(cutout.path)).convert("RGB"))

@@ -11,7 +11,7 @@ to be compared with the paper's to the digit.
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import drawn, first_folder, lines, listed_file, needed, part, picture_of

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _coco, _examples, _release
 from saliency_bench.hub_builders._source import drawn, listed_file, mask_or_none, needed, picture_of
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 VERSION = "1"
 TITLE = "Gender-XAI"

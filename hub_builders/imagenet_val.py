@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -43,8 +43,8 @@ from saliency_bench.hub_builders._source import (
     text_of,
     xml_of,
 )
-from saliency_bench.pictures import Picture, UnreadableError
-from saliency_bench.wordnet_groups import TABLE
+from saliency_bench.targets.wordnet import TABLE
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
 TITLE = "ImageNet validation"
@@ -99,7 +99,7 @@ def samples(source: Path | None, report: Report) -> Iterator[Job]:
 
 
 def classes_of(root: Path) -> dict[str, str]:
-    """{WordNet id: name} in the order of the ids. Errors: UserError where the source does not tell them."""
+    """{WordNet id: name} in the order of the ids. Raises: UserError where the source does not tell them."""
     index = root / "imagenet_class_index.json"
     devkit = first_folder(root, *DEVKIT)
     mapping = next((root / name for name in LISTS if (root / name).is_file()), None)

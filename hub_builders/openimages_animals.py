@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -27,7 +27,7 @@ from saliency_bench.hub_builders._source import (
     table,
     text_of,
 )
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
 TITLE = "OpenImages, 95 animals"
@@ -87,7 +87,7 @@ def frequent(found: Found, kinds: int) -> list[str]:
 
 
 def images(source: Path | None, report: Report) -> Found:
-    """The images that are there and show one kind of animal. Errors: UserError with the part that is missing."""
+    """The images that are there and show one kind of animal. Raises: UserError with the part that is missing."""
     root = needed(source, "openimages-animals", HOME)
     above = animals(json_of(part(root, "bbox_labels_600_hierarchy.json", HOME), dict))
     names = descriptions(part(root, "class-descriptions-boxable.csv", HOME))

@@ -13,10 +13,10 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.pictures import Picture, UnreadableError, read, values
+from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
 
 VERSION = "1"
 TITLE = "Pet-XAI"
@@ -109,7 +109,7 @@ def samples(source: Path | None, report: Report, *, border: bool = False) -> Ite
 
 
 def checked(source: Path | None) -> Path:
-    """The folder that holds images/ and annotations/. Errors: UserError that names the missing part."""
+    """The folder that holds images/ and annotations/. Raises: UserError that names the missing part."""
     if source is None:
         raise UserError(f"pet-xai is built from a source folder: give --source DIR (source=DIR) with {HOME}")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
@@ -120,7 +120,7 @@ def checked(source: Path | None) -> Path:
 
 
 def class_ids(path: Path) -> dict[str, int]:
-    """{image name: CLASS-ID, 1 to 37} of list.txt. Errors: UserError with the line that is no such row."""
+    """{image name: CLASS-ID, 1 to 37} of list.txt. Raises: UserError with the line that is no such row."""
     ids = {}
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):

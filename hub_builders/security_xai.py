@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -28,7 +28,7 @@ from saliency_bench.hub_builders._source import (
     table,
     xml_of,
 )
-from saliency_bench.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
 VERSION = "1"
 TITLE = "Security-XAI"
@@ -91,7 +91,7 @@ def samples(
 
 
 def listed(root: Path, imageset: str, report: Report) -> dict[str, Told]:
-    """What the lists say of each image. Errors: UserError for lists of another form."""
+    """What the lists say of each image. Raises: UserError for lists of another form."""
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
     told: dict[str, Told] = {}
     for path in entries(folder):

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._shapes_colours import Dice, palette
 from saliency_bench.hub_builders._shapes_objects import FULL, OBJECTS, painted_object
 from saliency_bench.hub_builders._shapes_scenes import SCENES, painted_scene
-from saliency_bench.seeds import seed_of
+from saliency_bench.utils.seeds import seed_of
 
 VERSION = "1"
 TITLE = "Shapes-XAI"

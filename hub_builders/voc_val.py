@@ -9,10 +9,10 @@ VOCtrainval_11-May-2012.tar; the images come from Flickr and are for research on
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliency_bench.building import Job, Report
+from saliency_bench.data.building import Job, Report
 from saliency_bench.hub_builders import _voc
 from saliency_bench.hub_builders._source import entries, listed_file, picture_of
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 VERSION = "1"
 TITLE = "PASCAL VOC 2012 validation"

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.perturbation import Curves, area, check_path
-from saliency_bench.records import NO_PROBABILITIES_CHANGED
-from saliency_bench.targets import no_probabilities
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
+from saliency_bench.scoring.perturbation import Curves, area, check_path
+from saliency_bench.target import no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
@@ -37,7 +37,7 @@ def scores(
     images: Images,
     classifier: nn.Module,
     logits: Tensor,
-    explain: FurtherMaps,
+    explain: MapProvider,
     seeds: Sequence[int],
     reference: str,
     published: bool,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def propose(args: Namespace, run: Path) -> None:
-    from saliency_bench.submitting import plan
+    from saliency_bench.leaderboard.submit import plan
 
     found = plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run)
     if not args.json:

@@ -14,13 +14,13 @@ from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
-from saliency_bench import options, rooms
+from saliency_bench import options, registry
 
 COMMON = ("source", "out", "overwrite", "json", "debug", "seed", "workers")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    summaries = {name: rooms.summary(path) for name, path in rooms.files("hub_builders").items()}
+    summaries = {name: registry.summary(path) for name, path in registry.files("hub_builders").items()}
     width = max(map(len, summaries), default=0)
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in summaries.items())
     parser.usage = f"{parser.prog} NAME [--source DIR] --out DIR [options]"
@@ -31,9 +31,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """The options depend on the dataset, so they are read here by a parser of its own."""
-    builder = rooms.load("hub_builders", args.name)
+    builder = registry.load("hub_builders", args.name)
     given = vars(builder_parser(args.name, builder).parse_args(args.rest))
-    from saliency_bench.building import REPORT, build
+    from saliency_bench.data.building import REPORT, build
 
     own = {key: value for key, value in given.items() if key not in COMMON}
     out = build(

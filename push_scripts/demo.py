@@ -27,11 +27,12 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.building import build
-    from saliency_bench.running import run
-    from saliency_bench.summary import LEGEND, read_json
-    from saliency_bench.training import train
-    from saliency_bench.work import check_counts
+    from saliency_bench.data.building import build
+    from saliency_bench.engine.context import check_counts
+    from saliency_bench.engine.run import run
+    from saliency_bench.engine.training import train
+    from saliency_bench.results.summary import LEGEND
+    from saliency_bench.utils.files import read_json
 
     def say(text: str) -> None:
         if not args.json:

@@ -12,7 +12,7 @@ import argparse
 import json
 from dataclasses import asdict
 
-from saliency_bench.installing import install_metrics
+from saliency_bench.publishing.install_metrics import install_metrics
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

@@ -8,7 +8,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from saliency_bench import rooms
+from saliency_bench import registry
 
 ROOMS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 
@@ -34,18 +34,18 @@ def main(args: Namespace) -> None:
 
 
 def _room(room: str) -> dict[str, str]:
-    files = rooms.files(room)
+    files = registry.files(room)
     if room == "metrics":
         files = {name: path.with_name("score.py") for name, path in files.items()}
-    return {name: rooms.summary(path) + _costs(path) for name, path in files.items()}
+    return {name: registry.summary(path) + _costs(path) for name, path in files.items()}
 
 
 def _costs(path: Path) -> str:
-    told = rooms.constants(path)
+    told = registry.constants(path)
     return f" [{told['NEEDS']}; {told['PASSES']}]" if "PASSES" in told else ""
 
 
 def _models() -> dict[str, str]:
-    from saliency_bench.checkpoints import KNOWN
+    from saliency_bench.classifiers.checkpoints import KNOWN
 
     return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any classifier of torchvision, with its default weights"}

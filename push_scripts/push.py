@@ -59,14 +59,14 @@ def main(args: Namespace) -> None:
 
 
 def dataset(args: Namespace) -> None:
-    from saliency_bench.dataset_publishing import dataset_publication
+    from saliency_bench.publishing.datasets import dataset_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
         _publish(args, dataset_publication(args.thing, args.namespace, Path(workspace), args.name, args.with_images))
 
 
 def metric(args: Namespace) -> None:
-    from saliency_bench.metric_publishing import metric_publication
+    from saliency_bench.publishing.metrics import metric_publication
 
     if args.name:
         raise UserError("a metric's repository has the metric's name; leave out --name")
@@ -74,7 +74,7 @@ def metric(args: Namespace) -> None:
 
 
 def model(args: Namespace) -> None:
-    from saliency_bench.model_publishing import model_publication
+    from saliency_bench.publishing.models import model_publication
 
     _publish(
         args,
@@ -99,7 +99,7 @@ KINDS: dict[str, Callable[[Namespace], None]] = {
 def _publish(args: Namespace, publication) -> None:
     from huggingface_hub.utils import disable_progress_bars
 
-    from saliency_bench.publishing import publish
+    from saliency_bench.hub.upload import publish
 
     if args.json:
         disable_progress_bars()

@@ -23,10 +23,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.comparing import compare, lines
-    from saliency_bench.report_data import read_run
-    from saliency_bench.reporting import place, write_page
-    from saliency_bench.summary import table
+    from saliency_bench.analysis.comparison import compare, lines
+    from saliency_bench.reports.page import place, write_page
+    from saliency_bench.results.run_folder import read_run
+    from saliency_bench.results.summary import table
 
     folders = [Path(folder) for folder in args.runs]
     path = place(folders, Path(args.out) if args.out else None)

@@ -49,8 +49,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.running import run
-    from saliency_bench.summary import LEGEND
+    from saliency_bench.engine.run import run
+    from saliency_bench.results.summary import LEGEND
 
     result = run(
         dataset=args.dataset,
@@ -89,7 +89,7 @@ def _faulty(result) -> int:
     faults = result.summary["faults"]
     if not faults:
         return 0
-    from saliency_bench.records import complain
+    from saliency_bench.utils.messages import complain
 
     reason = next(iter(faults))
     complain(

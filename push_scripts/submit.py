@@ -33,7 +33,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.submitting import scored
+    from saliency_bench.leaderboard.submit import scored
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device")
     given = {option: value for option in options if (value := getattr(args, option))}

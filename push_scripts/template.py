@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.templating import read_template, template
+    from saliency_bench.leaderboard.template import read_template, template
 
     out = template(
         args.dataset,

@@ -24,8 +24,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.summary import read_json
-    from saliency_bench.training import train
+    from saliency_bench.engine.training import train
+    from saliency_bench.utils.files import read_json
 
     out = train(
         dataset=args.dataset,

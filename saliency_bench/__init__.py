@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 _HOMES = {
-    "load_dataset": "data",
-    "load_classifier": "classifier",
+    "load_dataset": "data.loading",
+    "load_classifier": "classifiers.loading",
     "load_explainer": "explainer",
     "load_metric": "metric",
-    "list_datasets": "data",
+    "list_datasets": "data.loading",
     "list_explainers": "explainer",
     "list_metrics": "metric",
-    "build": "building",
-    "train": "training",
-    "run": "running",
-    "explain": "explaining",
-    "report": "reporting",
-    "template": "templating",
-    "submit": "submitting",
-    "load_results": "board",
+    "build": "data.building",
+    "train": "engine.training",
+    "run": "engine.run",
+    "explain": "explaining.explanation",
+    "report": "reports.page",
+    "template": "leaderboard.template",
+    "submit": "leaderboard.submit",
+    "load_results": "leaderboard.board",
 }
 __all__ = [
     "__version__",
@@ -47,18 +47,18 @@ __all__ = [
 
 if TYPE_CHECKING:
     from saliency_bench import targets
-    from saliency_bench.board import load_results
-    from saliency_bench.building import build
-    from saliency_bench.classifier import load_classifier
-    from saliency_bench.data import list_datasets, load_dataset
+    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.data.building import build
+    from saliency_bench.data.loading import list_datasets, load_dataset
+    from saliency_bench.engine.run import run
+    from saliency_bench.engine.training import train
     from saliency_bench.explainer import list_explainers, load_explainer
-    from saliency_bench.explaining import explain
+    from saliency_bench.explaining.explanation import explain
+    from saliency_bench.leaderboard.board import load_results
+    from saliency_bench.leaderboard.submit import submit
+    from saliency_bench.leaderboard.template import template
     from saliency_bench.metric import list_metrics, load_metric
-    from saliency_bench.reporting import report
-    from saliency_bench.running import run
-    from saliency_bench.submitting import submit
-    from saliency_bench.templating import template
-    from saliency_bench.training import train
+    from saliency_bench.reports.page import report
 
 
 def __getattr__(name: str):

@@ -8,7 +8,7 @@ import os
 import sys
 
 import saliency_bench
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 PROGRAM = "saliency-bench"
@@ -29,7 +29,7 @@ def guarded(command: str, argv: list[str]) -> int:
     """Run a command; what the user can mend becomes one line on standard error and exit code 2."""
     debug = "--debug" in argv
     try:
-        module = rooms.load("push_scripts", command)
+        module = registry.load("push_scripts", command)
         args = parser_of(command, module).parse_args(argv)
         return module.main(args) or 0
     except KeyboardInterrupt:
@@ -65,9 +65,9 @@ def parser_of(command: str, module) -> argparse.ArgumentParser:
 
 
 def overview() -> str:
-    commands = rooms.files("push_scripts")
+    commands = registry.files("push_scripts")
     width = max(map(len, commands), default=0)
-    lines = [f"  {name:<{width}}  {rooms.summary(path)}" for name, path in commands.items()]
+    lines = [f"  {name:<{width}}  {registry.summary(path)}" for name, path in commands.items()]
     return "\n".join(
         [
             "Measure whether a saliency map of an image classifier can be trusted.",

@@ -25,9 +25,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench import options, rooms
+from saliency_bench import options, registry
 from saliency_bench.errors import UserError
-from saliency_bench.targets import expand
+from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 
 
@@ -100,16 +100,16 @@ class NotFiniteError(UserError):
 
 
 def list_explainers() -> list[str]:
-    return rooms.names("explainers")
+    return registry.names("explainers")
 
 
 def load_explainer(name: str, **chosen: object) -> Explainer:
     """An explainer by name, "gradcam", with its options bound, also as text: "rise:masks=1000".
 
-    Errors: UserError for an unknown explainer or option, with the nearest names.
+    Raises: UserError for an unknown explainer or option, with the nearest names.
     """
     name, written = options.parse(name)
-    module = rooms.load("explainers", name)
+    module = registry.load("explainers", name)
     function = getattr(module, name)
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)

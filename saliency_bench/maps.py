@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.seeds import random_bits, seed_of
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 
 def read_maps(maps: Any) -> np.ndarray:
     """Float32 (B, H, W) of arrays, lists or tensors; one map (H, W) becomes a batch of one.
 
-    Errors: ValueError for another number of axes, an empty map, NaN or infinite values, a map whose values float32
+    Raises: ValueError for another number of axes, an empty map, NaN or infinite values, a map whose values float32
     cannot tell apart.
     """
     given = read_array("maps", maps)
@@ -32,7 +32,7 @@ def read_maps(maps: Any) -> np.ndarray:
 def read_masks(masks: Any) -> np.ndarray:
     """Bool (B, H, W) of arrays, lists or tensors. Values must be two at most, 0 and one other (1, 255, True).
 
-    Errors: ValueError for another number of axes or a mask that is not binary.
+    Raises: ValueError for another number of axes or a mask that is not binary.
     """
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
@@ -55,7 +55,7 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 def read_array(what: str, things: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Arrays, tensors, lists of either or of numbers as one array. Errors: ValueError for what is not real numbers."""
+    """Arrays, tensors, lists of either or of numbers as one array. Raises: ValueError for what is not real numbers."""
     if isinstance(things, list | tuple):
         things = [read_array(what, thing, shape) if hasattr(thing, "detach") else thing for thing in things]
     elif hasattr(things, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
@@ -135,7 +135,7 @@ def score_regions(
         thresholds: a number is strictly exceeded by salient pixels; "mask_area": as many top pixels as the mask has.
         normalised: min-max each map to [0, 1] first.
 
-    Errors: ValueError of `read_pair` and `check_threshold`.
+    Raises: ValueError of `read_pair` and `check_threshold`.
     """
     for threshold in thresholds:
         check_threshold(threshold=threshold, normalise=normalised)
@@ -155,7 +155,7 @@ def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> n
 
 
 def check_threshold(*, threshold: Any, normalise: bool) -> None:
-    """Errors: ValueError for what is neither "mask_area" nor a number, within [0, 1] if maps are normalised."""
+    """Raises: ValueError for what is neither "mask_area" nor a number, within [0, 1] if maps are normalised."""
     if isinstance(threshold, str) and threshold == "mask_area":
         return
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):

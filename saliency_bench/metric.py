@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from saliency_bench import options, rooms
+from saliency_bench import options, registry
 from saliency_bench.errors import UserError
 from saliency_bench.types import Scores
 
@@ -31,8 +31,8 @@ NEEDS = {
     "images": "torch (B, 3, H, W)",
     "target": "torch (B, K)",
     "logits": "torch (B, K), what the classifier says of the images",
-    "groups": "groups.Groups of the classifier's classes",
-    "explain": "further_maps.FurtherMaps: explain(images, target, samples) -> numpy (b, H, W) of the same explainer",
+    "groups": "class_groups.ClassGroups of the classifier's classes",
+    "explain": "map_provider.MapProvider: explain(images, target, samples) -> numpy (b, H, W) of the same explainer",
     "seeds": "a whole number per sample, for what the metric draws at random",
 }
 
@@ -75,16 +75,16 @@ def _differing(metric: Metric) -> str:
 
 
 def list_metrics() -> list[str]:
-    return rooms.names("metrics")
+    return registry.names("metrics")
 
 
 def load_metric(name: str, **chosen: object) -> Metric:
     """A metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
-    Errors: UserError for an unknown metric or option, with the nearest names.
+    Raises: UserError for an unknown metric or option, with the nearest names.
     """
     name, written = options.parse(name)
-    module = rooms.load("metrics", name, part="score")
+    module = registry.load("metrics", name, part="score")
     function = getattr(module, name)
     needs = options.positional(function)
     if strange := set(needs) - set(NEEDS):

@@ -41,7 +41,7 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """All options with their values, defaults filled in, sorted by name.
 
-    Errors: UserError for an option the function does not have (with the nearest), or a value of another type.
+    Raises: UserError for an option the function does not have (with the nearest), or a value of another type.
     """
     known, allowed = defaults(function), _types(function)
     for key, value in options.items():
@@ -75,7 +75,7 @@ def _spelled(types: tuple[type, ...]) -> str:
 
 
 def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
-    """Ask the module, if it has a function `check`, whether the values make sense. Errors: UserError in its words."""
+    """Ask the module, if it has a function `check`, whether the values make sense. Raises: UserError in its words."""
     if hasattr(module, "check"):
         try:
             module.check(**dict(options))

@@ -11,7 +11,7 @@ import transformers as hf
 from torchvision.models import VisionTransformer
 from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
-from saliency_bench import build, rooms
+from saliency_bench import build, registry
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
 from local_hub.fixtures import hub, shared_hub  # noqa: F401
@@ -48,7 +48,7 @@ def shapes(tmp_path_factory):
 @pytest.fixture(scope="session")
 def resnet(tmp_path_factory):
     """A checkpoint folder: a tiny ResNet with random weights and the class names of shapes-xai."""
-    names = list(rooms.load("hub_builders", "shapes-xai").OBJECTS)
+    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
     torch.manual_seed(0)
     config = ResNetConfig(
         embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", id2label=dict(enumerate(names)),

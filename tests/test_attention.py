@@ -7,7 +7,7 @@ from torchvision import models
 from transformers import ConvNextConfig, ConvNextForImageClassification, SwinConfig, SwinForImageClassification
 
 from saliency_bench import load_classifier
-from saliency_bench.attention import Attending, attending, tokens_of
+from saliency_bench.classifiers.attention import AttentionRecorder, attending, tokens_of
 from saliency_bench.errors import UserError
 
 IMAGES = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -200,7 +200,7 @@ def test_fused_attention_is_written_out_as_it_is_defined(options):
     q, k, v = torch.rand(3, 2, 4, 6, 5)
     masks = {"bool": torch.rand(6, 6) > 0.3, "float": torch.rand(2, 4, 6, 6)}
     given = options | ({"attn_mask": masks[options["attn_mask"]]} if "attn_mask" in options else {})
-    with Attending() as seen:
+    with AttentionRecorder() as seen:
         ours = F.scaled_dot_product_attention(q, k, v, **given)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, **given))
     torch.testing.assert_close(ours, seen.matrices[0] @ v)
@@ -208,7 +208,7 @@ def test_fused_attention_is_written_out_as_it_is_defined(options):
 
 def test_fewer_heads_of_keys_than_of_queries():
     q, k, v = torch.rand(2, 4, 6, 5), torch.rand(2, 2, 6, 5), torch.rand(2, 2, 6, 5)
-    with Attending():
+    with AttentionRecorder():
         ours = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
     torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, enable_gqa=True))
 
@@ -218,7 +218,7 @@ def test_fewer_heads_of_keys_than_of_queries():
 def test_torchs_own_layer_gives_what_it_gives(batch_first, averaged):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=batch_first), torch.rand(3, 5, 8)
     expected = layer(x, x, x, average_attn_weights=averaged)
-    with Attending():
+    with AttentionRecorder():
         ours = layer(x, x, x, average_attn_weights=averaged)
     torch.testing.assert_close(ours, expected)
 
@@ -226,5 +226,5 @@ def test_torchs_own_layer_gives_what_it_gives(batch_first, averaged):
 @pytest.mark.parametrize("mask", [{"attn_mask": torch.zeros(5, 5)}, {"key_padding_mask": torch.zeros(3, 5)}])
 def test_masks_of_torchs_own_layer_are_refused(mask):
     layer, x = nn.MultiheadAttention(8, 2, batch_first=True), torch.rand(3, 5, 8)
-    with Attending(), pytest.raises(UserError, match="attention with masks"):
+    with AttentionRecorder(), pytest.raises(UserError, match="attention with masks"):
         layer(x, x, x, **mask)

@@ -13,13 +13,14 @@ import pytest
 from PIL import Image
 
 import saliency_bench as sb
-from saliency_bench import building, cli
-from saliency_bench.data import fingerprint
+from saliency_bench import cli
+from saliency_bench.data import building
+from saliency_bench.data.fingerprints import Fingerprint
+from saliency_bench.data.loading import fingerprint
+from saliency_bench.data.shards import Shards
 from saliency_bench.errors import UserError
-from saliency_bench.fingerprints import Fingerprint
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.pictures import UnreadableError, opened, png
-from saliency_bench.shards import Shards
+from saliency_bench.utils.pictures import UnreadableError, opened, png
 
 SMALL = {"size": 32, "count": 60}
 
@@ -191,7 +192,7 @@ def test_builder_mistakes_are_named(monkeypatch, tmp_path):
 
 
 def test_a_large_split_has_several_shards(monkeypatch, tmp_path):
-    monkeypatch.setattr("saliency_bench.shards.SHARD_BYTES", 1000)
+    monkeypatch.setattr("saliency_bench.data.shards.SHARD_BYTES", 1000)
     shards = Shards(tmp_path, "train", datasets.Features({"text": datasets.Value("string")}))
     for n in range(250):
         shards.add({"text": f"{n:030d}"})

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
-from saliency_bench.scoring import score_samples
+from saliency_bench.scoring.samples import score_samples
 
-NAMES = rooms.names("metrics")
+NAMES = registry.names("metrics")
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
 

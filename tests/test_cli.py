@@ -6,14 +6,14 @@ import re
 import pytest
 
 import saliency_bench
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.cli import main
 
 
 def test_overview_lists_every_command(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert all(f"  {name} " in shown for name in rooms.names("push_scripts"))
+    assert all(f"  {name} " in shown for name in registry.names("push_scripts"))
 
 
 def test_version(capsys):
@@ -61,7 +61,7 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
     def stop(args):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rooms.load("push_scripts", "list"), "main", stop)
+    monkeypatch.setattr(registry.load("push_scripts", "list"), "main", stop)
     assert main(["list"]) == 130
     assert "start the same command again to go on" in capsys.readouterr().err
 
@@ -73,7 +73,7 @@ def test_list_as_text_and_as_json(capsys):
     found = json.loads(capsys.readouterr().out)
     assert set(found) == {"datasets", "explainers", "metrics", "commands", "models"}
     for room, kind in {"explainers": "explainers", "metrics": "metrics", "hub_builders": "datasets"}.items():
-        assert set(found[kind]) == set(rooms.names(room))
+        assert set(found[kind]) == set(registry.names(room))
         assert all(name in text for name in found[kind])
         assert all(found[kind].values())
 
@@ -82,7 +82,7 @@ def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(caps
     assert main(["list", "explainers", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["explainers"]
     for name, about in listed.items():
-        module = rooms.load("explainers", name)
+        module = registry.load("explainers", name)
         told, bracket, costs = about.rpartition(" [")
         assert bracket, name
         assert costs == f"{module.NEEDS}; {module.PASSES}]", name

@@ -9,7 +9,7 @@ import datasets
 import pytest
 
 import saliency_bench as sb
-from saliency_bench import data
+from saliency_bench.data import loading as data
 from saliency_bench.errors import UserError
 
 SMALL = {"size": 32, "count": 40}
@@ -59,7 +59,7 @@ def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeyp
 
 
 def test_two_processes_may_ask_for_it_at_once(tmp_path):
-    code = f"from saliency_bench.data import embedded; print(embedded('shapes-xai', {SMALL}))"
+    code = f"from saliency_bench.data.loading import embedded; print(embedded('shapes-xai', {SMALL}))"
     environment = {**os.environ, "SALIENCY_BENCH_CACHE": str(tmp_path)}
     both = [
         subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)

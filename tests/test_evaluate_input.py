@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import one_hot
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
 
-METRICS = [load_metric(name) for name in rooms.names("metrics")]
+METRICS = [load_metric(name) for name in registry.names("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
 BOTH = ALIGNMENT + CURVES
@@ -60,7 +60,7 @@ def load(tmp_path_factory):
 
     def once(name):
         if name not in loaded:
-            found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+            found = evaluation_module_factory(str(registry.files("metrics")[name].parent), dynamic_modules_path=modules)
             loaded[name] = import_main_class(found.module_path)(cache_dir=str(folder / "cache"), hash=found.hash)
         return loaded[name]
 
@@ -94,7 +94,7 @@ def says(load, name, line, **inputs):
 
 
 def test_every_metric_is_tested_here():
-    assert sorted(BOTH + ASKING) == rooms.names("metrics")
+    assert sorted(BOTH + ASKING) == registry.names("metrics")
     assert set(CLASSED) | set(GROUPED) < set(ASKING)
 
 
@@ -113,7 +113,7 @@ def asking(name, count=4, **more):
 @pytest.fixture
 def scored():
     """What `score_samples` gives, NaN where a score is not defined."""
-    from saliency_bench.scoring import score_samples
+    from saliency_bench.scoring.samples import score_samples
 
     def of(name, images, **more):
         given = {key: value for key, value in asking(name, **more).items() if key not in ("images", "per_sample")}

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metrics.saliency_miou.score import saliency_miou, saliency_miou_sweep
 from saliency_bench.metrics.saliency_pointing_game.score import saliency_pointing_game
 
@@ -27,7 +27,7 @@ def load(tmp_path_factory):
     modules = init_dynamic_modules("evaluate_shell_test", str(folder / "modules"))
 
     def loaded(name, **options):
-        found = evaluation_module_factory(str(rooms.files("metrics")[name].parent), dynamic_modules_path=modules)
+        found = evaluation_module_factory(str(registry.files("metrics")[name].parent), dynamic_modules_path=modules)
         return import_main_class(found.module_path)(cache_dir=str(folder / "cache"), hash=found.hash, **options)
 
     yield loaded
@@ -155,7 +155,7 @@ def test_inputs_are_not_changed(load):
     assert np.array_equal(masks, MASKS)
 
 
-@pytest.mark.parametrize("name", rooms.names("metrics"))
+@pytest.mark.parametrize("name", registry.names("metrics"))
 def test_describes_itself(load, name):
     metric = load(name)
     assert metric.name == name
@@ -165,11 +165,11 @@ def test_describes_itself(load, name):
     assert metric.reference_urls[0].startswith("https://")
 
 
-@pytest.mark.parametrize("name", rooms.names("metrics"))
+@pytest.mark.parametrize("name", registry.names("metrics"))
 def test_the_card_s_example_prints_what_the_card_says(load, name, monkeypatch, capsys):
     import evaluate
 
-    text = (rooms.files("metrics")[name].parent / "README.md").read_text()
+    text = (registry.files("metrics")[name].parent / "README.md").read_text()
     code, printed = re.search(r"```python\n(.*?)```.*?```\n(.*?)```", text, flags=re.DOTALL).groups()
     monkeypatch.setattr(evaluate, "load", load)
     exec(compile(code, name, "exec"), {"__name__": "card"})
@@ -187,10 +187,11 @@ class Plain(nn.Module):
 
 
 def test_insertion_through_evaluate(load):
-    from saliency_bench.classifier import load_classifier
+    from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
-    from saliency_bench.perturbation import Curves
-    from saliency_bench.targets import contrast, one_hot
+    from saliency_bench.scoring.perturbation import Curves
+    from saliency_bench.target import one_hot
+    from saliency_bench.targets import contrast
 
     classifier = load_classifier(Plain(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")
     images, labels, metric = torch.rand(6, 3, 8, 9), [0, 1, 2, 3, 4, 0], load("saliency_insertion")
@@ -235,7 +236,7 @@ def asking(**wrong):
 
 
 def test_metrics_that_make_their_maps_through_evaluate(load):
-    from saliency_bench.scoring import score_samples
+    from saliency_bench.scoring.samples import score_samples
 
     given, metric = asking(), load("saliency_ccs")
     groups = {"all": [0, 1, 2, 3, 4]}

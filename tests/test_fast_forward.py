@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
 from saliency_bench import load_classifier, targets
-from saliency_bench.fast_forward import PIXELS_PER_PASS, fast_forward, pictures_per_pass, scores_of
+from saliency_bench.classifiers.fast_forward import PIXELS_PER_PASS, fast_forward, pictures_per_pass, scores_of
 
 
 class Network(nn.Module):

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import records, run
+from saliency_bench import run
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import ExplainerRaisedError, FurtherMaps
-from saliency_bench.scoring import score_samples
-from saliency_bench.targets import one_hot
+from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.reasons import is_expected
+from saliency_bench.scoring.samples import score_samples
+from saliency_bench.target import one_hot
 
 SEEDS = [7, 8, 9, 10]
 
@@ -42,7 +43,7 @@ class Recorder:
 
 
 def asked(explainer, **fields):
-    return FurtherMaps(as_explainer(explainer), Small(), SEEDS, **fields)
+    return MapProvider(as_explainer(explainer), Small(), SEEDS, **fields)
 
 
 def test_seeds_are_those_of_the_samples():
@@ -246,7 +247,7 @@ def test_groups_of_a_run(shapes, resnet, tmp_path, capsys):
     assert without
     reason = "not defined for this sample: no other class in the group of the predicted one"
     assert {row["reason"] for row in without} == {reason}
-    assert records.is_expected(reason)
+    assert is_expected(reason)
     assert main([*common, str(tmp_path / "own")]) == 2
     assert "a run with another set of groups" in capsys.readouterr().err
     assert main([*common, str(tmp_path / "bad"), "--groups", str(tmp_path / "none.json")]) == 2

@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from saliency_bench import load_classifier
+from saliency_bench.classifiers.geometry import Geometry, probe
 from saliency_bench.errors import UserError
-from saliency_bench.geometry import Geometry, probe
 
 
 def resnet():

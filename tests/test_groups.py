@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saliency_bench import rooms, wordnet_groups
+from saliency_bench import registry
 from saliency_bench.errors import UserError
-from saliency_bench.groups import HERE, Groups, load_groups
-from saliency_bench.target_rules import Sides, load_rule
-from saliency_bench.wordnet_groups import derive, table_of
+from saliency_bench.targets import wordnet as wordnet_groups
+from saliency_bench.targets.class_groups import HERE, ClassGroups, load_groups
+from saliency_bench.targets.rules import TargetTerms, load_rule
+from saliency_bench.targets.wordnet import derive, table_of
 
 WORDNET = Path(__file__).parents[2] / "shared" / "data" / "imagenet-hierarchy"
 needs_wordnet = pytest.mark.skipif(not WORDNET.is_dir(), reason="WordNet's relation is not here")
@@ -104,14 +105,14 @@ def test_the_script_says_what_is_missing_and_writes_the_table(tmp_path, monkeypa
 
 
 def test_tables_are_about_the_classes_of_the_datasets():
-    breeds = rooms.load("hub_builders", "pet-xai").BREEDS
+    breeds = registry.load("hub_builders", "pet-xai").BREEDS
     pets = table("pets")
     assert pets["classes"] == breeds
     # The source names cats with a capital.
     assert [breeds[place] for place in pets["groups"]["cat"]] == [breed for breed in breeds if breed[0].isupper()]
     assert sorted(pets["groups"]["cat"] + pets["groups"]["dog"]) == list(range(37))
     shapes = table("shapes")
-    assert shapes["classes"] == list(rooms.load("hub_builders", "shapes-xai").OBJECTS)
+    assert shapes["classes"] == list(registry.load("hub_builders", "shapes-xai").OBJECTS)
     for name in ("shapes", "voc"):
         listed = [place for held in table(name)["groups"].values() for place in held]
         assert sorted(listed) == list(range(len(table(name)["classes"])))
@@ -191,7 +192,7 @@ def test_files_that_are_not_there_or_no_table(tmp_path):
     st.lists(st.floats(-3, 3), min_size=8, max_size=8),
 )
 def test_group_runner_up_and_rival_by_loops(sets, scores):
-    groups = Groups("drawn", tuple(tuple(sorted(members)) for members in sets))
+    groups = ClassGroups("drawn", tuple(tuple(sorted(members)) for members in sets))
     scores = np.array(scores)
     for label in range(8):
         own = None
@@ -219,12 +220,12 @@ def test_the_runner_up_of_a_contrast_is_of_the_same_group():
     groups = load_groups(TREES_AND_FISH, NAMES, 6)
 
     def sides(rule, logits=logits):
-        return rule.sides("x", 0, logits, [[0]])
+        return rule.terms("x", 0, logits, [[0]])
 
     grouped, plain = load_rule("contrast:second", NAMES, 6, groups), load_rule("contrast:second", NAMES, 6)
-    assert sides(grouped) == Sides((0,), (2,))
-    assert sides(plain) == Sides((0,), (3,))
-    assert sides(grouped, logits[::-1]) == Sides((5,), (2,))  # the cup is in no group: the runner-up of all
+    assert sides(grouped) == TargetTerms((0,), (2,))
+    assert sides(plain) == TargetTerms((0,), (3,))
+    assert sides(grouped, logits[::-1]) == TargetTerms((5,), (2,))  # the cup is in no group: the runner-up of all
     assert grouped.identity != plain.identity
     assert load_rule("label", NAMES, 6, groups).identity == "label"
-    assert sides(load_rule("predicted", NAMES, 6, groups)) == Sides((0,))
+    assert sides(load_rule("predicted", NAMES, 6, groups)) == TargetTerms((0,))

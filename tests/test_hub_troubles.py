@@ -18,17 +18,17 @@ from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
 from packaging.requirements import Requirement
 
-from saliency_bench.building import REPORT
-from saliency_bench.dataset_publishing import dataset_publication
+from saliency_bench.data.building import REPORT
+from saliency_bench.hub.upload import Publication, publish
 from saliency_bench.metric import list_metrics, load_metric
-from saliency_bench.metric_publishing import metric_publication
-from saliency_bench.model_publishing import model_publication
-from saliency_bench.publishing import Publication, publish
+from saliency_bench.publishing.datasets import dataset_publication
+from saliency_bench.publishing.metrics import metric_publication
+from saliency_bench.publishing.models import model_publication
 
 pytestmark = pytest.mark.slow
 LOAD = """
 import saliency_bench as sb
-from saliency_bench.data import fingerprint
+from saliency_bench.data.loading import fingerprint
 from saliency_bench.errors import UserError
 try:
     print("rows", fingerprint(sb.load_dataset("saliency-bench/pet-xai"{more})))
@@ -189,7 +189,7 @@ def test_annotations_over_the_wire(filled, closed, source, tmp_path):
     code = f"""
 import datasets
 import saliency_bench as sb
-from saliency_bench.data import fingerprint
+from saliency_bench.data.loading import fingerprint
 notes = datasets.load_dataset("visitor/pet-xai", "annotations", split="test")
 assert "image" not in notes.column_names and "image_sha256" in notes.column_names
 rows = sb.load_dataset("visitor/pet-xai", source={str(source)!r})
@@ -357,8 +357,8 @@ import numpy as np
 from PIL import Image
 from saliency_bench.explainer import load_explainer
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
-from saliency_bench.scoring import score_samples
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.scoring.samples import score_samples
 from saliency_bench.targets import one_hot
 import saliency_bench as sb
 curves, explained, chosen = (runpy.run_path(f"{sys.argv[1]}/saliency_{name}/app.py")

@@ -14,11 +14,12 @@ from evaluate import loading
 from evaluate.loading import get_imports
 from packaging.requirements import Requirement
 
-from saliency_bench import installing, rooms
+from saliency_bench import registry
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.installing import install_metrics
-from saliency_bench.vendoring import metric_files
+from saliency_bench.publishing import install_metrics as installing
+from saliency_bench.publishing.install_metrics import install_metrics
+from saliency_bench.publishing.vendoring import metric_files
 
 SCRIPT = """
 import sys
@@ -183,7 +184,7 @@ def test_another_evaluate_is_named(cache, monkeypatch):
 def test_command(cache, capsys):
     assert main(["install-metrics", "--json"]) == 0
     done = json.loads(capsys.readouterr().out)
-    assert [item["name"] for item in done] == rooms.names("metrics")
+    assert [item["name"] for item in done] == registry.names("metrics")
     assert all(item["changed"] and Path(item["path"]).is_dir() for item in done)
     assert main(["install-metrics", "saliency_miou"]) == 0
     assert capsys.readouterr().out.startswith("unchanged  saliency_miou  ")
@@ -191,7 +192,7 @@ def test_command(cache, capsys):
     assert "did you mean saliency_miou" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", rooms.names("metrics"))
+@pytest.mark.parametrize("name", registry.names("metrics"))
 def test_a_metric_s_files_stand_alone(name, tmp_path):
     texts = metric_files(name)
     assert {f"{name}.py", "README.md", "app.py"} <= set(texts)

@@ -17,10 +17,10 @@ import pytest
 from loky import process_executor
 
 import saliency_bench as sb
-from saliency_bench import building
+from saliency_bench.data import building
+from saliency_bench.data.jobs import Chunks, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, shapes_xai
-from saliency_bench.jobs import Chunks, Job
 
 SMALL = {"size": 32, "count": 200}
 BUILD = """
@@ -168,7 +168,7 @@ def test_a_build_by_processes_that_was_killed_goes_on(apart, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
     script = f"""
 import saliency_bench as sb
-from saliency_bench import building
+from saliency_bench.data import building
 building.MANY = 1
 sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progress=False, workers=2)"""
     process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -213,7 +213,7 @@ from pathlib import Path
 import pyarrow as pa
 sys.path.insert(0, {str(tmp_path)!r})
 from away_from_here import row
-from saliency_bench.jobs import Chunks
+from saliency_bench.data.jobs import Chunks
 chunks = Chunks(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.int64()}}), 1, apart=True)
 table, _ = next(chunks.tables([{{"image_id": 0}}] * 100))
 print(table["image_id"][0], flush=True)
@@ -255,7 +255,7 @@ import pathlib, re, sys
 import numpy as np
 import saliency_bench as sb
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.jobs import Job
+from saliency_bench.data.jobs import Job
 
 def one(report, n):
     mask = np.zeros((64, 64), bool)

@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from transformers import ResNetConfig
 
-from saliency_bench.running import run
-from saliency_bench.training import train
+from saliency_bench.engine.run import run
+from saliency_bench.engine.training import train
 
 pytestmark = pytest.mark.slow
 
 RUNS, TRAININGS = 50, 10
 EPOCHS = 6
 IMPORTED = [
-    "saliency_bench.running",
-    "saliency_bench.training",
+    "saliency_bench.engine.run",
+    "saliency_bench.engine.training",
     "matplotlib.pyplot",
     "pytest",
     "torchvision",

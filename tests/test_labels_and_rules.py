@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from saliency_bench.errors import UserError
-from saliency_bench.labels import index_of, match
-from saliency_bench.target_rules import Sides, load_rule, stack
+from saliency_bench.targets.label_maps import index_of, match
+from saliency_bench.targets.rules import TargetTerms, load_rule, stack
 
 MODEL = ["tabby cat", "Siamese_Cat", "beagle", "pug"]
 LOGITS = np.array([0.1, 2.0, 3.0, -1.0])
@@ -50,14 +50,14 @@ def test_another_number_of_classes_without_names():
 
 @pytest.mark.parametrize(
     ("rule", "expected"),
-    [("label", Sides((3,))), ("predicted", Sides((2,))), ("contrast:second", Sides((2,), (1,)))],
+    [("label", TargetTerms((3,))), ("predicted", TargetTerms((2,))), ("contrast:second", TargetTerms((2,), (1,)))],
 )
 def test_rules(rule, expected):
-    assert load_rule(rule, MODEL, 4).sides("x", 1, LOGITS, [[0], [3]]) == expected
+    assert load_rule(rule, MODEL, 4).terms("x", 1, LOGITS, [[0], [3]]) == expected
 
 
 def test_a_label_with_several_members_is_a_group():
-    sides = load_rule("label", MODEL, 4).sides("x", 0, LOGITS, [[0, 1]])
+    sides = load_rule("label", MODEL, 4).terms("x", 0, LOGITS, [[0, 1]])
     assert stack([sides], 4).tolist() == [[1, 1, 0, 0]]
     assert sides.text(MODEL) == "tabby cat|Siamese_Cat"
 
@@ -66,11 +66,11 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
     file = tmp_path / "targets.csv"
     file.write_text("image_id,target,against\na,pug,\nb,pug,beagle\nc,0|1,2|3\n")
     rule = load_rule(str(file), MODEL, 4)
-    sides = [rule.sides(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
+    sides = [rule.terms(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
     assert stack(sides, 4).tolist() == [[0, 0, 0, 1], [0, 0, -1, 1], [1, 1, -1, -1]]
     assert sides[1].text(MODEL) == "pug - beagle"
     with pytest.raises(UserError, match="no row for image d"):
-        rule.sides("d", 0, LOGITS, [[0]])
+        rule.terms("d", 0, LOGITS, [[0]])
     before = rule.identity
     file.write_text("image_id,target,against\na,pug,\n")
     assert load_rule(str(file), MODEL, 4).identity != before

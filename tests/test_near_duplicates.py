@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import saliency_bench as sb
+from saliency_bench.data.near_duplicates import NEAR, across, difference_hash
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.near_duplicates import NEAR, across, difference_hash
-from saliency_bench.pictures import png
+from saliency_bench.utils.pictures import png
 
 
 def jpeg(pixels, quality=90):
@@ -67,7 +67,7 @@ def test_banded_search_finds_what_comparing_all_finds(drawn):
 
 
 def test_many_equal_pictures_cost_no_more_than_many_others(monkeypatch):
-    monkeypatch.setattr("saliency_bench.near_duplicates.AT_ONCE", 64)
+    monkeypatch.setattr("saliency_bench.data.near_duplicates.AT_ONCE", 64)
     hashes = np.r_[np.zeros(50_000, np.uint64), np.arange(300, dtype=np.uint64)]
     splits = np.r_[np.arange(50_000) % 3, np.full(300, 2)]
     found = across(hashes, splits)

@@ -7,7 +7,7 @@ import torch
 
 import saliency_bench as sb
 from saliency_bench.explainer import as_explainer
-from saliency_bench.results import of_run, read_submission
+from saliency_bench.leaderboard.schema import of_run, read_submission
 
 
 def brightness(classifier, images, target):

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import saliency_bench as sb
-from saliency_bench import own_maps, records
-from saliency_bench.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.cli import main
+from saliency_bench.engine import precomputed as own_maps
+from saliency_bench.engine.precomputed import explainer_of, file_of
 from saliency_bench.errors import UserError
-from saliency_bench.own_maps import explainer_of, file_of
-from saliency_bench.results import of_run
-from saliency_bench.templating import read_template, score_maps
+from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.template import read_template, score_maps
+from saliency_bench.reasons import NO_MAP
 
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
 COUNT = 11  # ends inside a chunk of 8
@@ -168,10 +169,10 @@ def test_missing_maps_need_partial_and_are_counted(blank, values, tmp_path):
     done = score(blank, maps, partial=True)
     for cell in done.summary["cells"]:
         assert cell["n"] == COUNT - 2
-        assert cell["left_out"] == {records.NO_MAP: 2}
+        assert cell["left_out"] == {NO_MAP: 2}
     assert done.summary["faults"] == {}
     missing = list(values)[:2]
-    assert all(by_image(done.folder, "saliency_miou")[image_id] == (None, records.NO_MAP) for image_id in missing)
+    assert all(by_image(done.folder, "saliency_miou")[image_id] == (None, NO_MAP) for image_id in missing)
 
 
 BAD = {

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import perturbation
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
-from saliency_bench.perturbation import Curves, area, batched_curves, row_counts
-from saliency_bench.targets import contrast, one_hot
+from saliency_bench.scoring import perturbation
+from saliency_bench.scoring.perturbation import Curves, area, batched_curves, row_counts
+from saliency_bench.target import one_hot
+from saliency_bench.targets import contrast
 
 B, H, W, K = 3, 6, 5, 4
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

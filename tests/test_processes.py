@@ -12,8 +12,8 @@ import torch
 from filelock import FileLock
 
 import saliency_bench as sb
-from saliency_bench import running
-from saliency_bench.summary import read_json
+from saliency_bench.engine import run as running
+from saliency_bench.utils.files import read_json
 
 EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]

@@ -19,15 +19,16 @@ from PIL import Image
 from tqdm import tqdm
 
 import saliency_bench as sb
-from saliency_bench import cli, publishing
-from saliency_bench.building import REPORT
-from saliency_bench.data import fingerprint, origin
-from saliency_bench.dataset_publishing import dataset_publication
+from saliency_bench import cli
+from saliency_bench.data.building import REPORT
+from saliency_bench.data.loading import fingerprint, origin
 from saliency_bench.errors import UserError
+from saliency_bench.hub import upload as publishing
+from saliency_bench.hub.upload import Publication, publish
 from saliency_bench.hub_builders import pet_xai
-from saliency_bench.metric_publishing import metric_publication
-from saliency_bench.model_publishing import model_publication
-from saliency_bench.publishing import Publication, publish
+from saliency_bench.publishing.datasets import dataset_publication
+from saliency_bench.publishing.metrics import metric_publication
+from saliency_bench.publishing.models import model_publication
 
 TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
 
@@ -318,7 +319,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
 
 
 def test_nobody_is_logged_in(monkeypatch, hub):
-    monkeypatch.setattr("saliency_bench.hub.get_token", lambda: None)
+    monkeypatch.setattr("saliency_bench.hub.client.get_token", lambda: None)
     with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
         publish(small(a="1"), api=HfApi(endpoint=hub.url))
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
@@ -456,7 +457,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
         joined, whole = sb.load_dataset(annotations, split, source=source), sb.load_dataset(closed, split)
         assert joined.features == whole.features
         assert fingerprint(joined) == fingerprint(whole)
-    monkeypatch.setattr("saliency_bench.annotations.build", None)
+    monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "2")
     with pytest.raises(UserError, match="made by version 1 of its builder, this is version 2"):
@@ -636,7 +637,7 @@ assert metric.compute(predictions=mask * 1.0, references=mask) == {"saliency_mio
 classifier = sb.load_classifier("saliency-bench/resnet-18-pet-xai")
 AutoModelForImageClassification.from_pretrained("saliency-bench/resnet-18-pet-xai")
 AutoImageProcessor.from_pretrained("saliency-bench/resnet-18-pet-xai")
-from saliency_bench.data import fingerprint
+from saliency_bench.data.loading import fingerprint
 print("fingerprint", fingerprint(rows), classifier.digest)
 """
     more = f"""

@@ -13,19 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from saliency_bench import records
+from saliency_bench.analysis.comparison import compare, conflicts, differences, merged
 from saliency_bench.cli import main
-from saliency_bench.comparing import compare, conflicts, differences, merged
+from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.errors import UserError
-from saliency_bench.examples import choose, save_arrays
-from saliency_bench.files import write_json
-from saliency_bench.report_data import RunData, read_run
-from saliency_bench.report_figures import Axis, agreement, axis_of
-from saliency_bench.report_samples import outline, picture
-from saliency_bench.report_words import verdict
-from saliency_bench.reporting import report
-from saliency_bench.statistics import bootstrap
-from saliency_bench.summary import read_json, summarise, table
+from saliency_bench.reasons import FLAT
+from saliency_bench.reports.figures import Axis, agreement, axis_of
+from saliency_bench.reports.page import report
+from saliency_bench.reports.samples import outline, picture
+from saliency_bench.reports.words import verdict
+from saliency_bench.results import records
+from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.results.statistics import bootstrap
+from saliency_bench.results.summary import summarise, table
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import identity
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
@@ -69,8 +71,8 @@ def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: 
 
 def _cell(explainer: str, metric: str, seed: int) -> dict:
     return {
-        "cell_id": records.identity(explainer, metric, seed),
-        "parts": records.identity(explainer),
+        "cell_id": identity(explainer, metric, seed),
+        "parts": identity(explainer),
         "explainer": explainer.partition(":")[0],
         "baseline": explainer in ("random", "centre"),
         "explainer_options": {},
@@ -104,7 +106,7 @@ def _column(rng: np.random.Generator, cell: dict, predicted: list[dict], level: 
                 },
                 **{
                     "value": None if reason else float(score),
-                    "reason": reason or (records.FLAT if index == 0 else None),
+                    "reason": reason or (FLAT if index == 0 else None),
                 },
             }
         )
@@ -441,7 +443,7 @@ def test_differences_by_hand():
             Path(name),
             {"cells": [_cell("rise", "saliency_miou", seed) | {"higher_is_better": False, "n": len(ids)}],
              "dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
-            {}, ids, {records.identity("rise", "saliency_miou", seed): np.array(values)}, {}, {},
+            {}, ids, {identity("rise", "saliency_miou", seed): np.array(values)}, {}, {},
         )
         for name, seed, ids, values in (
             ("one", 0, ["a", "b", "c", "d"], [0.5, 0.3, 0.1, 0.9]), ("two", 1, ["c", "b", "a"], [0.2, 0.3, 0.3])

@@ -9,9 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
-from saliency_bench import records, results
 from saliency_bench.errors import UserError
-from saliency_bench.results import of_run, public_command, public_name, read_submission
+from saliency_bench.leaderboard import schema as results
+from saliency_bench.leaderboard.schema import of_run, read_submission
+from saliency_bench.results.public_names import public_command, public_name
+from saliency_bench.utils.hashing import identity
 
 
 def brightness(classifier, images, target):
@@ -96,7 +98,7 @@ def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size", "groups")}
     cell = submission.result.cells[0]
     metric = [cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version]
-    assert cell.cell_id == records.identity(setting, ["random", "{}", cell.explainer_version], metric)
+    assert cell.cell_id == identity(setting, ["random", "{}", cell.explainer_version], metric)
 
 
 def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(submission, folder):
@@ -107,7 +109,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
         metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
         setting = {key: value for key, value in content["setting"].items() if key != "groups"}
         content["setting"]["groups"] = groups
-        first["cell_id"] = records.identity(setting, ["random", "{}", first["explainer_version"]], metric, groups)
+        first["cell_id"] = identity(setting, ["random", "{}", first["explainer_version"]], metric, groups)
 
     change(folder, ask)
     cells = results.read_result(folder / "result.json").cells

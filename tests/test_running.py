@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import records
 from saliency_bench.errors import UserError
-from saliency_bench.statistics import bootstrap
+from saliency_bench.results import records
+from saliency_bench.results.statistics import bootstrap
 
 EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
@@ -96,7 +96,7 @@ def test_the_table_and_the_report_show_every_cell(done):
 def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, resnet, monkeypatch):
     names = ("records.parquet", "predictions.parquet", "summary.json")
     before = [(done.folder / name).read_bytes() for name in names]
-    monkeypatch.setattr("saliency_bench.running.explain", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("saliency_bench.engine.run.explain", lambda *_: pytest.fail("computed again"))
     go(done.folder, shapes, resnet)
     assert [(done.folder / name).read_bytes() for name in names] == before
 

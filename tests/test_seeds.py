@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from saliency_bench.seeds import normal, random_bits, seed_of, uniform
+from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
 
 def splitmix64(seed, count):

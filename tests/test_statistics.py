@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from saliency_bench.seeds import random_bits, seed_of
-from saliency_bench.statistics import bootstrap, contrasts, holm, mean_intervals, ranks, sign_flips
+from saliency_bench.results.statistics import bootstrap, contrasts, holm, mean_intervals, ranks, sign_flips
+from saliency_bench.utils.seeds import random_bits, seed_of
 
 
 def test_agrees_with_a_slow_second_writing():

@@ -14,14 +14,14 @@ from huggingface_hub import HfApi
 from local_hub import FOUNDER, READER, VISITOR
 
 import saliency_bench as sb
-from saliency_bench import records
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.files import write_json
-from saliency_bench.hub import Account
-from saliency_bench.results import of_run
-from saliency_bench.statistics import bootstrap
-from saliency_bench.submitting import _rights, plan
+from saliency_bench.hub.client import Account
+from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submit import _rights, plan
+from saliency_bench.results import records
+from saliency_bench.results.statistics import bootstrap
+from saliency_bench.utils.files import write_json
 
 BOARD = "saliency-bench/results"
 
@@ -151,7 +151,7 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
 
     def go(user):
         api = HfApi(endpoint=hub.url, token=user.token)
-        monkeypatch.setattr("saliency_bench.hub.client", lambda: api)
+        monkeypatch.setattr("saliency_bench.hub.client.client", lambda: api)
         return plan(run, namespace="saliency-bench")
 
     plans = [go(user) for user in (FOUNDER, VISITOR)]

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
-from saliency_bench import training
+from saliency_bench.engine import training
 from saliency_bench.errors import UserError
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from saliency_bench import rooms
+from saliency_bench import registry
 
 ROOT = Path(__file__).parents[1]
 
@@ -57,7 +57,7 @@ def test_it_is_the_wheel_that_runs(installed):
     assert all(line.startswith(str(installed)) for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", rooms.names("push_scripts"))
+@pytest.mark.parametrize("name", registry.names("push_scripts"))
 def test_every_command_shows_its_help(installed, name):
     done = call(installed, name, "--help")
     assert done.returncode == 0, done.stderr

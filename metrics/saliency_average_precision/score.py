@@ -39,7 +39,7 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
     >>> saliency_average_precision(maps, masks).round(3).tolist()
     [0.679]
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     values, inside = read_pair(maps, masks)
     return np.array([_average_precision(*sample) for sample in zip(values, inside, strict=True)], dtype=np.float64)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from saliency_bench.contrastive import check_deletion, delete_salient
-from saliency_bench.perturbation import Curves
+from saliency_bench.scoring.contrastive import check_deletion, delete_salient
+from saliency_bench.scoring.perturbation import Curves
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = False
@@ -59,7 +59,7 @@ def saliency_cauc(
     >>> saliency_cauc(curves, step=2, reference="black").round(4).tolist()
     [0.1111]
 
-    Errors: UserError for an option out of range.
+    Raises: UserError for an option out of range.
     """
     check(step=step, threshold=threshold, salient=salient, reference=reference)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)

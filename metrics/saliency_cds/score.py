@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.perturbation import Curves, area, check_path, fraction_counts
+from saliency_bench.scoring.perturbation import Curves, area, check_path, fraction_counts
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
 HIGHER_IS_BETTER = True
@@ -54,7 +54,7 @@ def saliency_cds(curves: Curves, *, reference: str = "black") -> np.ndarray:
     >>> saliency_cds(curves).round(6).tolist()
     [0.875]
 
-    Errors: UserError for an unknown reference.
+    Raises: UserError for an unknown reference.
     """
     check(reference=reference)
     counts = fraction_counts(curves.height, curves.width, FRACTIONS)

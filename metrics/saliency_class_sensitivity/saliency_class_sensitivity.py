@@ -2,7 +2,7 @@
 
 import evaluate
 
-from saliency_bench.evaluate_shell import ExplainerShell
+from saliency_bench.scoring.evaluate_shell import ExplainerShell
 
 
 class SaliencyClassSensitivity(ExplainerShell, evaluate.Metric):

@@ -3,8 +3,8 @@
 import numpy as np
 from torch import Tensor
 
-from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.targets import no_probabilities, one_hot
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.types import Images
 
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
@@ -13,7 +13,7 @@ RANGE = (-1.0, 1.0)
 VERSION = 2
 
 
-def saliency_class_sensitivity(images: Images, logits: Tensor, explain: FurtherMaps) -> np.ndarray:
+def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvider) -> np.ndarray:
     """Pearson correlation of the maps for the most and for the least likely class (P1 eq. 15).
 
         score = pearson(E(x, argmax_k logit_k), E(x, argmin_k logit_k)), over the pixels

@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
-from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS
-from saliency_bench.targets import no_probabilities
+from saliency_bench.target import no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
@@ -25,7 +25,7 @@ def saliency_consistency(
     target: Target,
     logits: Tensor,
     classifier: nn.Module,
-    explain: FurtherMaps,
+    explain: MapProvider,
     *,
     transform: str = "all",
 ) -> np.ndarray:
@@ -57,7 +57,7 @@ def saliency_consistency(
         0 0 0 0     0 0 0 0
         0 0 0 0     0 0 0 0
 
-    Errors: UserError for an unknown transform, or where numba, which compiles FastDTW, is missing.
+    Raises: UserError for an unknown transform, or where numba, which compiles FastDTW, is missing.
     """
     check(transform=transform)
     chosen = TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}

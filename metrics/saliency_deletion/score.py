@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.perturbation import Curves, area, check_path, row_counts
+from saliency_bench.scoring.perturbation import Curves, area, check_path, row_counts
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = False
@@ -44,7 +44,7 @@ def saliency_deletion(curves: Curves, *, reference: str = "black", steps: int | 
     >>> saliency_deletion(curves).tolist()
     [0.25]
 
-    Errors: UserError for an unknown reference or steps out of range.
+    Raises: UserError for an unknown reference or steps out of range.
     """
     check(reference=reference, steps=steps)
     counts = row_counts(curves.height, curves.width, steps)

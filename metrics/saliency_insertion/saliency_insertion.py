@@ -2,7 +2,7 @@
 
 import evaluate
 
-from saliency_bench.evaluate_shell import CurveShell
+from saliency_bench.scoring.evaluate_shell import CurveShell
 
 
 class SaliencyInsertion(CurveShell, evaluate.Metric):

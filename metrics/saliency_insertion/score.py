@@ -3,7 +3,7 @@
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.perturbation import Curves, area, check_path, row_counts
+from saliency_bench.scoring.perturbation import Curves, area, check_path, row_counts
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = True
@@ -55,7 +55,7 @@ def saliency_insertion(
     >>> saliency_insertion(curves).tolist()
     [0.75]
 
-    Errors: UserError for an unknown reference or start, or steps out of range.
+    Raises: UserError for an unknown reference or start, or steps out of range.
     """
     check(reference=reference, steps=steps, start=start)
     counts = row_counts(curves.height, curves.width, steps)

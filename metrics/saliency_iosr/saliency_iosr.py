@@ -2,7 +2,7 @@
 
 import evaluate
 
-from saliency_bench.evaluate_shell import MapShell
+from saliency_bench.scoring.evaluate_shell import MapShell
 
 from .score import saliency_iosr
 

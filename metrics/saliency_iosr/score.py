@@ -39,7 +39,7 @@ def saliency_iosr(maps: Any, masks: Any, *, threshold: float = 0.5) -> np.ndarra
     >>> saliency_iosr(maps, masks).tolist()
     [0.75]
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     check(threshold=threshold)
     values, inside = read_pair(maps, masks)

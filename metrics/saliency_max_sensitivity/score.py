@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from saliency_bench.errors import UserError
-from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat
-from saliency_bench.seeds import seed_of, uniform
 from saliency_bench.types import Images, Target
+from saliency_bench.utils.seeds import seed_of, uniform
 
 PAPER = (
     "Yeh et al., On the (In)fidelity and Sensitivity of Explanations, NeurIPS 2019, https://arxiv.org/abs/1901.09392"
@@ -25,7 +25,7 @@ def saliency_max_sensitivity(
     images: Images,
     target: Target,
     classifier: nn.Module,
-    explain: FurtherMaps,
+    explain: MapProvider,
     seeds: Sequence[int],
     *,
     radius: float = 0.2,
@@ -50,7 +50,7 @@ def saliency_max_sensitivity(
     Example: E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has
     its 2 on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244.
 
-    Errors: UserError for a radius or a number of draws out of range, a classifier without `std`.
+    Raises: UserError for a radius or a number of draws out of range, a classifier without `std`.
     """
     check(radius=radius, draws=draws)
     std = getattr(classifier, "std", None)

@@ -40,7 +40,7 @@ def saliency_miou(maps: Any, masks: Any, *, threshold: float | str = 0.5, normal
     >>> saliency_miou(maps, masks).tolist(), saliency_miou(maps, masks, threshold="mask_area").tolist()
     ([0.4], [0.6])
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     return score_regions(_iou, maps, masks, [threshold], normalised=normalise)[:, 0]
 

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.groups import Groups
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._rfxg import PAPER, Question, check
 from saliency_bench.targets import group
+from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Images
 
 __all__ = ["PAPER", "check", "saliency_pgs"]
@@ -23,8 +23,8 @@ def saliency_pgs(
     images: Images,
     classifier: nn.Module,
     logits: Tensor,
-    groups: Groups,
-    explain: FurtherMaps,
+    groups: ClassGroups,
+    explain: MapProvider,
     seeds: Sequence[int],
     *,
     reference: str = "black",
@@ -56,7 +56,7 @@ def saliency_pgs(
 
     and the area is 1/8 (sum - (first + last) / 2) = 1/8 (2.05 - 0.2125) = 0.2296875.
 
-    Errors: UserError for an unknown reference.
+    Raises: UserError for an unknown reference.
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:

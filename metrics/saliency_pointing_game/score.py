@@ -43,7 +43,7 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
     >>> saliency_pointing_game(maps, masks).tolist(), saliency_pointing_game(maps, masks, tolerance=2).tolist()
     ([0.5], [1.0])
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)

@@ -39,7 +39,7 @@ def saliency_precision(maps: Any, masks: Any, *, threshold: float | str = 0.5, n
     >>> saliency_precision(maps, masks).tolist(), saliency_precision(maps, masks, threshold="mask_area").tolist()
     ([0.6666666666666666], [0.75])
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     return score_regions(_precision, maps, masks, [threshold], normalised=normalise)[:, 0]
 

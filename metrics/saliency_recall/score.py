@@ -39,7 +39,7 @@ def saliency_recall(maps: Any, masks: Any, *, threshold: float | str = 0.5, norm
     >>> saliency_recall(maps, masks).tolist(), saliency_recall(maps, masks, threshold="mask_area").tolist()
     ([0.5], [0.75])
 
-    Errors: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
+    Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     return score_regions(_recall, maps, masks, [threshold], normalised=normalise)[:, 0]
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.perturbation import Curves, check_exposure, recognition
+from saliency_bench.scoring.perturbation import Curves, check_exposure, recognition
 
 PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 HIGHER_IS_BETTER = False
@@ -53,7 +53,7 @@ def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float |
     >>> saliency_roae(curves).round(6).tolist(), saliency_roae(curves, exposure=0.3).tolist()
     ([0.075], [0.0])
 
-    Errors: UserError for an unknown reference or an exposure out of range.
+    Raises: UserError for an unknown reference or an exposure out of range.
     """
     check(reference=reference, exposure=exposure)
     return recognition(curves, "rest", reference, exposure)

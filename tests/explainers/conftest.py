@@ -8,7 +8,7 @@ import torch
 import torchvision
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, options, rooms, targets
+from saliency_bench import load_classifier, load_explainer, options, registry, targets
 from saliency_bench.errors import UserError
 
 # Options that say how much is computed, for any explainer that has them.
@@ -20,7 +20,7 @@ def explainer_of():
     """(name, options) -> the explainer with little to compute; options it does not have are left out."""
 
     def cheap(name, **chosen):
-        known = options.defaults(getattr(rooms.load("explainers", name), name))
+        known = options.defaults(getattr(registry.load("explainers", name), name))
         return load_explainer(name, **{key: value for key, value in (FEW | chosen).items() if key in known})
 
     return cheap
@@ -45,7 +45,7 @@ def others_named():
 
     def others(refusal, name):
         assert "\n" not in refusal
-        return set(re.findall(r"\w+", refusal.rpartition("use ")[2])) & set(rooms.names("explainers")) - {name}
+        return set(re.findall(r"\w+", refusal.rpartition("use ")[2])) & set(registry.names("explainers")) - {name}
 
     return others
 

@@ -18,10 +18,10 @@ from transformers import (
     ViTForImageClassification,
 )
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-NAMES = rooms.names("explainers")
+NAMES = registry.names("explainers")
 NETWORKS = (
     "vit", "vit eager", "deit", "distilled deit", "dinov2 with registers", "beit", "timm", "timm, distilled",
     "timm, registers", "timm, averaged", "timm, registers and no class token", "torchvision",
@@ -32,7 +32,7 @@ WIDE = torch.rand(2, 3, 16, 40, generator=torch.Generator().manual_seed(2))
 
 
 def is_a_baseline(name):
-    return getattr(rooms.load("explainers", name), "BASELINE", False)
+    return getattr(registry.load("explainers", name), "BASELINE", False)
 
 
 @pytest.fixture(scope="module")

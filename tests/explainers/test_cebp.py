@@ -4,10 +4,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-cebp = rooms.load("explainers", "cebp")
+cebp = registry.load("explainers", "cebp")
 
 
 class Network(nn.Module):

@@ -10,16 +10,16 @@ import torch
 from torch import nn
 from transformers import ViTConfig, ViTForImageClassification
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-NAMES = rooms.names("explainers")
-BASELINES = {name for name in NAMES if getattr(rooms.load("explainers", name), "BASELINE", False)}
+NAMES = registry.names("explainers")
+BASELINES = {name for name in NAMES if getattr(registry.load("explainers", name), "BASELINE", False)}
 CLASSES = 5
-WITH_TARGET = [name for name in NAMES if getattr(rooms.load("explainers", name), "TARGETED", name not in BASELINES)]
+WITH_TARGET = [name for name in NAMES if getattr(registry.load("explainers", name), "TARGETED", name not in BASELINES)]
 ZERO_FOR_NOTHING = [name for name in WITH_TARGET if name != "scorecam"]  # its softmax of equal scores is no zero
 IN_PASSES = [name for name in NAMES if "batch_size" in dict(load_explainer(name).options)]
-ON_CONVOLUTIONS = [name for name in NAMES if not rooms.load("explainers", name).NEEDS.startswith("attention")]
+ON_CONVOLUTIONS = [name for name in NAMES if not registry.load("explainers", name).NEEDS.startswith("attention")]
 
 
 def convolutional(seed: int = 0) -> nn.Sequential:
@@ -335,7 +335,7 @@ def test_it_is_hashable_printable_and_documented(name):
     assert hash(explainer) == hash(load_explainer(name))
     assert explainer == load_explainer(name)
     assert str(explainer) == name
-    module = rooms.load("explainers", name)
+    module = registry.load("explainers", name)
     assert len(module.__doc__.splitlines()[0]) > 10
     assert module.VERSION >= 1
     assert getattr(module, name).__doc__
@@ -343,7 +343,7 @@ def test_it_is_hashable_printable_and_documented(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_costs_the_forward_passes_that_it_says(name, classifier, images, explainer_of):
-    explainer, module = explainer_of(name), rooms.load("explainers", name)
+    explainer, module = explainer_of(name), registry.load("explainers", name)
     target = targets.one_hot([0], CLASSES)
     explainer(classifier, images, target)  # what is found out once about a network
     before = classifier.passes

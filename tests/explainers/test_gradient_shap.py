@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
-from saliency_bench.seeds import random_bits, seed_of, uniform
+from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
-gradient_shap = rooms.load("explainers", "gradient_shap")
+gradient_shap = registry.load("explainers", "gradient_shap")
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)

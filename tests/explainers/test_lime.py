@@ -9,10 +9,10 @@ from sklearn.linear_model import Ridge
 from sklearn.metrics import pairwise_distances
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-lime = rooms.load("explainers", "lime")
+lime = registry.load("explainers", "lime")
 
 
 def network():

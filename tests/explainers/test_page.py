@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from saliency_bench import load_classifier, rooms
+from saliency_bench import load_classifier, registry
 from saliency_bench.explainers import _page
 from saliency_bench.types import Batch
 
@@ -21,10 +21,10 @@ def text():
 
 
 def test_the_page_lists_the_explainers_that_there_are(text):
-    assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == rooms.names("explainers"), RUN
+    assert re.findall(r"^## (.*)$", text, flags=re.MULTILINE) == registry.names("explainers"), RUN
 
 
-@pytest.mark.parametrize("name", rooms.names("explainers"))
+@pytest.mark.parametrize("name", registry.names("explainers"))
 def test_the_page_says_what_the_docstrings_say(name, text):
     assert _page.section(name) in text, RUN
 
@@ -34,7 +34,7 @@ def test_every_explainer_is_in_a_picture_or_left_out_with_a_reason(text):
         name for line in re.findall(r"^In the picture: (.*)\.$", text, re.MULTILINE) for name in line.split(", ")
     ]
     left_out = re.findall(r"^- (\w+): .+$", text, flags=re.MULTILINE)
-    assert sorted(pictured + left_out) == rooms.names("explainers"), RUN
+    assert sorted(pictured + left_out) == registry.names("explainers"), RUN
 
 
 def test_the_pictures_are_there(text):
@@ -46,7 +46,7 @@ def test_the_pictures_are_there(text):
 
 
 def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reason(monkeypatch):
-    module = rooms.load("explainers", "centre")
+    module = registry.load("explainers", "centre")
 
     def refusing(classifier, images, target, *, sigma=0.25):
         raise _page.UserError("only for transformers")

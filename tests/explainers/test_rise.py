@@ -3,10 +3,10 @@ import pytest
 import torch
 from torch import nn
 
-from saliency_bench import load_classifier, load_explainer, rooms, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-rise = rooms.load("explainers", "rise")
+rise = registry.load("explainers", "rise")
 
 
 def network():

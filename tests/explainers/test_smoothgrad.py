@@ -3,7 +3,7 @@ import torch
 
 from saliency_bench import load_explainer, targets
 from saliency_bench.errors import UserError
-from saliency_bench.seeds import normal, seed_of
+from saliency_bench.utils.seeds import normal, seed_of
 
 # A deep network has a ReLU so close to its kink that the last bit of another batch size turns it.
 KINKS = pytest.mark.parametrize("peer", ["small", "branched"], indirect=True)

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.attention import attending
+from saliency_bench.classifiers.attention import attending
 from saliency_bench.errors import UserError
 from saliency_bench.explainers import tattr
 

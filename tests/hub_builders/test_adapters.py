@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, coco_val, food_101, imagenet_val, openimages_animals, voc_val
-from saliency_bench.jobs import made
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 

@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, cancer_xai
 from saliency_bench.hub_builders._examples import dicom, nifti
 from saliency_bench.hub_builders._volumes import Nifti
-from saliency_bench.jobs import made
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 SHAPE = (30, 40, 9)  # right, front, head
 

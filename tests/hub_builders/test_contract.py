@@ -12,12 +12,13 @@ import datasets
 import pytest
 from huggingface_hub import DatasetCard
 
-from saliency_bench import build, building, cli, rooms
+from saliency_bench import build, cli, registry
+from saliency_bench.data import building
+from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.jobs import Report
 
-NAMES = rooms.names("hub_builders")
+NAMES = registry.names("hub_builders")
 CONSTANTS = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
              "PAPER_COUNTS": dict}  # fmt: skip
 
@@ -28,7 +29,7 @@ def content(folder):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_constants_and_help(name, capsys):
-    builder = rooms.load("hub_builders", name)
+    builder = registry.load("hub_builders", name)
     for constant, kind in CONSTANTS.items():
         assert isinstance(getattr(builder, constant), kind), constant
     assert getattr(builder, "SPLIT", "test") in building.SPLITS
@@ -68,7 +69,7 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
     """So that a build that goes on makes again what has changed."""
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
-    jobs = list(rooms.load("hub_builders", name.partition(" ")[0]).samples(source, Report(), **options))
+    jobs = list(registry.load("hub_builders", name.partition(" ")[0]).samples(source, Report(), **options))
     used = {path for path in opened_by(jobs) if path.is_relative_to(tmp_path)}
     assert used
     for path in used:
@@ -88,7 +89,7 @@ def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
         return real(file, *arguments, **settings)
 
     monkeypatch.setattr(io, "open", counted)  # that of Path
-    _, jobs = building.begun(rooms.load("hub_builders", name.partition(" ")[0]), source, Report(), options)
+    _, jobs = building.begun(registry.load("hub_builders", name.partition(" ")[0]), source, Report(), options)
     assert list(jobs)
     lists = {path: times[path] for path in source.rglob("*") if path.suffix in (".json", ".csv", ".txt")}
     assert max(lists.values(), default=1) == 1, lists
@@ -122,7 +123,7 @@ def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     assert sum(map(len, loaded.values())) == report["counts"]["samples"] > 0
     assert {"counts", "paper_counts", "left_out", "near_duplicates", "splits", "license"} <= set(report)
     card = DatasetCard.load(folders[0] / "README.md").data.to_dict()
-    terms = getattr(rooms.load("hub_builders", dataset), "TERMS", (None, None))
+    terms = getattr(registry.load("hub_builders", dataset), "TERMS", (None, None))
     assert (card["license"], (card.get("license_name"), card.get("license_link"))) == (report["license"], terms)
     for part in report["splits"].values():
         assert {"class_shares", "files", "fingerprint"} <= set(part)

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saliency_bench import building, rooms
-from saliency_bench.building import Report
+from saliency_bench import registry
+from saliency_bench.data import building
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.jobs import made
 
 
 def encoded(image, form="JPEG", **settings):
@@ -230,7 +231,7 @@ def damage(path, kind):
 
 def outcome(name, source):
     """Samples as rows of a dataset, and what was said."""
-    builder, report = rooms.load("hub_builders", name.partition(" ")[0]), Report()
+    builder, report = registry.load("hub_builders", name.partition(" ")[0]), Report()
     own = _examples.options(name)
     features, jobs = building.begun(builder, source, report, own)
     rows = {}

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.building import Report, split_of
+from saliency_bench.data.building import Report, split_of
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _lidc, disease_xai
 from saliency_bench.hub_builders._examples import chest, dicom, lidc_xml, outline
-from saliency_bench.jobs import made
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 REAL, SLICES, CT = SHARED / "lidc-idri", SHARED / "lidc-idri-slices-derived", SHARED / "ct-dicom-not-lidc"

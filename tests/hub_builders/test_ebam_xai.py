@@ -11,10 +11,10 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _detector, ebam_xai
-from saliency_bench.jobs import made
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "coco"
 FREE = {"detector": False, "least": 1, "least_pixels": 1}

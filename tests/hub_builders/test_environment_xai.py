@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import environment_xai
-from saliency_bench.jobs import made
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "places365"
 NAMES = [*environment_xai.LABEL_OF]

@@ -12,11 +12,11 @@ from PIL import Image
 from pycocotools import mask as reference
 
 from saliency_bench import build
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _release, gender_xai
-from saliency_bench.jobs import made
-from saliency_bench.pictures import UnreadableError
+from saliency_bench.utils.pictures import UnreadableError
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "coco"
 HEIGHT, WIDTH = 24, 32

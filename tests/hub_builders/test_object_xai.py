@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
-from saliency_bench.jobs import made
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "VOCdevkit"
 SIZE = (30, 20)  # width, height

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.hub_builders import _page
 
 FOLDER = Path(__file__).parents[2] / "hub_builders"
@@ -13,7 +13,7 @@ FOLDER = Path(__file__).parents[2] / "hub_builders"
 def test_page_is_up_to_date_and_its_pictures_are_there():
     text, pictures = _page.page()
     assert text == (FOLDER / "README.md").read_text(), "run python -m saliency_bench.hub_builders._page"
-    for name in rooms.names("hub_builders"):
+    for name in registry.names("hub_builders"):
         assert f"\n## {name}\n" in text
         picture = Image.open(FOLDER / f"_pictures/{name}.png")
         assert picture.size == pictures[name].size

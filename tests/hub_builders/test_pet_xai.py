@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
-from saliency_bench.jobs import made
-from saliency_bench.pictures import Picture
+from saliency_bench.utils.pictures import Picture
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "oxford-iiit-pet"
 SIZE = (24, 16)  # width, height

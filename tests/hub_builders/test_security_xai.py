@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import security_xai
 from saliency_bench.hub_builders._source import rasterised
-from saliency_bench.jobs import made
 
 REAL = Path(__file__).parents[3] / "shared" / "data" / "sixray"
 SIZE = (40, 30)

@@ -5,10 +5,10 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from saliency_bench.building import Report
+from saliency_bench.data.building import Report
+from saliency_bench.data.jobs import made
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.jobs import made
 
 # sha256 over the bytes of image, mask and image_without_object of drawings 0 to 63 (each object on each scene once) at
 # 64 pixels, seed 0, in this order; computed once with this code, version 1 of the builder.

@@ -8,15 +8,15 @@ import torch
 import yaml
 from torch import nn
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.groups import Groups
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import no_probabilities, one_hot
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import no_probabilities, one_hot
+from saliency_bench.targets.class_groups import ClassGroups
 
-NAMES = rooms.names("metrics")
+NAMES = registry.names("metrics")
 B, H, W = 3, 8, 6
 SHARED = ("classifier", "groups")
 
@@ -37,7 +37,7 @@ def inputs():
         "maps": rng.normal(size=(B, H, W)).astype(np.float32),
         "masks": masks,
         "logits": classifier(images).detach(),
-        "groups": Groups("halves", ((0, 1), (2, 3))),
+        "groups": ClassGroups("halves", ((0, 1), (2, 3))),
         "seeds": [5, 6, 7],
     }
 
@@ -53,7 +53,7 @@ def asked(metric, inputs, which=slice(None)):
     """What a metric asks for, of these samples."""
     given = {name: value if name in SHARED else value[which] for name, value in inputs.items()}
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
-    given["explain"] = FurtherMaps(as_explainer(weighted), given["classifier"], given["seeds"])
+    given["explain"] = MapProvider(as_explainer(weighted), given["classifier"], given["seeds"])
     return {name: given[name] for name in metric.needs}
 
 
@@ -71,14 +71,14 @@ def test_says_what_must_be_known(name):
     assert metric.kind in ("sample", "dataset")
     assert metric.needs
     assert inspect.getdoc(metric.function)
-    module = rooms.load("metrics", name, part="score")
+    module = registry.load("metrics", name, part="score")
     assert module.__doc__
     assert list(inspect.signature(metric.function).parameters)[: len(metric.needs)] == list(metric.needs)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_has_a_card(name):
-    text = (rooms.files("metrics")[name].parent / "README.md").read_text()
+    text = (registry.files("metrics")[name].parent / "README.md").read_text()
     front, card = text.removeprefix("---\n").split("---\n", 1)
     fields = yaml.safe_load(front)
     assert {"title", "emoji", "colorFrom", "colorTo", "sdk_version", "app_file", "pinned", "description"} <= set(fields)

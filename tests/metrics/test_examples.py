@@ -7,13 +7,13 @@ import doctest
 
 import pytest
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
 
-@pytest.mark.parametrize("name", rooms.names("metrics"))
+@pytest.mark.parametrize("name", registry.names("metrics"))
 def test_the_docstring_s_example_gives_what_it_says(name):
-    module = rooms.load("metrics", name, part="score")
+    module = registry.load("metrics", name, part="score")
     assert "    Example" in getattr(module, name).__doc__
     examples = [one for one in doctest.DocTestFinder().find(module) if one.examples]
     assert "explain" in load_metric(name).needs or f"{module.__name__}.{name}" in [one.name for one in examples]

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
-METRICS = [load_metric(name) for name in rooms.names("metrics")]
+METRICS = [load_metric(name) for name in registry.names("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planted.py"
 
@@ -25,7 +25,7 @@ def script():
 
 @pytest.fixture(scope="module")
 def masks():
-    shapes = rooms.load("hub_builders", "shapes-xai")
+    shapes = registry.load("hub_builders", "shapes-xai")
     return np.stack([shapes.drawn(index, 64)["mask"] > 0 for index in range(96)])
 
 

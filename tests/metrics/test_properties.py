@@ -9,12 +9,12 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import rooms
+from saliency_bench import registry
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import one_hot
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
 
-METRICS = [load_metric(name) for name in rooms.names("metrics")]
+METRICS = [load_metric(name) for name in registry.names("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
 # They delete the pixels above a share of the map's range, so the values count beside their order.

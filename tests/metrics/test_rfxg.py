@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from saliency_bench.classifier import load_classifier
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import FurtherMaps
-from saliency_bench.groups import Groups
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import descending
 from saliency_bench.metric import load_metric
-from saliency_bench.perturbation import Curves
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.targets.class_groups import ClassGroups
 
 NAMES = ["saliency_ccs", "saliency_cgc", "saliency_pgs", "saliency_cgs"]
 SIZE, K = 6, 6
-GROUPS = Groups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
+GROUPS = ClassGroups("drawn", ((0, 1, 2), (3, 4), (2, 3, 4, 5)))
 
 
 class Halves(nn.Module):
@@ -67,13 +67,13 @@ def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **opt
     with torch.no_grad():
         logits = classifier(images)
     seeds = list(range(len(images))) if seeds is None else seeds
-    explain = FurtherMaps(as_explainer(explainer), classifier, seeds)
+    explain = MapProvider(as_explainer(explainer), classifier, seeds)
     return load_metric(name, **options)(images, classifier, logits, groups, explain, seeds)
 
 
 @pytest.mark.parametrize(("name", "value"), zip(NAMES, [0.3375, 0.16875, 0.2296875, 0.2296875], strict=True))
 def test_by_hand(name, value):
-    groups = Groups("two", ((0, 1), (2, 3)))
+    groups = ClassGroups("two", ((0, 1), (2, 3)))
     assert scored(name, Halves(), torch.ones(2, 3, 4, 4), halves, groups) == pytest.approx([value] * 2, abs=1e-6)
 
 
@@ -147,12 +147,12 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
         asked.append(target.clone())
         return truth(classifier, images, target)
 
-    module, lonely = Mixture(), Groups("lonely", ((0, 1), (2, 3)))
+    module, lonely = Mixture(), ClassGroups("lonely", ((0, 1), (2, 3)))
     images = torch.stack([module.picture(k) for k in (1, 4, 2)])
     classifier = load_classifier(module, device="cpu")
     logits = classifier(images)
     assert logits.argmax(dim=1).tolist() == [1, 4, 2]  # the second one is in no group
-    explain = FurtherMaps(as_explainer(watching), classifier, [0, 1, 2])
+    explain = MapProvider(as_explainer(watching), classifier, [0, 1, 2])
     before = classifier.passes
     scores = load_metric(name)(images, classifier, logits, lonely, explain, [0, 1, 2])
     assert np.isnan(scores).tolist() == [False, True, False]
@@ -169,10 +169,10 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
 @pytest.mark.parametrize(
     ("groups", "defined"),
     [
-        (Groups("alone", ((1,), (2, 3))), ["saliency_pgs", "saliency_cgs"]),
-        (Groups("one", ((0, 1),)), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
-        (Groups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
-        (Groups("none", ((2, 3),)), []),
+        (ClassGroups("alone", ((1,), (2, 3))), ["saliency_pgs", "saliency_cgs"]),
+        (ClassGroups("one", ((0, 1),)), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+        (ClassGroups("nested", ((0, 1), (0, 1, 2))), ["saliency_ccs", "saliency_cgc", "saliency_pgs"]),
+        (ClassGroups("none", ((2, 3),)), []),
     ],
 )
 def test_what_is_not_defined_is_not_a_number(groups, defined):
@@ -188,7 +188,7 @@ def test_the_order_of_the_classes_is_nothing(name):
     other = Mixture()
     other.weights.copy_(module.weights[turn])
     place = {old: new for new, old in enumerate(turn)}
-    groups = Groups("turned", tuple(tuple(sorted(place[k] for k in members)) for members in GROUPS.members))
+    groups = ClassGroups("turned", tuple(tuple(sorted(place[k] for k in members)) for members in GROUPS.members))
     before = scored(name, module, images, truth)
     np.testing.assert_allclose(scored(name, other, images, truth, groups), before, atol=1e-6)
 
@@ -204,7 +204,7 @@ def test_an_increasing_change_of_the_maps_and_larger_groups_around_alter_nothing
         return factor * coarse(classifier, images, target) ** 3 + shift
 
     np.testing.assert_array_equal(scored(name, module, images, changed), before)
-    larger = Groups("larger", (*GROUPS.members, tuple(range(K))))  # disjoint from none, the smallest of none
+    larger = ClassGroups("larger", (*GROUPS.members, tuple(range(K))))  # disjoint from none, the smallest of none
     defined = ~np.isnan(before)
     np.testing.assert_array_equal(scored(name, module, images, coarse, larger)[defined], before[defined])
 
@@ -218,7 +218,7 @@ def coarse(classifier, images, target):
 @given(st.integers(0, 50))
 def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
     """So CGS is the loss of G_A, in sum, times (1 / |G_A| + 1 / |G_B|) / 2."""
-    module, groups = Mixture(seed), Groups("all", ((0, 1), (2, 3, 4, 5)))
+    module, groups = Mixture(seed), ClassGroups("all", ((0, 1), (2, 3, 4, 5)))
     images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
     classifier = load_classifier(module, device="cpu")
 
@@ -234,7 +234,7 @@ def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_true_order_is_best_and_its_reverse_worst(name):
     """Probabilities add up over pixels; for groups of two, sums (of the map) and means (of the score) rank alike."""
-    module, groups = Mixture(5), Groups("pairs", ((0, 1), (2, 3), (4, 5)))
+    module, groups = Mixture(5), ClassGroups("pairs", ((0, 1), (2, 3), (4, 5)))
     images = torch.rand(1, 3, SIZE, SIZE)
     best = scored(name, module, images, truth, groups)[0]
     worst = scored(name, module, images, lambda *given: -truth(*given), groups)[0]
@@ -272,7 +272,7 @@ def test_published_ccs_is_of_the_map_of_a_over_b():
         targets.append(target.tolist())
         return halves(classifier, images, target)
 
-    groups, images = Groups("two", ((0, 1), (2, 3))), torch.ones(1, 3, 4, 4)
+    groups, images = ClassGroups("two", ((0, 1), (2, 3))), torch.ones(1, 3, 4, 4)
     scored("saliency_ccs", Halves(), images, watching, groups, published=True)
     scored("saliency_ccs", Halves(), images, watching, groups)
     assert targets == [[[1, -1, 0, 0]], [[-1, 1, 0, 0]]]

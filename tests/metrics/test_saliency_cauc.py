@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from saliency_bench import contrastive
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import class_vs_group, contrast, one_hot
+from saliency_bench.scoring import contrastive
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
+from saliency_bench.targets import class_vs_group, contrast
 
 H, W, K = 6, 5, 4
 

@@ -9,9 +9,9 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import pearsonr
 from torch import nn
 
-from saliency_bench.classifier import load_classifier
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics.saliency_class_sensitivity.score import pearson, saliency_class_sensitivity
 
 MAPS = arrays(np.float32, (2, 3, 4), elements=st.floats(-100, 100, width=32))
@@ -45,7 +45,7 @@ def test_every_score_by_loops_and_by_scipy():
     images = torch.rand(4, 3, 5, 6)
     with torch.no_grad():
         logits = classifier(images)
-    explain = FurtherMaps(as_explainer(gradient), classifier, range(4))
+    explain = MapProvider(as_explainer(gradient), classifier, range(4))
     scores = saliency_class_sensitivity(images, logits, explain)
     for index in range(4):
         weights = classifier.model.linear.weight.detach().double().numpy().reshape(5, 3, 5, 6)
@@ -94,10 +94,10 @@ def test_an_explainer_that_ignores_the_class_gets_1_and_a_constant_map_0_and_a_m
         calls.append(len(images))
         return images.mean(dim=1)
 
-    explain = FurtherMaps(as_explainer(bright), classifier, range(3))
+    explain = MapProvider(as_explainer(bright), classifier, range(3))
     assert saliency_class_sensitivity(images, logits, explain) == pytest.approx(np.ones(3))
     assert calls == [3, 3]
     images[1] = 0.5
-    explain = FurtherMaps(as_explainer(bright), classifier, range(3))
+    explain = MapProvider(as_explainer(bright), classifier, range(3))
     assert saliency_class_sensitivity(images, logits, explain) == pytest.approx([1, 0, 1])
     assert explain.flat == {1}

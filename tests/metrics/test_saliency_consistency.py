@@ -11,15 +11,15 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from saliency_bench.classifier import load_classifier
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics.saliency_consistency import score as module
 from saliency_bench.metrics.saliency_consistency.score import distance, saliency_consistency, shares
 from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, rotated, shifted
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
-from saliency_bench.targets import one_hot
+from saliency_bench.target import one_hot
 
 H, W = 10, 15
 
@@ -103,7 +103,7 @@ def prepared(classifier, images, explainer, target=None, seeds=None):
     with torch.no_grad():
         logits = classifier(images)
     target = one_hot([0] * len(images), 3) if target is None else target
-    explain = FurtherMaps(as_explainer(explainer), classifier, seeds or list(range(len(images))))
+    explain = MapProvider(as_explainer(explainer), classifier, seeds or list(range(len(images))))
     return explain(images, target), images, target, logits, classifier, explain
 
 

@@ -7,8 +7,9 @@ import pytest
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_kae.score import saliency_kae
 from saliency_bench.metrics.saliency_roae.score import saliency_roae
-from saliency_bench.perturbation import Curves
-from saliency_bench.targets import class_vs_group, contrast, group, one_hot
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
+from saliency_bench.targets import class_vs_group, contrast, group
 
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)

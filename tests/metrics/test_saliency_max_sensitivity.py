@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from saliency_bench.classifier import load_classifier
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.further_maps import FurtherMaps
+from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics.saliency_max_sensitivity.score import saliency_max_sensitivity
-from saliency_bench.seeds import seed_of, uniform
-from saliency_bench.targets import one_hot
+from saliency_bench.target import one_hot
+from saliency_bench.utils.seeds import seed_of, uniform
 
 H, W, K = 5, 6, 4
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
@@ -42,7 +42,7 @@ def given_inputs():
         classifier = load_classifier(Small(), mean=MEAN, std=STD, device="cpu")
         images, target = torch.rand(count, 3, H, W), one_hot([0, 2, 1][:count], K)
         seeds = list(seeds[:count])
-        explain = FurtherMaps(as_explainer(explainer), classifier, seeds)
+        explain = MapProvider(as_explainer(explainer), classifier, seeds)
         return explain(images, target), images, target, classifier, explain, seeds
 
     return made
@@ -67,7 +67,7 @@ def test_by_hand():
 
     classifier = load_classifier(Constant(), device="cpu")
     images, target = torch.ones(1, 3, 4, 4), one_hot(0, 2)
-    explain = FurtherMaps(as_explainer(moves), classifier, [0])
+    explain = MapProvider(as_explainer(moves), classifier, [0])
     score = saliency_max_sensitivity(explain(images, target), images, target, classifier, explain, [0])
     assert score == pytest.approx([np.sqrt(2 / 19)])
 
@@ -140,7 +140,7 @@ def test_positive_scaling_changes_nothing(factor):
         def scaled(classifier, images, target, scale=scale):
             return scale * gradient(classifier, images, target)
 
-        explain = FurtherMaps(as_explainer(scaled), classifier, [3, 4])
+        explain = MapProvider(as_explainer(scaled), classifier, [3, 4])
         maps = explain(images, target)
         found.append(saliency_max_sensitivity(maps, images, target, classifier, explain, [3, 4], draws=2))
     assert found[1] == pytest.approx(found[0], rel=1e-5)

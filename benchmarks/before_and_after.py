@@ -1,0 +1,130 @@
+"""Whether a change of the code changes a number: two commits score the same pictures, and the records are compared.
+
+example:
+  python benchmarks/before_and_after.py --before HEAD~1 --after HEAD
+
+Each commit is checked out (`git worktree`), laid out as a wheel would lay it out, and runs every explainer that fits a
+small ResNet and a small ViT of random weights by every metric on the embedded drawings. The last lines say how many
+scores both have, how many cell ids agree, and the largest difference. Exit code 1 if a score differs by more than
+1e-12, or is missing on one side.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pyarrow.parquet as pq
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
+LARGEST = 1e-12  # difference of two scores that are the same
+COLUMNS = ("explainer", "explainer_options", "metric", "metric_options", "target", "image_id")
+
+# Only public names: both commits run this.
+RUN = """
+import sys
+from pathlib import Path
+import torch
+from transformers import ResNetConfig, ResNetForImageClassification, ViTConfig, ViTForImageClassification
+from transformers import ViTImageProcessor
+import saliency_bench as sb
+
+out, count = Path(sys.argv[1]), int(sys.argv[2])
+data = sb.build("shapes-xai", out / "shapes", size=32, count=160, progress=False)
+names = dict(enumerate(sb.load_dataset(data).features["label"].names))
+labels = {"id2label": names, "label2id": {name: number for number, name in names.items()}}
+networks = {
+    "resnet": lambda: ResNetForImageClassification(ResNetConfig(
+        embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", **labels)),
+    "vit": lambda: ViTForImageClassification(ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=24, image_size=32, patch_size=8,
+        **labels)),
+}
+for name, make in networks.items():
+    torch.manual_seed(0)
+    network = make().eval()
+    for parameter in network.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.25)
+    network.save_pretrained(out / name)
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(out / name)
+    classifier = sb.load_classifier(out / name, device="cpu")
+    images = classifier.prepare(sb.load_dataset(data).select(range(2))).images
+    fitting = []
+    for explainer in sb.list_explainers():
+        short = {"rise": "rise:masks=30", "lime": "lime:samples=30", "smoothgrad": "smoothgrad:samples=5"}
+        chosen = short.get(explainer, explainer)
+        try:
+            sb.load_explainer(*[chosen])(classifier, images, sb.targets.one_hot([0, 1], len(names)))
+            fitting.append(chosen)
+        except ValueError:
+            pass
+    for target in ("label", "predicted", "contrast:second"):
+        chosen = fitting if target == "label" else fitting[:4]
+        sb.run(dataset=str(data), model=str(out / name), explainers=chosen, metrics=sb.list_metrics(), target=target,
+               out=out / "runs" / f"{name}-{target.partition(':')[0]}", limit=count, batch_size=4, device="cpu",
+               progress=False)
+"""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--before", required=True, metavar="COMMIT")
+    parser.add_argument("--after", default="HEAD", metavar="COMMIT")
+    parser.add_argument("--limit", type=int, default=10, metavar="N", help="pictures; default: 10")
+    args = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        before, after = (scores(commit, Path(folder) / side, args.limit)
+                         for side, commit in (("before", args.before), ("after", args.after)))  # fmt: skip
+    return compared(before, after)
+
+
+def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, float | None]]:
+    """{explainer, metric, image ...: (cell id, score)} of one commit."""
+    tree, package = folder / "tree", folder / "site" / "saliency_bench"
+    subprocess.run(["git", "worktree", "add", "--detach", tree, commit], cwd=ROOT, check=True, capture_output=True)
+    try:
+        shutil.copytree(tree / "saliency_bench", package)
+        for plugins in filter(lambda name: (tree / name).is_dir(), PLUGINS):
+            shutil.copytree(tree / plugins, package / plugins)
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+    own = {"PYTHONPATH": str(package.parent), "SALIENCY_BENCH_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+    print(f"{commit}: running", flush=True)
+    out = folder / "out"
+    out.mkdir()
+    subprocess.run([sys.executable, "-c", RUN, out, str(count)], cwd=folder, env=os.environ | own, check=True)
+    found: dict[tuple, tuple[str, float | None]] = {}
+    for path in sorted((out / "runs").glob("*/records.parquet")):
+        for row in pq.read_table(path).to_pylist():
+            if row.get("part") is None:  # the sample's score; its parts came later
+                found[(path.parent.name, *(row[column] for column in COLUMNS))] = row["cell_id"], row["value"]
+    return found
+
+
+def compared(before: dict, after: dict) -> int:
+    differing = [key for key in before.keys() & after.keys() if not same(before[key][1], after[key][1])]
+    missing = sorted(before.keys() ^ after.keys())
+    ids = sum(before[key][0] == after[key][0] for key in before.keys() & after.keys())
+    gaps = [abs(before[key][1] - after[key][1]) for key in before.keys() & after.keys()
+            if before[key][1] is not None and after[key][1] is not None]  # fmt: skip
+    for what, keys in (("differs", differing), ("on one side only", missing)):
+        for key in keys[:10]:
+            print(f"{what}: {key}: {before.get(key)} and {after.get(key)}")
+    print(f"{len(before)} scores before, {len(after)} after, {len(before.keys() & after.keys())} in both")
+    print(
+        f"same cell id: {ids}; differing by more than {LARGEST:g}: {len(differing)}; largest: {max(gaps, default=0):g}"
+    )
+    return int(bool(differing or missing))
+
+
+def same(one: float | None, two: float | None) -> bool:
+    return one is two is None if one is None or two is None else abs(one - two) <= LARGEST
+
+
+if __name__ == "__main__":
+    sys.exit(main())

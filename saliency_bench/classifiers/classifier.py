@@ -1,0 +1,227 @@
+"""A classifier: images in the prepared frame in, logits out; and the only place where images are resized."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.classifiers.geometry import Frame, Geometry
+from saliency_bench.classifiers.layers import last_feature_map
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.types import Batch, Images
+from saliency_bench.utils.pictures import UnreadableError, open_picture
+
+
+class SampleError(UserError):
+    """A sample that cannot be prepared; `reason` says why without naming it."""
+
+    def __init__(self, id: str, reason: str):
+        super().__init__(f"image {id}: {reason}; replace it or leave it out")
+        self.reason = reason
+
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# How torch refuses a size, by RuntimeError; transformers, timm and torchvision do it by AssertionError and ValueError.
+NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
+
+
+class Classifier(nn.Module):
+    """images Float (B, 3, H, W) in [0, 1] -> logits (B, K), K >= 2.
+
+    id, revision    where it came from
+    digest          hash of its weights, normalisation and structure
+    labels          class names, or None
+    geometry        how `prepare` resizes
+    layer           name of the layer Grad-CAM reads; None: the last convolutional block is looked for
+    precision       "fp32", or "bf16" or "fp16": the network computes under autocast, logits are float32 all the same
+    channels_last   whether the network computes in that memory layout
+    passes          number of images it has been applied to
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        id: str,
+        geometry: Geometry,
+        frame: Frame,
+        mean: Sequence[float] = (0.0, 0.0, 0.0),
+        std: Sequence[float] = (1.0, 1.0, 1.0),
+        labels: Sequence[str] | None = None,
+        layer: str | None = None,
+        revision: str | None = None,
+    ):
+        super().__init__()
+        self.model = model
+        self.id, self.revision = id, revision
+        self.geometry, self.frame = geometry, frame
+        self.labels = None if labels is None else list(labels)
+        self.layer = layer
+        self.precision = "fp32"
+        self.channels_last = False
+        self.passes = 0
+        self._seen: dict[tuple, list[tuple[str, Tensor]]] = {}
+        self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
+        if layer is not None:
+            self.module_named(layer)
+
+    def forward(self, images: Images) -> Tensor:
+        normalised = (images - self.mean) / self.std
+        if self.channels_last:
+            normalised = normalised.contiguous(memory_format=torch.channels_last)
+        output = self._output(normalised.to(self.dtype))
+        logits = getattr(output, "logits", output)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
+            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+            raise UserError(
+                f"{self.id} gives {shape} instead of logits (B, K) with K >= 2; "
+                "single-logit and multi-label heads have no softmax over classes to explain"
+            )
+        self.passes += len(images)
+        return logits.float()
+
+    def _output(self, normalised: Tensor) -> Any:
+        try:
+            with self._autocast():
+                return self.model(normalised)
+        except UserError:
+            raise
+        except (AssertionError, ValueError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
+                raise
+            height, width = normalised.shape[2:]
+            reason = str(error).partition("\n")[0]
+            raise UserError(
+                f"{self.id} does not take these images of {height} x {width} ({reason}); prepare gives them their size"
+            ) from error
+
+    def _autocast(self) -> AbstractContextManager:
+        if self.precision == "fp32":
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
+
+    def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
+        """This classifier, set to compute so; None leaves it as it is.
+
+        Raises: UserError for an unknown precision, or fp16 without a GPU.
+        """
+        precision = precision or self.precision
+        channels_last = self.channels_last if channels_last is None else channels_last
+        if precision not in ("fp32", *DTYPES):
+            raise unknown("precision", precision, ("fp32", *DTYPES))
+        if precision == "fp16" and self.device.type != "cuda":
+            raise UserError("precision fp16 needs a GPU; use bf16 or fp32 on the CPU")
+        self.precision, self.channels_last = precision, channels_last
+        self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        return self
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the weights: a checkpoint saved in half precision computes in it."""
+        return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+
+    @property
+    def device(self) -> torch.device:
+        return self.mean.device
+
+    @cached_property
+    def digest(self) -> str:
+        hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
+        hasher.update(_structure(self.model).encode())
+        for name, value in sorted(self.state_dict().items()):
+            hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+            hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+        return hasher.hexdigest()
+
+    def prepare(self, rows) -> Batch:
+        """A Batch of rows: dicts with `image` and, where there are any, `mask`, `label`, `image_id`.
+
+        Rows may also be a slice of a dataset (a dict of lists). EXIF orientation is applied.
+        Raises: UserError naming the image that cannot be read or whose mask has another size.
+        """
+        rows = _as_rows(rows)
+        ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
+        samples = [self._sample(row, id) for row, id in zip(rows, ids, strict=True)]
+        frames, masks, left_out = zip(*samples, strict=True)
+        if len({frame.shape for frame in frames}) > 1:
+            raise UserError(f"{self.id} takes images as they are, but these differ in size; give load_classifier size=")
+        labels = [-1 if row.get("label") is None else row["label"] for row in rows]
+        return Batch(
+            images=torch.stack(frames).to(self.device),
+            masks=torch.from_numpy(np.stack(masks)),
+            labels=torch.tensor(labels),
+            ids=ids,
+            left_out=list(left_out),
+        )
+
+    def _sample(self, row: Mapping, id: str) -> tuple[Tensor, np.ndarray, str | None]:
+        try:
+            image = open_picture(row.get("image")).convert("RGB")
+        except UnreadableError as error:
+            raise SampleError(id, f"the image cannot be read: {error}") from error
+        frame = self.frame(image)
+        if row.get("mask") is None:
+            return frame, np.zeros(frame.shape[1:], dtype=bool), "no mask"
+        try:
+            mask = open_picture(row["mask"]).convert("L")
+        except UnreadableError as error:
+            raise SampleError(id, f"the mask cannot be read: {error}") from error
+        if mask.size != image.size:
+            sizes = f"{mask.width} x {mask.height}, the image {image.width} x {image.height}"
+            raise SampleError(id, f"the mask is {sizes}; they must have one size")
+        highest = mask.getextrema()[1]
+        if highest == 0:
+            return frame, np.zeros(frame.shape[1:], dtype=bool), "empty mask"
+        # Masks are written as 0 and 255, or as 0 and 1: what lies above the middle is inside.
+        inside = self.geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
+        return frame, inside, None if inside.any() else "mask emptied by the crop"
+
+    def module_named(self, name: str) -> nn.Module:
+        """A layer of the model by its dotted name, as `model.named_modules()` gives it."""
+        layers = dict(self.model.named_modules())
+        if not name or name not in layers:
+            raise unknown(f"layer of {self.id}", name, filter(None, layers))
+        return layers[name]
+
+    def cam_layer(self, images: Images) -> str:
+        """The name of the last convolutional block: the last module that gives (B, C, h, w) with h * w > 1.
+
+        Pooling, dropout and identity do not count. Raises: UserError for a network whose last features are tokens.
+        """
+        if self.layer is not None:
+            return self.layer
+        found = last_feature_map(self, images)
+        if found is None:
+            raise UserError(
+                f"no convolutional block found in {self.id} (a transformer?); name a layer with layer=..., "
+                "or use gradcam_vit or gae for a transformer, or an explainer that only looks at outputs, say rise"
+            )
+        return found
+
+
+def _structure(model: nn.Module) -> str:
+    """What weights alone do not tell (activations, strides): the config where there is one, else the printed module."""
+    if not hasattr(model, "config"):
+        return repr(model)
+    config = cast(Any, model.config).to_diff_dict()
+    volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
+    return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
+
+
+def _as_rows(rows) -> list[Mapping]:
+    if isinstance(rows, Mapping) and isinstance(rows.get("image"), list | tuple):
+        return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+    rows = [rows] if isinstance(rows, Mapping) else list(rows)
+    if not rows:
+        raise UserError("there are no rows to prepare")
+    return rows

@@ -1,0 +1,100 @@
+"""How an image becomes the prepared frame, described so that its mask can follow it: resize, then a centred crop.
+
+The image itself goes through the checkpoint's own processor (so that every bit of its resampling is kept); the mask
+takes the same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does
+anything else (pads, flips channels, crops off centre) is refused instead of scored wrongly. `enlarge` brings a small
+map of features or patches to the frame's size.
+"""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images, Maps
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """`resize`: an int scales the shorter side to it and keeps the aspect, (height, width) squashes, None leaves it.
+
+    `crop`: (height, width) of the centred crop, None for none; a crop larger than the image pads with black.
+    `rounding`: how an odd margin is halved, "floor" (transformers) or "round" (torchvision, timm).
+    `resample`: the interpolation of the image, recorded only.
+    """
+
+    resize: int | tuple[int, int] | None = None
+    crop: tuple[int, int] | None = None
+    rounding: str = "floor"
+    resample: str = "bilinear"
+
+    def resized(self, height: int, width: int) -> tuple[int, int]:
+        if self.resize is None:
+            return height, width
+        if isinstance(self.resize, tuple):
+            return self.resize
+        short, long = min(height, width), max(height, width)
+        scaled = int(self.resize * long / short)
+        return (self.resize, scaled) if height <= width else (scaled, self.resize)
+
+    def box(self, height: int, width: int) -> tuple[int, int, int, int]:
+        """(left, top, right, bottom) of the crop in the resized image; outside it where the crop pads."""
+        tall, wide = self.crop or (height, width)
+        top, left = self._margin(height, tall), self._margin(width, wide)
+        return left, top, left + wide, top + tall
+
+    def _margin(self, length: int, crop: int) -> int:
+        if crop > length:
+            return -((crop - length) // 2)
+        half = (length - crop) / 2.0
+        return round(half) if self.rounding == "round" else int(half)
+
+    def mask(self, mask: Image.Image) -> np.ndarray:
+        """Bool (H, W): a mask (mode L, the image's size) in the prepared frame."""
+        height, width = self.resized(mask.height, mask.width)
+        resized = mask.resize((width, height), Image.Resampling.NEAREST)
+        return np.asarray(resized.crop(self.box(height, width))) >= 128
+
+    def __str__(self) -> str:
+        steps = []
+        if isinstance(self.resize, int):
+            steps.append(f"shorter side to {self.resize} ({self.resample})")
+        elif self.resize is not None:
+            steps.append(f"squash to {self.resize[0]} x {self.resize[1]} ({self.resample})")
+        if self.crop is not None:
+            steps.append(f"centre crop {self.crop[0]} x {self.crop[1]}")
+        return ", ".join(steps) or "as it is"
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+Frame = Callable[[Image.Image], Tensor]  # an RGB picture -> Float (3, H, W) in [0, 1]
+
+
+def probe(geometry: Geometry, frame: Frame, name: str) -> None:
+    """Draw a red rectangle, once in landscape and once in portrait, and see that frame and mask agree on it.
+
+    Raises: UserError naming the processor where they do not.
+    """
+    for width, height in ((300, 200), (200, 300)):
+        mask = Image.new("L", (width, height))
+        mask.paste(255, (width * 3 // 10, height * 3 // 10, width * 6 // 10, height * 6 // 10))
+        picture = Image.merge("RGB", (mask, *(Image.new("L", mask.size),) * 2))
+        red, green, blue = frame(picture).numpy()
+        expected = geometry.mask(mask)
+        if red.shape == expected.shape and np.abs(red - expected).mean() < 0.02 and max(green.max(), blue.max()) < 0.1:
+            continue
+        raise UserError(
+            f"the image processor of {name} does not resize, crop and rescale the way its settings say "
+            "(padding, another channel order or another scale?); masks could not follow its images"
+        )
+
+
+def enlarge(small: Tensor, images: Images) -> Maps:
+    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`."""
+    return F.interpolate(small[:, None], size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]

@@ -1,0 +1,95 @@
+"""Which modules of a network give feature maps, found by one forward pass."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.types import Images
+
+if TYPE_CHECKING:
+    from saliency_bench.classifiers.classifier import Classifier
+
+
+def last_feature_map(classifier: "Classifier", images: Images, pixels: int = 1) -> str | None:
+    """Name of the last, outermost module that gives a map (B, C, h, w) of more than `pixels`, if no tokens come after.
+
+    What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
+    does not count: other branches of the block go past it. A Sequential, or what holds the first convolution as well,
+    is no block but a chain.
+    """
+    outputs = _outputs(classifier, images[:1])
+    modules = dict(classifier.model.named_modules())
+    first = next((name for name, _ in outputs if isinstance(modules[name], nn.Conv2d)), "")
+    small = tuple(
+        f"{name}." for name, output in outputs
+        if output.ndim == 4 and output[0, 0].numel() <= pixels
+        and not isinstance(modules[name], nn.Sequential) and not first.startswith(f"{name}.")
+    )  # fmt: skip
+    found: str | None = None
+    for name, output in outputs:
+        if output.ndim == 4 and output[0, 0].numel() > pixels and not name.startswith(small):
+            found = name if _is_upright(output, images) else None
+        elif output.ndim == 3:
+            found = None
+    return found
+
+
+def last_convolution(classifier: "Classifier", images: Images) -> int | None:
+    """Pixels h * w of what the last convolution gives, but for those of one pixel, which are linear layers."""
+    modules = dict(classifier.model.named_modules())
+    sizes = [
+        output[0, 0].numel() for name, output in _outputs(classifier, images[:1])
+        if isinstance(modules[name], nn.Conv2d) and output[0, 0].numel() > 1
+    ]  # fmt: skip
+    return sizes[-1] if sizes else None
+
+
+def _outputs(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
+    """What modules give in a forward pass of one image, in the order in which they end: tensors without memory.
+
+    Modules that only pool or drop do not count. Looked at once for each size of the image.
+    """
+    key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
+    if key not in classifier._seen:
+        classifier._seen[key] = _watched(classifier, image)
+    return classifier._seen[key]
+
+
+def _watched(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
+    found: list[tuple[str, Tensor]] = []
+
+    def watch(name: str):
+        def hook(module: nn.Module, inputs, output) -> None:
+            if isinstance(output, Tensor) and not type(module).__name__.startswith(_PASSIVE):
+                found.append((name, output.to("meta")))
+
+        return hook
+
+    handles = [module.register_forward_hook(watch(name)) for name, module in classifier.model.named_modules() if name]
+    try:
+        with torch.no_grad():
+            classifier(image)
+        classifier.passes -= len(image)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return found
+
+
+def _is_upright(output: Tensor, image: Images) -> bool:
+    """Whether the last two axes have the image's proportions, up to rounding: (B, C, h, w) and not (B, h, w, C)."""
+    (tall, wide), (height, width) = output.shape[2:], image.shape[2:]
+    return abs(wide - width * tall / height) <= 2
+
+
+_PASSIVE = (
+    "AdaptiveAvgPool",
+    "AdaptiveMaxPool",
+    "AvgPool",
+    "MaxPool",
+    "Dropout",
+    "DropPath",
+    "Identity",
+    "SelectAdaptive",
+)

@@ -1,0 +1,1 @@
+"""Building, describing and loading datasets with ground-truth masks."""

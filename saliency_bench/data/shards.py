@@ -1,0 +1,60 @@
+"""Writes rows to Parquet shards that `datasets.load_dataset` reads, with flat memory."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Features
+
+SHARD_BYTES = 500_000_000
+ROW_GROUP = 100  # rows: what is in memory at once, and what the Hub's viewer loads at once
+
+
+class Shards:
+    """One split: `data/SPLIT-00000-of-0000N.parquet`, a new shard after about `SHARD_BYTES`."""
+
+    def __init__(self, folder: Path, split: str, features: Features):
+        self.folder, self.split, self.features = folder, split, features
+        self.rows: list[dict] = []
+        self.parts: list[Path] = []
+        self.writer: pq.ParquetWriter | None = None
+        self.part_bytes = self.num_bytes = self.num_examples = 0
+
+    def add(self, row: dict) -> None:
+        """`row` as `features.encode_example` gives it."""
+        self.rows.append(row)
+        if len(self.rows) == ROW_GROUP:
+            self._flush()
+
+    def close(self) -> list[Path]:
+        """Write the rest and give the shards their names, which hold their number; no rows, no shard."""
+        if self.rows:
+            self._flush()
+        self.abandon()
+        total = len(self.parts)
+        return [
+            part.rename(self.folder / f"{self.split}-{index:05d}-of-{total:05d}.parquet")
+            for index, part in enumerate(self.parts)
+        ]
+
+    def abandon(self) -> None:
+        if self.writer:
+            self.writer.close()
+            self.writer = None
+
+    def _flush(self) -> None:
+        table = pa.Table.from_pylist(self.rows, schema=self.features.arrow_schema)
+        self._open().write_table(table)
+        self.num_examples += len(self.rows)
+        self.num_bytes += table.nbytes
+        self.part_bytes += table.nbytes
+        self.rows = []
+        if self.part_bytes >= SHARD_BYTES:
+            self.abandon()
+
+    def _open(self) -> pq.ParquetWriter:
+        if self.writer is None:
+            self.parts.append(self.folder / f"{self.split}-{len(self.parts):05d}.part")
+            self.writer = pq.ParquetWriter(self.parts[-1], self.features.arrow_schema, compression="zstd")
+            self.part_bytes = 0
+        return self.writer

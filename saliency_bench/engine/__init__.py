@@ -1,0 +1,1 @@
+"""A run: predicts, explains and scores chunk by chunk; training; precomputed maps."""

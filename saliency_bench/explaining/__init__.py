@@ -1,0 +1,1 @@
+"""Maps of explainers: composed, for further images and targets, for one picture."""

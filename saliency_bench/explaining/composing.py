@@ -1,0 +1,145 @@
+"""Explainers made of explainers: functions that take one and give one, to be used and nested like any other.
+
+    absolute(explainer)                    |map|
+    positive(explainer)                    max(map, 0)
+    smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad's, Smilkov et al., 2017)
+    over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
+
+`smoothed("gradient:reduction=sum", draws=50)` is `smoothgrad:reduction=sum`, but in passes of one batch of images.
+"""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.seeds import normal, seed_of
+
+VERSION = 1
+
+Inner = str | Explainer | Callable[..., Maps]
+
+
+@dataclass(frozen=True)
+class Composed:
+    """`how(explainer, classifier, images, target, seeds, **parameters) -> maps`; `seed` is the run's, for the inner."""
+
+    how: Callable[..., Maps]
+    explainer: Explainer
+    parameters: tuple[tuple[str, object], ...] = ()
+
+    def __call__(
+        self, classifier: Classifier, images: Images, target: Target, *, seeds: list[int], seed: int | None = None
+    ) -> Maps:
+        inner = self.explainer if seed is None else self.explainer.seeded(seed)
+        return self.how(inner, classifier, images, target, seeds, **dict(self.parameters))
+
+
+def absolute(explainer: Inner) -> Explainer:
+    """|map|: how much a pixel counts, for the target or against it."""
+    return _composed("absolute", _absolute, explainer)
+
+
+def positive(explainer: Inner) -> Explainer:
+    """max(map, 0): what speaks for the target."""
+    return _composed("positive", _positive, explainer)
+
+
+def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
+    """Mean map over `draws` noisy copies of each image, sigma times (max - min) of the normalised image wide.
+
+    The noise is drawn from each sample's seed, as that of smoothgrad. Passes: `draws` times those of the explainer.
+    Raises: UserError for fewer than one draw, a negative or infinite sigma.
+    """
+    if draws < 1 or not 0 <= sigma < float("inf"):
+        raise UserError(f"smoothed needs draws >= 1 and a finite sigma >= 0; got {draws} and {sigma}")
+    return _composed("smoothed", _smoothed, explainer, draws=draws, sigma=float(sigma))
+
+
+def noisy_copies(
+    classifier: Classifier, images: Images, sigma: float, seeds: list[int]
+) -> Callable[[Tensor, Tensor], Images]:
+    """A function (samples, draws), both Int (n,), -> Float (n, 3, H, W): noisy copy draws[i] of image samples[i].
+
+    The noise is normal, sigma times (max - min) of the normalised image wide, drawn from each sample's seed.
+    """
+    normalised = ((images - classifier.mean) / classifier.std).flatten(1)
+    span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
+    width = sigma * span * classifier.std  # (B, 3, 1, 1)
+
+    def noisy(samples: Tensor, draws: Tensor) -> Images:
+        pairs = zip(samples.tolist(), draws.tolist(), strict=True)
+        drawn = [normal(seed_of(seeds[sample], "smoothgrad", draw), images[0].numel()) for sample, draw in pairs]
+        noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
+        return images[samples] + width[samples] * noise
+
+    return noisy
+
+
+def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
+    """Mean of the maps of an explainer that has the option `layer`, at each of `layers` (dotted names of modules).
+
+    A map is first divided by its largest magnitude, else the layer with the largest numbers would decide alone.
+    Raises: UserError for an explainer without that option, or no layer.
+    """
+    inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
+    if "layer" not in dict(inner.options):
+        raise UserError(f"{inner.name} has no option 'layer' to average over; gradcam has one")
+    if not layers:
+        raise UserError("over_layers needs at least one layer")
+    return _composed("over_layers", _over_layers, inner, layers=layers)
+
+
+def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameters: object) -> Explainer:
+    inner = as_explainer(explainer)
+    told = ",".join(f"{key}={_told(value)}" for key, value in parameters.items())
+    version = json.dumps([VERSION, kind, parameters, inner.identity], sort_keys=True)
+    return Explainer(
+        name=f"{kind}({inner}{',' if told else ''}{told})",
+        function=Composed(how, inner, tuple(sorted(parameters.items()))),
+        options=(("seed", None),) if dict(inner.options).get("seed", 0) is None else (),
+        version=blake2b(version.encode(), digest_size=8).hexdigest(),
+        baseline=inner.baseline,
+    )
+
+
+def _told(value: object) -> str:
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _absolute(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
+    return inner(classifier, images, target, seeds=seeds).abs()
+
+
+def _positive(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
+    return inner(classifier, images, target, seeds=seeds).relu()
+
+
+def _smoothed(
+    inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
+) -> Maps:
+    noisy = noisy_copies(classifier, images, sigma, seeds)
+    every = torch.arange(len(images), device=images.device)
+    total = images.new_zeros(len(images), *images.shape[2:])
+    for draw in range(draws):
+        total += inner(classifier, noisy(every, torch.full_like(every, draw)), target, seeds=seeds)
+    return total / draws
+
+
+def _over_layers(
+    inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], layers: tuple[str, ...]
+) -> Maps:
+    total = images.new_zeros(len(images), *images.shape[2:])
+    for layer in layers:
+        options = tuple(sorted((dict(inner.options) | {"layer": layer}).items()))
+        maps = replace(inner, options=options)(classifier, images, target, seeds=seeds)
+        total += maps / maps.abs().amax(dim=(1, 2), keepdim=True).clamp_min(torch.finfo(maps.dtype).tiny)
+    return total / len(layers)

@@ -1,0 +1,103 @@
+"""Further maps of the explainer that is scored: for another target, or for a picture that was changed.
+
+A metric that asks for `explain` calls it as explain(images, target) -> maps; seeds, run seed and options are those of
+the maps that are scored, so that nothing differs but what the metric changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer, NotFiniteError
+from saliency_bench.maps import is_flat
+from saliency_bench.reasons import NOT_FINITE
+from saliency_bench.target import expand
+from saliency_bench.types import Images, Maps, Target
+
+
+class ExplainerRaisedError(RuntimeError):
+    """An explainer failed in a way that has nothing to do with the user; the text is the reason for the records."""
+
+
+@dataclass
+class MapProvider:
+    """Maps of the samples 0 to B-1 of one batch.
+
+    seeds: of each sample. first: (images, target, maps) that are there already; a map that is asked for again with the
+    same images and the same row of the target is not made twice.
+    Afterwards `faulty` says of samples what went wrong, as that one of their maps was not finite (it was given as
+    zeros), `flat` holds those one of whose maps was constant, and `halved` counts batches that did not fit in memory.
+    """
+
+    explainer: Explainer
+    classifier: nn.Module
+    seeds: Sequence[int]
+    first: tuple[Images, Target, Maps] | None = None
+    faulty: dict[int, str] = field(default_factory=dict)
+    flat: set[int] = field(default_factory=set)
+    halved: int = 0
+
+    def __call__(self, images: Images, target: Target, samples: Sequence[int] | None = None) -> np.ndarray:
+        """Float32 (b, H, W) of images (b, 3, H, W), target (b, K) or (1, K), and the samples they stem from: all."""
+        places = list(range(len(images)) if samples is None else samples)
+        target = expand(target, images)
+        known = torch.zeros(len(places), dtype=torch.bool)
+        maps = np.zeros((len(places), *images.shape[2:]), dtype=np.float32)
+        if self.first is not None and images is self.first[0] and places == list(range(len(images))):
+            known = (self.first[1] == target).all(dim=1).cpu()
+            maps[known.numpy()] = self.first[2].cpu().numpy()[known.numpy()]
+        todo = (~known).nonzero().flatten().tolist()
+        if todo:
+            maps[todo] = self._made(images[todo], target[todo], [places[index] for index in todo])
+        self.flat |= {places[index] for index in np.flatnonzero(is_flat(maps))}
+        return maps
+
+    def _made(self, images: Images, target: Target, places: list[int]) -> np.ndarray:
+        seeds = [self.seeds[place] for place in places]
+        try:
+            maps, halved = halving(self.explainer, self.classifier, images, target, seeds)
+        except UserError:  # a refusal by name, which holds for every sample
+            raise
+        except Exception as error:
+            raise ExplainerRaisedError(reason_of(error)) from error
+        self.halved += halved
+        bad = not_finite(maps)
+        maps[bad] = 0
+        self.faulty |= {places[index]: NOT_FINITE for index in bad}
+        return maps.cpu().numpy()
+
+
+def reason_of(error: Exception) -> str:
+    return f"the explainer raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def halving(
+    explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
+) -> tuple[Maps, int]:
+    """(maps, how often a batch was halved because it did not fit in memory); maps may hold NaN or infinite values."""
+    try:
+        return explainer(classifier, images, target, seeds=seeds), 0
+    except NotFiniteError as error:
+        return error.maps, 0
+    except (RuntimeError, MemoryError) as error:
+        if len(images) == 1 or not _is_memory(error):
+            raise
+    middle = len(images) // 2
+    parts = [
+        halving(explainer, classifier, images[part], target[part], seeds[part])
+        for part in (slice(0, middle), slice(middle, None))
+    ]
+    return torch.cat([maps for maps, _ in parts]), 1 + sum(halved for _, halved in parts)
+
+
+def not_finite(maps: Maps) -> list[int]:
+    return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()
+
+
+def _is_memory(error: Exception) -> bool:
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words

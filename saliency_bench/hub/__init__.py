@@ -1,0 +1,1 @@
+"""The Hub's client and uploads: talks to the Hub, knows nothing of datasets, models or results."""

@@ -1,0 +1,1 @@
+"""Submissions: templates, schema, checks, board."""

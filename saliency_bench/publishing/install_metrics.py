@@ -1,0 +1,102 @@
+"""Puts our metrics where `evaluate.load("saliency_miou")` finds them by bare name, from any folder, also offline."""
+
+import inspect
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.publishing.vendoring import metric_files, siblings_of
+
+# The parameters of evaluate's own, private, function that writes a module into its cache.
+EXPECTED = (
+    "local_path",
+    "local_imports",
+    "additional_files",
+    "dynamic_modules_path",
+    "module_namespace",
+    "name",
+    "download_mode",
+)
+
+
+@dataclass(frozen=True)
+class Installed:
+    """`changed`: whether anything was written; not when the same text was already the one in use."""
+
+    name: str
+    path: str
+    changed: bool
+
+
+def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
+    """Copy metrics (default: all) into the module cache of evaluate, HF_MODULES_CACHE.
+
+    evaluate takes the copy whose main script was modified last, so what was installed last wins, whatever its version.
+    Raises: UserError for an unknown metric, or an evaluate whose cache is written in another way.
+    """
+    texts = {name: metric_files(name) for name in names or registry.names("metrics")}
+    _check_evaluate()
+    return [_install(name, files) for name, files in texts.items()]
+
+
+def _check_evaluate() -> None:
+    import evaluate
+    from evaluate import loading
+
+    create = getattr(loading, "_create_importable_file", None)
+    if create is None or tuple(inspect.signature(create).parameters) != EXPECTED:
+        raise UserError(
+            f"evaluate {evaluate.__version__} keeps its modules in another way than 0.4.6 does; "
+            "pip install evaluate==0.4.6, or load metrics by the path of their folder"
+        )
+
+
+def _install(name: str, texts: dict[str, str]) -> Installed:
+    from evaluate import loading
+
+    place = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")
+    used = _in_use(place, name)
+    folder = place / _cached(name, texts)
+    stale = [path for path in folder.glob("*.py") if path.name in texts and path.read_text() != texts[path.name]]
+    for path in stale:  # evaluate's hash leaves out what follows a '#', and it never overwrites
+        path.write_text(texts[path.name])
+    if _in_use(place, name) != folder:
+        newest = max(path.stat().st_mtime for path in place.glob(f"*/{name}.py"))
+        now = max(time.time(), newest + 1)
+        os.utime(folder / f"{name}.py", (now, now))
+    return Installed(name, str(folder), changed=used != folder or bool(stale))
+
+
+def _in_use(place: Path, name: str) -> Path | None:
+    """The copy that evaluate takes, if one copy is newer than all others."""
+    times = sorted((main.stat().st_mtime, main.parent) for main in place.glob(f"*/{name}.py"))
+    if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
+        return None
+    return times[-1][1]
+
+
+def _cached(name: str, texts: dict[str, str]) -> str:
+    """Write the files into evaluate's cache, unless they are there; the name of their folder, a hash."""
+    from datasets import DownloadMode
+    from evaluate import loading
+
+    with TemporaryDirectory() as temporary:
+        source = Path(temporary)
+        for file, text in texts.items():
+            (source / file).write_text(text)
+        siblings = siblings_of(texts[f"{name}.py"])
+        _, code = loading._create_importable_file(
+            local_path=str(source / f"{name}.py"),
+            local_imports=[(sibling, str(source / f"{sibling}.py")) for sibling in siblings],
+            additional_files=[],
+            dynamic_modules_path=loading.init_dynamic_modules(),
+            module_namespace="metrics",
+            name=f"evaluate-metric/{name}",
+            download_mode=DownloadMode.REUSE_DATASET_IF_EXISTS,
+        )
+    return code

@@ -1,0 +1,26 @@
+"""A metric as a Space: `evaluate.load("NAMESPACE/NAME")` takes it from there, and its page lets people try it."""
+
+from pathlib import Path
+
+from huggingface_hub import RepoCard
+
+from saliency_bench.hub.upload import Publication
+from saliency_bench.publishing.vendoring import metric_files
+
+LICENSE = "apache-2.0"  # of this package, whose code it is
+PYTHON = "3.11"  # that Spaces are to run; theirs is older than what this package asks for
+
+
+def metric_publication(name: str, namespace: str) -> Publication:
+    """The files of a metric that stand alone: card, requirements, page, script and what the script imports.
+
+    Raises: UserError for an unknown metric.
+    """
+    texts = metric_files(name)
+    card = RepoCard(texts["README.md"])
+    license = card.data.get("license") or LICENSE
+    card.data["license"] = license
+    card.data["python_version"] = PYTHON
+    text = str(card).replace(f'"saliency-bench/{name}"', f'"{namespace}/{name}"').rstrip() + "\n"
+    files: dict[str, Path | bytes] = {path: content.encode() for path, content in (texts | {"README.md": text}).items()}
+    return Publication("space", f"{namespace}/{name}", files, license, owned=("*.py",))

@@ -1,0 +1,78 @@
+"""A metric's folder made to stand alone: its files, and copies of the core files that its `evaluate` module imports.
+
+What stands alone can be copied into the cache of `evaluate` or pushed as a Space, and loads where saliency_bench is
+not installed. `evaluate` looks for files to copy in the main script alone, so that script imports each of them itself.
+"""
+
+import ast
+import re
+from pathlib import Path
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.errors import unknown
+
+CORE = Path(saliency_bench.__file__).parent
+
+
+def metric_files(name: str) -> dict[str, str]:
+    """{file name: text} of one metric, with `from saliency_bench.X import` rewritten to `from .X import`.
+
+    Only imports at the top level of a file count: what the main script imports inside a function stays as it is, and is
+    looked for in an installed saliency_bench.
+
+    Raises: UserError for an unknown metric.
+    """
+    known = registry.files("metrics")
+    if name not in known:
+        raise unknown("metric", name, known)
+    folder = known[name].parent
+    texts = {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.suffix in (".py", ".md", ".txt")}
+    app = folder.parent / "_app.py"  # one Space for all metrics
+    texts |= {"app.py": app.read_text()} if app.exists() and "app.py" not in texts else {}
+    needed = _needed(known[name])
+    texts |= {path.name: _relative(path.read_text()) for path in needed}
+    siblings = sorted(path.stem for path in needed if path != known[name])
+    return texts | {known[name].name: _importing(texts[known[name].name], siblings)}
+
+
+def siblings_of(main: str) -> list[str]:
+    """File names (without .py) that a vendored main script imports from beside it."""
+    return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
+
+
+def _needed(main: Path) -> list[Path]:
+    """The main script and all files of its folder and of the core that it imports, directly or not."""
+    found = [main]
+    for path in found:  # grows while it is walked
+        for node in _imports(path.read_text()):
+            module = node.module or ""
+            if node.level == 1:
+                imported = path.parent / f"{module}.py"
+            elif module.startswith("saliency_bench."):
+                imported = CORE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+            else:
+                continue
+            if imported not in found:
+                found.append(imported)
+    return found
+
+
+def _imports(text: str) -> list[ast.ImportFrom]:
+    return [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
+
+
+def _relative(text: str) -> str:
+    return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
+
+
+def _importing(text: str, siblings: list[str]) -> str:
+    """The script with an import of each sibling after its own imports.
+
+    No comment may follow on these lines: evaluate's scanner reads one as the address to download the file from.
+    """
+    missing = [name for name in siblings if name not in siblings_of(text)]
+    last = max(node.end_lineno or 0 for node in ast.parse(text).body if isinstance(node, ast.Import | ast.ImportFrom))
+    lines = text.splitlines()
+    lines[last:last] = [f"from .{name} import __name__ as _{name}" for name in missing]
+    return "\n".join(lines) + "\n"

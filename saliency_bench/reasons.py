@@ -1,0 +1,25 @@
+"""Why a sample has no score, or what must be known about a score that stands: the words of the records."""
+
+FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
+FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
+UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
+NO_MAP = "no map was handed in"  # of maps that were made elsewhere
+NOT_FINITE = "the map holds NaN or infinite values"
+NO_PROBABILITIES = "the classifier gave NaN or infinite values"
+NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
+# Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
+MARKS = "; "  # between several reasons beside a value that stands
+PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
+
+
+def is_expected(reason: str) -> bool:
+    """Whether a reason lies in the data or the definition of a metric."""
+    return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ")
+
+
+def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "") -> str | None:
+    """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between."""
+    if value is not None:
+        return MARKS.join(filter(None, (FLAT if flat else "", mark))) or None
+    return FLAT_UNRANKED if flat else f"{UNDEFINED}: {undefined}" if undefined else UNDEFINED

@@ -1,0 +1,92 @@
+"""The samples of a report: pictures as data URIs, the mask's outline as a drawing, and what was said of each."""
+
+from base64 import b64encode
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.reports.words import number
+from saliency_bench.results.run_folder import Row, RunData
+from saliency_bench.utils.overlays import overlay
+
+LONGEST = 256  # pixels of a picture's longer side; pages stay small
+KINDS = {
+    "best": "Samples on which the explainers score best on average.",
+    "worst": "Samples on which the explainers score worst on average.",
+    "most disputed": "Samples on which the best and the worst explainer are furthest apart.",
+}
+
+
+def sample_groups(run: RunData) -> list[dict]:
+    """[{kind, about, samples}], in the order of KINDS; nothing for a run without pictures."""
+    kinds = [str(kind) for kind in run.examples.get("kinds", [])]
+    ordered = [kind for kind in dict.fromkeys([*KINDS, *kinds]) if kind in kinds]
+    return [
+        {
+            "kind": kind,
+            "about": KINDS.get(kind, ""),
+            "samples": [_sample(run, index) for index, own in enumerate(kinds) if own == kind],
+        }
+        for kind in ordered
+    ]
+
+
+def _sample(run: RunData, index: int) -> dict:
+    image_id = str(run.examples["ids"][index])
+    image, mask = run.examples["images"][index], run.examples["masks"][index]
+    height, width = image.shape[:2]
+    return run.samples.get(image_id, {}) | {
+        "id": image_id,
+        "width": width,
+        "height": height,
+        "outline": outline(mask),
+        "picture": picture(Image.fromarray(image)),
+        "overlays": [
+            {
+                "name": row.name,
+                "picture": picture(overlay(image, maps[index] / 255)),
+                "scores": _scores(run, row, image_id),
+            }
+            for row in run.rows
+            if (maps := run.examples.get(f"maps/{row.text}")) is not None
+        ],
+    }
+
+
+def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
+    """[(metric without the common beginning of all names, score)]"""
+    place = run.position.get(image_id)
+    return [
+        (column.name.removeprefix("saliency_"), number(None if place is None else run.values[cell["cell_id"]][place]))
+        for column in run.columns
+        if (cell := run.cell(row, column))
+    ]
+
+
+def picture(image: Image.Image) -> str:
+    """A data URI; small pictures are drawn larger than they are and keep more."""
+    image = image.copy()
+    image.thumbnail((LONGEST, LONGEST))
+    buffer = BytesIO()
+    # Not `optimize`: it wants the whole file in one buffer, which Pillow makes too small for a picture of noise.
+    image.save(buffer, format="jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
+    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+
+
+def outline(mask: np.ndarray) -> str:
+    """The border between inside and outside as an SVG path in pixels, straight pieces in one stroke each."""
+    padded = np.pad(mask.astype(bool), 1)
+    level = padded[1:, 1:-1] != padded[:-1, 1:-1]  # (H + 1, W): border above pixel (y, x)
+    upright = padded[1:-1, 1:] != padded[1:-1, :-1]  # (H, W + 1): border left of pixel (y, x)
+    across = [f"M{start} {y}h{length}" for y, start, length in _runs(level)]
+    down = [f"M{x} {start}v{length}" for x, start, length in _runs(upright.T)]
+    return "".join(across + down)
+
+
+def _runs(lines: np.ndarray) -> list[tuple[int, int, int]]:
+    """(line, start, length) of each run of True."""
+    edges = np.diff(np.pad(lines, ((0, 0), (1, 1))).astype(np.int8), axis=1)
+    line, start = np.nonzero(edges == 1)
+    _, end = np.nonzero(edges == -1)
+    return list(zip(line.tolist(), start.tolist(), (end - start).tolist(), strict=True))

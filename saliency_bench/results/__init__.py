@@ -1,0 +1,1 @@
+"""A run as files: records, cells, identities, statistics, summary."""

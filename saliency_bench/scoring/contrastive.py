@@ -1,0 +1,89 @@
+"""The contrastive score along a deletion path, as published with CWOX (Xie et al., 2023): CAUC and CDROP reduce it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.scoring.perturbation import Curves, check_path
+
+SALIENT = ("range", "maximum")
+POINTS_AT_ONCE = 64  # pictures whose probabilities are looked at together
+
+
+@dataclass(frozen=True)
+class Deletion:
+    """The salient pixels leave for the reference, the highest first, `step` at a time.
+
+    p_A is the probability of the classes that the target weighs positively, together; p_B of those that it weighs
+    negatively. Where there are none of those, B is the class that is the most probable in the whole image outside A.
+    """
+
+    curves: Curves
+    salient: np.ndarray  # Int (B,), numbers of salient pixels
+    step: int
+    reference: str
+
+    @property
+    def points(self) -> np.ndarray:
+        """Int (B,): how many points each path has, the whole image among them.
+
+        As in the published code max(1, ceil(n / step)) for n salient pixels: the last step is not taken.
+        """
+        return np.maximum(-(-self.salient // self.step), 1)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it takes until the whole image has left."""
+        return -(-self.curves.height * self.curves.width // self.step)
+
+    def scores(self, points: Sequence[int] | np.ndarray) -> np.ndarray:
+        """Float64 (B, len(points)): s = p_A (1 - p_B) at these points, 0 for the whole image."""
+        a, b = _sides(self.curves)
+        counts = self.step * np.asarray(points)
+        found = []
+        for start in range(0, len(counts), POINTS_AT_ONCE):
+            some = counts[start : start + POINTS_AT_ONCE]
+            p_a, p_b = (self.curves.weighted(side, "rest", self.reference, some) for side in (a, b))
+            found.append(p_a * (1 - p_b))
+        return np.concatenate(found, axis=1)
+
+
+def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:
+    return Deletion(curves, salient_pixels(curves.maps, threshold, salient), step, reference)
+
+
+def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
+    """Int (B,): how many pixels are salient.
+
+    "range": those above min + threshold (max - min), the published code's; "maximum": those at threshold * max or above
+    it, its paper's, none where max <= 0.
+    """
+    values = maps.reshape(len(maps), -1).astype(np.float64)
+    high = values.max(axis=1, keepdims=True)
+    if salient == "maximum":
+        return np.count_nonzero((values >= threshold * high) & (high > 0), axis=1)
+    low = values.min(axis=1, keepdims=True)
+    return np.count_nonzero(values > low + threshold * (high - low), axis=1)
+
+
+def _sides(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
+    """Float64 (B, K) each: 1 for the classes of A, and of B."""
+    a, b = curves.target > 0, curves.target < 0
+    whole = curves.probabilities("rest", "black", [0])[:, 0]
+    rivals = np.where(a, -1.0, whole).argmax(axis=1, keepdims=True)
+    alone = ~b.any(axis=1, keepdims=True)
+    b |= alone & ~a & (np.arange(a.shape[1]) == rivals)
+    return a.astype(np.float64), b.astype(np.float64)
+
+
+def check_deletion(*, step: int, threshold: float, salient: str, reference: str) -> None:
+    """Raises: UserError for a value out of range."""
+    check_path(reference=reference)
+    if step < 1:
+        raise UserError(f"step={step} must be 1 pixel or more")
+    if not 0 <= threshold <= 1:
+        raise UserError(f"threshold={threshold} must lie in [0, 1]")
+    if salient not in SALIENT:
+        raise UserError(f"salient='{salient}' is neither 'range' nor 'maximum'")

@@ -1,0 +1,205 @@
+"""What our modules for the library `evaluate` share: reading maps and masks, adding batches, averaging the scores.
+
+`evaluate` takes the first `evaluate.EvaluationModule` in a module's namespace for the metric, so what is shared is a
+plain class to put in front: `class SaliencyMiou(MapShell, evaluate.Metric)`. This file is copied beside a metric's
+script when that is installed or pushed, so it imports only evaluate, datasets, numpy and core files that do the same.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import datasets
+import evaluate
+import numpy as np
+
+from saliency_bench.maps import read_array, read_maps, read_pair
+
+NO_CLASS = -1  # in place of a class that was not given
+
+
+class MapShell:
+    """Turns `scores(maps, masks, **options) -> (B,) or (B, T)` of a subclass into a module of evaluate.
+
+    The subclass's docstring becomes the description (its first paragraph) and the inputs' description (the rest).
+    """
+
+    CITATION = ""
+    URL = ""
+    LEFT_OUT = "an empty mask"  # why a score is NaN
+    scores: Callable[..., np.ndarray]
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Checked maps (B, H, W) and references (B, ...) of whatever was passed."""
+        return read_pair(predictions, references)
+
+    def reference_feature(self, size: tuple[int, int]) -> Any:
+        return datasets.Array2D(size, "bool")
+
+    def _info(self) -> evaluate.MetricInfo:
+        description, _, inputs = (self.__doc__ or "").partition("\n\n")
+        info = evaluate.MetricInfo(
+            description=description,
+            citation=self.CITATION,
+            inputs_description=inputs,
+            features=self._features((224, 224)),  # replaced by the size of what comes
+            reference_urls=[self.URL],
+        )
+        # MetricInfo refuses a format for arrays, and without one every pixel becomes a Python object.
+        info.format = "numpy"
+        return info
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        features = {"predictions": datasets.Array2D(size, "float32"), "references": self.reference_feature(size)}
+        return datasets.Features(features)
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Add a batch of maps (B, H, W) with their references; all of one computation have one size."""
+        maps, read = self.read(predictions, references)
+        self._use_size(maps.shape[1:])
+        super().add_batch(predictions=maps, references=read, **kwargs)  # type: ignore[misc]
+
+    def add(self, *, prediction: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one map (H, W) with its reference."""
+        self.add_batch(predictions=[prediction], references=[reference], **kwargs)
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
+        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def _compute(self, **inputs: Any) -> dict[str, Any] | Exception:
+        # evaluate closes its files only after a normal return: an error travels as a value, and the module goes on.
+        try:
+            return self._averaged(**inputs)
+        except Exception as error:
+            return error
+
+    def _averaged(
+        self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
+    ) -> dict[str, Any]:
+        name = self.name  # type: ignore[attr-defined]
+        if len(predictions) == 0:
+            raise ValueError(f"{name}: there is no sample to score")
+        scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
+        left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
+        if left_out.all():
+            raise ValueError(
+                f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
+            )
+        if left_out.any():
+            line = f"{name}: {left_out.sum()} of {len(scores)} samples left out, for {self.LEFT_OUT}"
+            warnings.warn(line, stacklevel=5)  # the caller of `compute`
+        result = {name: scores[~left_out].mean(axis=0).tolist()}
+        return result | {"scores": scores.tolist()} if per_sample else result
+
+    def _use_size(self, size: tuple[int, ...]) -> None:
+        features = self._features((size[0], size[1]))
+        info = self.info  # type: ignore[attr-defined]
+        if getattr(self, "writer", None) is not None and info.features != features:
+            what, kind = next(iter(info.features.items()))
+            before, what = "{} x {}".format(*kind.shape[-2:]), what.replace("predictions", "maps")
+            raise ValueError(
+                f"{what} of {size[0]} x {size[1]} follow {what} of {before}; one computation takes one size"
+            )
+        info.features = features
+
+
+class ExplainerShell(MapShell):
+    """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps.
+
+    compute(images=(B, 3, H, W) in [0, 1], classifier=, explainer=) and, where the metric knows them, references (the
+    class of each image; None: the predicted one), target, groups, seeds, batch_size and the metric's own options.
+    """
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        return datasets.Features(
+            {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
+        )
+
+    def add_batch(self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any) -> None:
+        """Add a batch of images (B, 3, H, W), with the class of each if the metric takes one."""
+        name = self.name  # type: ignore[attr-defined]
+        if predictions is not None or images is None:
+            raise ValueError(f"{name} makes the maps itself: give images=(B, 3, H, W) in [0, 1], and no predictions")
+        pictures = read_array("images", images, "(B, 3, H, W)").astype(np.float32)
+        if pictures.ndim != 4 or pictures.shape[1] != 3:
+            raise ValueError(f"images have shape (B, 3, H, W); these have {pictures.shape}")
+        labels = _classes(references, len(pictures), "images")
+        self._use_size(pictures.shape[2:])
+        super(MapShell, self).add_batch(images=pictures, references=labels, **kwargs)  # type: ignore[misc]
+
+    def compute(
+        self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any
+    ) -> dict[str, Any] | None:
+        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        if predictions is not None:
+            self.add_batch(predictions=predictions)  # says what to give instead
+        return super().compute(images=images, references=references, **kwargs)
+
+    def add(self, *, image: Any = None, reference: Any = None, **kwargs: Any) -> None:
+        """Add one image (3, H, W), with its class if the metric takes one."""
+        images, references = (None if one is None else [one] for one in (image, reference))
+        self.add_batch(images=images, references=references, **kwargs)
+
+    def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
+        return super()._averaged(predictions=images, **options)
+
+    def scores(self, images, references, *, classifier=None, explainer=None, target=None, **options):
+        name = self.name  # type: ignore[attr-defined]
+        try:
+            from saliency_bench.scoring.samples import score_samples
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
+        if classifier is None or explainer is None:
+            raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
+        if target is None and (references != NO_CLASS).any():
+            target = references
+        return score_samples(name, images, classifier, explainer, target=target, **options)
+
+
+class CurveShell(MapShell):
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+
+    LEFT_OUT = "a score that is not a number"
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Maps and the class of each; with a target of their own, samples need no class."""
+        maps = read_maps(predictions)
+        return maps, _classes(references, len(maps), "maps")
+
+    def reference_feature(self, size: tuple[int, int]) -> Any:
+        return datasets.Value("int64")
+
+    def scores(
+        self, maps: Any, references: Any, *, images=None, classifier=None, target=None, batch_size=16, **options: Any
+    ) -> np.ndarray:
+        name = self.name  # type: ignore[attr-defined]
+        try:
+            from saliency_bench.metric import load_metric
+            from saliency_bench.scoring.perturbation import batched_curves
+        except ModuleNotFoundError as error:
+            raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
+        if images is None or classifier is None:
+            raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
+        if target is None and (references == NO_CLASS).any():
+            raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
+        metric = load_metric(name, **options)
+        target = references if target is None else target
+        batches = batched_curves(classifier, images, target, maps, batch_size)
+        return np.concatenate([metric(curves) for curves in batches])
+
+
+def _classes(references: Any, count: int, what: str) -> np.ndarray:
+    """Int64 (count,): a whole number for each of the maps or images, `NO_CLASS` where there are none."""
+    if references is None:
+        return np.full(count, NO_CLASS)
+    try:
+        labels = np.asarray(references, dtype=np.float64).reshape(-1)
+    except (TypeError, ValueError):
+        labels = np.empty(0)
+    if len(labels) != count or not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
+        raise ValueError(f"references must be one class (a whole number) for each of the {count} {what}")
+    return labels.astype(np.int64)

@@ -1,0 +1,338 @@
+"""Probabilities along perturbation paths: the top pixels of a map enter a reference picture, or leave for it.
+
+Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` makes
+them once per batch and map; a picture that two metrics, or two points of a path, have in common is classified once.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from math import ceil
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.explainer import untouched
+from saliency_bench.maps import descending, read_array, read_maps
+from saliency_bench.target import expand, one_hot
+from saliency_bench.types import Images, Target
+from saliency_bench.utils.seeds import seed_of, uniform
+
+# A batch with more pixels than this is classified in equal pieces: 41 pictures of 224 x 224.
+PIXELS_PER_PASS = 2**21
+
+BLUR_SIZE, BLUR_SIGMA = 11, 5.0
+
+EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves (Lu et al., 2021)
+
+
+class Curves:
+    """The classifier's probabilities on pictures that keep the top `count` pixels of a map, or all others.
+
+    Args:
+        classifier: module images -> logits (B, K). "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
+        images: Float (B, 3, H, W) in [0, 1].
+        target: (B, K) or (1, K), the weights w of `path`.
+        maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
+        seeds: of each image, for the reference "noise"; None means 0 to B-1.
+
+    One forward takes the batch at one count and nothing else, so a probability never depends on what was asked before,
+    beside it or in which order, down to the last bit. (Packing several counts into one forward gains nothing on a CPU;
+    on a GPU take larger batches.) `passes` counts the images that went through the classifier; `undefined` Bool (B,)
+    tells of which samples a picture got no probabilities (`targets.no_probabilities`): they are NaN.
+
+    Raises: UserError for maps of another size than the images, or a target of another number of classes.
+    """
+
+    def __init__(
+        self,
+        classifier: nn.Module,
+        images: Images,
+        target: Target,
+        maps: Tensor | np.ndarray,
+        seeds: Sequence[int] | None = None,
+    ):
+        values = read_maps(maps)
+        if values.shape != (len(images), *images.shape[2:]):
+            raise UserError(
+                f"maps have shape {values.shape}, but the images {tuple(images.shape)}; sizes must be the same"
+            )
+        self.classifier = classifier
+        self.images = images.detach()
+        self.target = expand(target, images).double().cpu().numpy()
+        self.height, self.width = values.shape[1:]
+        self.seeds = list(range(len(images)) if seeds is None else seeds)
+        self.passes = 0
+        self.undefined = np.zeros(len(images), dtype=bool)
+        self.maps = values
+        self._ranks: Tensor | None = None
+        self._references: dict[str, Tensor] = {}
+        self._known: dict[tuple[str, str, int], np.ndarray] = {}
+
+    def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`; p_c for a one-hot target."""
+        return self.weighted(self.target, keep, reference, counts)
+
+    def weighted(
+        self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
+    ) -> np.ndarray:
+        """Float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
+        p = self.probabilities(keep, reference, counts)
+        return np.einsum("bck,bk->bc", p.astype(np.float64), weights)
+
+    def recognised(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Float64 (B, len(counts)): 1 where the top class is one that the target weighs positively, else 0.
+
+        For a one-hot target: whether the classifier is right about the sample's class. Of equal probabilities the class
+        of the lower number is the top one. NaN where the classifier gave NaN.
+        """
+        p = self.probabilities(keep, reference, counts)
+        hits = np.take_along_axis(self.target > 0, p.argmax(axis=2), axis=1)
+        return np.where(np.isnan(p).any(axis=2), np.nan, hits)
+
+    def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
+        """Float32 (B, len(counts), K): softmax of the pictures in which `count` top pixels stay or go.
+
+        Args:
+            keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
+            reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
+                "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
+            counts: numbers of pixels, 0 to H*W.
+        """
+        pictures = [self._picture(keep, reference, count) for count in counts]
+        if missing := [picture for picture in dict.fromkeys(pictures) if picture not in self._known]:
+            with untouched(self.classifier), torch.inference_mode():
+                self._known.update({picture: self._classified(*picture) for picture in missing})
+        empty = np.empty((len(self.images), 0, self.target.shape[1]), dtype=np.float32)
+        return np.stack([self._known[picture] for picture in pictures], axis=1) if pictures else empty
+
+    def _picture(self, keep: str, reference: str, count: int) -> tuple[str, str, int]:
+        """One name for each distinct picture: all references share the whole image, "top" and "rest" both ends."""
+        if keep not in ("top", "rest"):
+            raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
+        if reference not in REFERENCES:
+            raise unknown("reference", reference, REFERENCES)
+        whole = self.height * self.width
+        if count != int(count) or not 0 <= count <= whole:
+            raise UserError(f"a count of pixels is a whole number from 0 to {whole}; got {count}")
+        kept = count if keep == "top" else whole - count
+        if kept == whole:
+            return "top", "any", whole
+        return ("top", reference, 0) if kept == 0 else (keep, reference, int(count))
+
+    def _classified(self, keep: str, reference: str, count: int) -> np.ndarray:
+        pictures = self._drawn(keep, reference, count)
+        pieces = ceil(len(pictures) * self.height * self.width / PIXELS_PER_PASS)
+        logits = torch.cat([self.classifier(piece) for piece in pictures.tensor_split(min(pieces, len(pictures)))])
+        self.passes += len(pictures)
+        if logits.shape[1] != self.target.shape[1]:
+            raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {logits.shape[1]}")
+        p = logits.float().softmax(dim=1).cpu().numpy()
+        self.undefined |= np.isnan(p).any(axis=1)
+        return p
+
+    def lost(self, scores: np.ndarray) -> list[int]:
+        """Samples whose scores (B,) are not numbers because a picture got no probabilities.
+
+        A path may be asked for beyond what a sample needs, for the sake of others in the batch; that costs it nothing.
+        """
+        return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
+
+    def _drawn(self, keep: str, reference: str, count: int) -> Images:
+        if reference == "any":
+            return self.images
+        top = (self._rank() < count)[:, None]
+        kept = top if keep == "top" else ~top
+        if reference == "inpaint":
+            return inpainted(self.images, kept)
+        return torch.where(kept, self.images, self._reference(reference))
+
+    def _reference(self, name: str) -> Images:
+        if name not in self._references:
+            drawn = noise(self.images, self.seeds) if name == "noise" else FIXED[name](self.classifier, self.images)
+            self._references[name] = drawn
+        return self._references[name]
+
+    def _rank(self) -> Tensor:
+        """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last."""
+        if self._ranks is None:
+            order = descending(self.maps)
+            ranks = np.empty(order.shape, dtype=np.int32)
+            np.put_along_axis(ranks, order, np.arange(order.shape[1], dtype=np.int32)[None], axis=1)
+            self._ranks = torch.from_numpy(ranks.reshape(self.maps.shape)).to(self.images.device)
+        return self._ranks
+
+
+def batched_curves(
+    classifier: nn.Module | str, images: Images, target: Target, maps: Tensor | np.ndarray, batch_size: int = 16
+) -> Iterator[Curves]:
+    """Curves of any number of samples, a batch at a time, for a caller outside a run.
+
+    Args:
+        classifier: what `load_classifier` takes; a module with a buffer `mean` is taken as it is.
+        images: (B, 3, H, W) in [0, 1], torch, numpy or a list. maps: torch or numpy (B, H, W).
+        target: weights (B, K) or (1, K), or one class for each image (B,).
+    """
+    plain = isinstance(classifier, nn.Module) and hasattr(classifier, "mean")
+    module: nn.Module = classifier if plain else load_classifier(classifier)  # type: ignore[assignment]
+    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), None)
+    images, target = read_images(images), torch.as_tensor(target)
+    needed = (len(maps), 3, *maps.shape[1:])
+    if images.shape != needed:
+        raise UserError(
+            f"maps of shape {tuple(maps.shape)} need images of shape {needed}; these have {tuple(images.shape)}"
+        )
+    if len(images) == 0:
+        raise UserError("there is no image to score")
+    check_frame(images)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
+    if len(target) != len(images) and (target.ndim == 1 or len(target) != 1):
+        raise UserError(
+            f"give one class, or row of the target, for each of the {len(images)} images; got {len(target)}"
+        )
+    if target.ndim == 1:
+        with untouched(module), torch.inference_mode():
+            target = one_hot(target, module(images[:1].to(device)).shape[1])
+    target = target.expand(len(images), -1) if len(target) == 1 else target
+    for start in range(0, len(images), batch_size):
+        part = slice(start, start + batch_size)
+        yield Curves(module, images[part].to(device), target[part], maps[part], range(len(images))[part])
+
+
+def read_images(images: Any) -> Images:
+    """Float32 tensor of a tensor, an array, or a list of these. Raises: UserError for what is not numbers."""
+    if isinstance(images, Tensor) and not images.is_complex():
+        return images.to(torch.float32)
+    try:
+        return torch.from_numpy(read_array("images", images, "(B, 3, H, W)").astype(np.float32))
+    except ValueError as error:
+        raise UserError(str(error)) from error
+
+
+def check_frame(images: Images) -> None:
+    """Raises: UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
+    if not images.abs().amax() < 10:  # 0 to 255 is another frame
+        raise UserError("images must be finite and in [0, 1], before the model's normalisation")
+
+
+def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
+    """Numbers of pixels from 0 to H*W: by one image row (H + 1 points), or in `steps` equal parts, rounded."""
+    if steps is None:
+        return np.arange(height + 1) * width
+    if not 1 <= steps <= height * width:
+        raise UserError(f"steps={steps} must lie between 1 and the {height * width} pixels of an image")
+    return np.rint(np.arange(steps + 1) * (height * width / steps)).astype(np.int64)
+
+
+def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
+    """Numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
+    return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
+
+
+def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
+    """Area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first exposure)."""
+    exposures = np.asarray(exposures, dtype=np.float64)
+    return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
+
+
+def recognition(curves: Curves, keep: str, reference: str, exposure: float | None) -> np.ndarray:
+    """Float64 (B,): `Curves.recognised` at an exposure, a share of the pixels; None: its area over `EXPOSURES`."""
+    shares = EXPOSURES if exposure is None else (exposure,)
+    right = curves.recognised(keep, reference, fraction_counts(curves.height, curves.width, shares))
+    return right[:, 0] if exposure is not None else area(right, np.array(shares))
+
+
+def black(classifier: nn.Module, images: Images) -> Images:
+    return torch.zeros_like(images)
+
+
+def mean(classifier: nn.Module, images: Images) -> Images:
+    """The classifier's normalisation mean: zero after normalisation."""
+    return _mean_of(classifier, images).expand_as(images)
+
+
+def blurred(classifier: nn.Module, images: Images) -> Images:
+    """The images under a Gaussian of 11 x 11 pixels and sigma 5, as RISE's authors publish it (Petsiuk et al., 2018).
+
+    They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
+    kernel is an impulse filtered inside an 11 x 11 window whose edges reflect: the tails are folded back into the
+    window, and it is flatter than a Gaussian that is cut off.
+    """
+    colour = _mean_of(classifier, images)
+    kernel = folded_gaussian(BLUR_SIZE, BLUR_SIGMA).to(images)
+    # Dividing by the standard deviation commutes with the convolution, so only the mean matters.
+    rows = F.conv2d(
+        images - colour, kernel.view(1, 1, 1, -1).expand(3, 1, 1, -1), padding=(0, BLUR_SIZE // 2), groups=3
+    )
+    both = F.conv2d(rows, kernel.view(1, 1, -1, 1).expand(3, 1, -1, 1), padding=(BLUR_SIZE // 2, 0), groups=3)
+    return both + colour
+
+
+def noise(images: Images, seeds: Sequence[int]) -> Images:
+    """Uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
+    drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
+
+
+def inpainted(images: Images, kept: Tensor) -> Images:
+    """The images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
+
+    Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
+    side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser
+    colour is handed down it is enlarged bilinearly, so that no squares are seen. Nothing kept: black.
+    """
+    weights = kept.to(images)
+    return torch.where(kept, images, _filled(images * weights, weights))
+
+
+def _filled(sums: Tensor, weights: Tensor) -> Images:
+    """Colours of `sums` / `weights`, from coarser levels where the weight is 0."""
+    height, width = sums.shape[2:]
+    known = sums / weights.clamp(min=1e-12)
+    if height == width == 1 or bool((weights > 0).all()):
+        return known
+    smaller = [F.avg_pool2d(part, 2, ceil_mode=True) for part in (sums, weights)]  # sums and weights by one factor
+    coarse = F.interpolate(_filled(*smaller), size=(height, width), mode="bilinear", align_corners=False)
+    return torch.where(weights > 0, known, coarse)
+
+
+def folded_gaussian(size: int, sigma: float) -> Tensor:
+    """Float64 (size,): a unit impulse in the middle of a window with reflecting edges, filtered to 4 sigma, sum 1."""
+    reach = torch.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
+    weights = torch.exp(-0.5 * (reach.double() / sigma) ** 2)
+    place = (reach + size // 2) % (2 * size)
+    place = torch.where(place < size, place, 2 * size - 1 - place)
+    return torch.zeros(size, dtype=torch.float64).index_add_(0, place, weights / weights.sum())
+
+
+def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
+    colour = getattr(classifier, "mean", None)
+    if not isinstance(colour, Tensor):
+        raise UserError(
+            "the references blur and mean need a classifier that knows its mean; load it with load_classifier"
+        )
+    return colour.to(images).view(1, 3, 1, 1)
+
+
+FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
+REFERENCES = (*FIXED, "noise", "inpaint")
+
+
+def check_path(*, reference: str, steps: int | None = None) -> None:
+    """Raises: UserError for an unknown reference, or fewer steps than one."""
+    if reference not in REFERENCES:
+        raise unknown("reference", reference, REFERENCES)
+    if steps is not None and steps < 1:
+        raise UserError(f"steps must be at least 1; got {steps}")
+
+
+def check_exposure(*, reference: str, exposure: float | None) -> None:
+    """Raises: UserError for an unknown reference, or an exposure outside [0, 1]."""
+    check_path(reference=reference)
+    if exposure is not None and not 0 <= exposure <= 1:
+        raise UserError(f"exposure={exposure} must lie in [0, 1]")

@@ -1,0 +1,68 @@
+"""What a map is to explain: weights over the logits, so that score = (logits * target).sum(1).
+
+Contrasts and groups of classes are in `saliency_bench.targets`.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images, Target
+
+
+def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
+    """(B, K): +1 on each sample's class. "Why A?" """
+    return class_rows(labels, classes)
+
+
+def score(logits: Tensor, target: Target, on: str = "logit") -> Tensor:
+    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k softmax_k.
+
+    Raises: UserError for another `on`, or a target of another number of classes.
+    """
+    if on not in ("logit", "probability"):
+        raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
+    if logits.shape[1] != target.shape[1]:
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier {logits.shape[1]}")
+    outputs = logits if on == "logit" else logits.softmax(dim=1)
+    return (outputs * target).sum(dim=1)
+
+
+def no_probabilities(logits: Tensor) -> np.ndarray:
+    """Bool (B,): whether logits (B, K) have no softmax: one is NaN or infinity, or all are -infinity.
+
+    A class at -infinity beside others has the probability 0.
+    """
+    return logits.detach().float().softmax(dim=1).isnan().any(dim=1).cpu().numpy()
+
+
+def expand(target: Target, images: Images) -> Target:
+    """(B, K) of a target with one row per image, or one row for all.
+
+    Raises: UserError for another shape, or weights that are not finite.
+    """
+    target = torch.as_tensor(target)
+    if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 2:
+        raise UserError(
+            f"a target has shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
+            "build it with saliency_bench.targets, say one_hot(labels, K)"
+        )
+    if not torch.isfinite(target.float()).all():
+        raise UserError("the target's weights must be finite")
+    return target.to(images.device, torch.float32).expand(len(images), -1)
+
+
+def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor:
+    indices = torch.as_tensor(members if isinstance(members, int | Tensor) else list(members)).flatten().cpu()
+    if len(indices) == 0:
+        raise UserError("a group needs at least one class")
+    if indices.is_floating_point() or indices.min() < 0 or indices.max() >= classes:
+        raise UserError(f"classes are whole numbers from 0 to {classes - 1}; got {indices.tolist()[:5]}")
+    return indices.long()
+
+
+def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
+    return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

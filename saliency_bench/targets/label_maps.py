@@ -1,0 +1,77 @@
+"""Which of the model's classes a class of the dataset is."""
+
+import json
+from pathlib import Path
+
+from saliency_bench.errors import UserError, unknown
+
+Members = list[list[int]]  # for each dataset class, the model classes that stand for it
+
+
+def match(dataset: list[str], model: list[str] | None, classes: int, label_map: dict | str | Path | None) -> Members:
+    """By name (case, spaces and underscores aside), by number where the model has no names, or by a label map.
+
+    label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
+    members has their sum as target. Raises: UserError for classes the model does not have.
+    """
+    if label_map is not None:
+        return _mapped(dataset, model, classes, _read(label_map))
+    if model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model)):
+        if classes == len(dataset):
+            return [[index] for index in range(classes)]
+        raise _no_match(dataset, f"the model has {classes} classes without names")
+    places = [[index for index, known in enumerate(model) if _plain(known) == _plain(name)] for name in dataset]
+    if missing := [name for name, found in zip(dataset, places, strict=True) if not found]:
+        raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
+    if twice := [name for name, found in zip(dataset, places, strict=True) if len(found) > 1]:
+        raise UserError(f"the model has several classes called {twice[0]}; say which by number in --label-map FILE")
+    return places
+
+
+def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
+    if missing := [name for name in dataset if name not in label_map]:
+        raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
+    if empty := [name for name in dataset if label_map[name] in ([], ())]:
+        raise UserError(f"the label map names no class for {empty[0]}")
+    return [[index_of(member, model, classes) for member in _listed(label_map[name])] for name in dataset]
+
+
+def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
+    """The number of a model class given by name, or by number where no class has that name."""
+    text = str(member).strip()
+    named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)]
+    if len(named) > 1:
+        raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
+    if named and not isinstance(member, int):
+        return named[0]
+    if text.isdecimal() and int(text) < classes:
+        return int(text)
+    raise unknown("class of the model", text, model or [f"0 to {classes - 1}"])
+
+
+def _read(label_map: dict | str | Path) -> dict:
+    if isinstance(label_map, dict):
+        return label_map
+    try:
+        read = json.loads(Path(label_map).read_text())
+    except (OSError, ValueError) as error:  # also text that is not UTF-8
+        raise UserError(f"the label map {label_map} cannot be read as JSON: {error}") from error
+    if not isinstance(read, dict):
+        raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
+    return read
+
+
+def _no_match(names: list[str], why: str) -> UserError:
+    some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    return UserError(
+        f"the model does not have the dataset's classes ({some}; {why}); "
+        "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
+    )
+
+
+def _plain(name: str) -> str:
+    return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
+
+
+def _listed(thing) -> list:
+    return list(thing) if isinstance(thing, list | tuple) else [thing]

@@ -1,0 +1,1 @@
+"""Files, hashes, seeds, pictures, devices: what any layer may use and what knows nothing of saliency."""

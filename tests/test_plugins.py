@@ -1,0 +1,126 @@
+"""Who may import whom, and that adding one thing is adding one file."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces")
+FREE = ("push_scripts", "spaces")
+
+
+def imports_of(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def plugin_of(module):
+    parts = module.split(".")
+    return parts[1] if parts[0] == "saliency_bench" and len(parts) > 1 and parts[1] in PLUGINS else None
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "saliency_bench").rglob("*.py")), ids=lambda path: path.name)
+def test_the_core_imports_no_plugin(path):
+    assert [name for name in imports_of(path) if plugin_of(name)] == []
+
+
+@pytest.mark.parametrize("folder", sorted(set(PLUGINS) - set(FREE)))
+def test_plugins_import_the_core_and_themselves_only(folder):
+    for path in (ROOT / folder).rglob("*.py"):
+        assert [name for name in imports_of(path) if plugin_of(name) not in (None, folder)] == [], path
+
+
+def test_importing_the_package_and_asking_for_help_imports_no_torch():
+    code = "import sys, saliency_bench, saliency_bench.cli as c; c.main(['--help']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("name", registry.names("push_scripts"))
+def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
+    code = f"""
+import sys, saliency_bench.cli as c
+try: c.main([{name!r}, '--help'])
+except SystemExit: pass
+sys.exit('torch' in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"saliency-bench {name}" in done.stdout.partition("example")[2]
+
+
+def test_an_unknown_name_gets_the_nearest():
+    with pytest.raises(UserError, match="unknown explainer 'gradcan'; did you mean gradcam"):
+        registry.load("explainers", "gradcan")
+
+
+ADDED = {
+    "explainers/brightness.py": '"""Brightness as saliency."""\nVERSION = 1\n\n'
+    "def brightness(classifier, images, target, *, power: int = 1):\n"
+    '    """Maps."""\n    return images.mean(dim=1) ** power\n',
+    "metrics/saliency_mean/score.py": '"""Mean of a map."""\nPAPER = "none"\nHIGHER_IS_BETTER = True\nRANGE = (0, 1)\n'
+    'VERSION = 1\n\ndef saliency_mean(maps):\n    """Scores (B,)."""\n    return maps.mean(axis=(1, 2))\n',
+    "metrics/saliency_mean/saliency_mean.py": '"""Shell."""\n',
+    "hub_builders/two_dots.py": '''"""Two dots."""
+import numpy as np
+from datasets import ClassLabel
+VERSION, TITLE, LICENSE, REDISTRIBUTE, EMBEDDED = "1", "Two dots", "cc0-1.0", True, True
+CITATION = RULE = "none"
+PAPER_COUNTS: dict = {}
+
+def features():
+    return {"label": ClassLabel(names=["left", "right"])}
+
+def samples(source, report, *, count: int = 60):
+    for index in range(count):
+        image, name = np.zeros((32, 32, 3), np.uint8), ("left", "right")[index % 2]
+        image[10:20, 4 + 16 * (index % 2) :][:, :8] = 255
+        yield {"image_id": str(index), "image": image, "label": name, "mask": image[..., 0] > 0}
+''',
+    "push_scripts/hello.py": '"""Say hello.\n\nexample:\n  saliency-bench hello\n"""\n\n'
+    "def arguments(parser):\n    pass\n\ndef main(args):\n    print('hello')\n",
+}
+
+USE = """
+import torch, saliency_bench as sb
+from saliency_bench.cli import main
+assert "brightness" in sb.list_explainers() and "two-dots" in sb.list_datasets()
+assert "saliency_mean" in sb.list_metrics()
+model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+done = sb.run(dataset="two-dots", model=model, explainers=["brightness:power=2"], out="run", limit=4, device="cpu",
+              metrics=["saliency_mean", "saliency_miou"], progress=False)
+assert [cell["metric"] for cell in done.summary["cells"]] == ["saliency_mean", "saliency_miou"]
+assert done.summary["cells"][1]["value"] == 1.0
+assert main(["hello"]) == 0
+"""
+
+
+def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp_path):
+    """In a copy of the project as a wheel would lay it out; no list or table is touched."""
+    package = tmp_path / "saliency_bench"
+    shutil.copytree(ROOT / "saliency_bench", package)
+    for folder in PLUGINS:
+        shutil.copytree(ROOT / folder, package / folder)
+    for name, text in ADDED.items():
+        (package / name).parent.mkdir(exist_ok=True)
+        (package / name).write_text(text)
+    paths = {
+        "PYTHONPATH": str(tmp_path),
+        "SALIENCY_BENCH_CACHE": str(tmp_path / "cache"),
+        "HF_HOME": str(tmp_path / "hf"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", USE], cwd=tmp_path, env=os.environ | paths, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "hello\n"
