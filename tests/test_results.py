@@ -120,7 +120,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda c: c.update(format=2), "format: Input should be 1"),
+        (lambda c: c.update(format=1), "format: Input should be 2"),
         (lambda c: c.pop("submitter"), "submitter: Field required"),
         (lambda c: c.update(submitter="../x"), "submitter: String should match pattern"),
         (lambda c: c.update(surplus=1), "surplus: Extra inputs are not permitted"),

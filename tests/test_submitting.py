@@ -119,7 +119,7 @@ def test_only_what_is_new_is_sent(hub, here, run, shapes, resnet, tmp_path):
         batch_size=8, out=tmp_path / "more", device="cpu", progress=False,
     )  # fmt: skip
     done = sb.submit(more)
-    assert [cell["explainer"] for cell in done.new] == ["gradcam"]
+    assert [cell.explainer for cell in done.new] == ["gradcam"]
     (path,) = [path for path in hub.files("datasets", BOARD, "refs/pr/2") if path.endswith("result.json")
                and path not in hub.files("datasets", BOARD)]  # fmt: skip
     sent = json.loads(hub.files("datasets", BOARD, "refs/pr/2")[path])
@@ -190,8 +190,8 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     before = hub.files("datasets", BOARD)
     here(VISITOR)
     done = sb.submit(other_run(run, tmp_path))
-    assert [cell["explainer"] for cell in done.new] == ["random"]
-    assert [cell["explainer"] for cell in done.known] == ["centre"]
+    assert [cell.explainer for cell in done.new] == ["random"]
+    assert [cell.explainer for cell in done.known] == ["centre"]
     (line,) = [line for line in done.lines() if line.startswith("conflict: random by saliency_miou")]
     assert "by founder (n = 12) and" in line
     assert "by visitor (n = 12)" in line
@@ -204,8 +204,8 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert all(row["conflict"] for row in rows)
     assert abs(rows[0]["value"] - rows[1]["value"]) == pytest.approx(0.25)
     (conflict,) = board.conflicts
-    assert sorted(conflict["submitters"]) == ["founder", "visitor"]
-    assert (conflict["samples"], conflict["of"]) == (12, 12)
+    assert sorted(conflict.submitters) == ["founder", "visitor"]
+    assert (conflict.samples, conflict.of) == (12, 12)
     assert "1 conflicts" in str(board)
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from saliency_bench.engine.chunks import prediction_part
 from saliency_bench.engine.context import RunContext
 from saliency_bench.results import records
-from saliency_bench.utils.files import read_json
+from saliency_bench.results.cell import CellKey, read_plan
 from saliency_bench.utils.messages import complain
 
 
@@ -22,7 +22,7 @@ def merge(context: RunContext, samples: int) -> None:
     """
     chunks = -(-samples // context.batch_size)
     in_last = samples - (chunks - 1) * context.batch_size
-    plan = read_json(context.out / "run.json")["cells"]
+    plan = read_plan(context.out)
     parts = parts_of(context.out, plan, chunks)
     complete = complete_cells(plan, parts, chunks)
 
@@ -39,20 +39,20 @@ def merge(context: RunContext, samples: int) -> None:
     records.concat(whole, context.out / "records.parquet", records.SCHEMA)
 
 
-def parts_of(folder: Path, plan: dict[str, dict], chunks: int) -> list[Path]:
+def parts_of(folder: Path, plan: dict[str, CellKey], chunks: int) -> list[Path]:
     """All parts of a run's first chunks, in the order of explainers in run.json, then chunks."""
-    order = {key: position for position, key in enumerate(dict.fromkeys(cell["parts"] for cell in plan.values()))}
+    order = {key: position for position, key in enumerate(dict.fromkeys(cell.explainer_id for cell in plan.values()))}
     parts = [part for key in order for part in (folder / "parts" / key).glob("*.parquet")]
     return sorted(
         (part for part in parts if int(part.name[:6]) < chunks), key=lambda part: (order[part.parent.name], part.name)
     )
 
 
-def complete_cells(plan: dict[str, dict], parts: list[Path], chunks: int) -> list[str]:
+def complete_cells(plan: dict[str, CellKey], parts: list[Path], chunks: int) -> list[str]:
     """The cells that have all chunks; of others a line on standard error says how to complete them."""
     found: Counter = Counter(cell for part in parts for cell in records.notes_of(part)["cells"])
     for cell_id in plan:
         if found[cell_id] < chunks:
-            name = f"{plan[cell_id]['explainer_text']} by {plan[cell_id]['metric_text']}"
+            name = f"{plan[cell_id].explainer_text} by {plan[cell_id].metric_text}"
             complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
     return [cell_id for cell_id in plan if found[cell_id] == chunks]

@@ -16,6 +16,7 @@ from saliency_bench.hub import client as hub
 from saliency_bench.hub.upload import Publication
 from saliency_bench.publishing.datasets import ACCURACY
 from saliency_bench.results.public_names import public_name
+from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.summary import table
 from saliency_bench.utils.files import read_json
 
@@ -45,9 +46,9 @@ def model_publication(
     files = _files(folder)
     log, config = read_json(folder / "training_log.json"), read_json(folder / "config.json")
     log = _told(log, namespace, api or hub.client())
-    summary = _summary(Path(results), folder) if results is not None else None
+    run = _run(Path(results), folder) if results is not None else None
     repo = f"{namespace}/{name or folder.resolve().name}"
-    card = _card(repo, log, config, license, summary)
+    card = _card(repo, log, config, license, run)
     content: dict[str, Path | bytes] = {
         **files,
         "training_log.json": (json.dumps(log, indent=2) + "\n").encode(),
@@ -98,18 +99,17 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None
     return None
 
 
-def _summary(run: Path, folder: Path) -> dict:
+def _run(results: Path, folder: Path) -> RunData:
     from saliency_bench.classifiers.loading import load_classifier
 
-    if not (run / "summary.json").is_file():
-        raise UserError(f"{run} is not the folder of a finished run (no summary.json); give the --out of a run")
-    summary = read_json(run / "summary.json")
-    if summary["model"]["digest"] != load_classifier(str(folder)).digest:
-        raise UserError(f"the run {run} is on another model ({summary['model']['id']}) than {folder}")
-    return summary
+    run = read_run(results)
+    model = run.summary["model"]
+    if model["digest"] != load_classifier(str(folder)).digest:
+        raise UserError(f"the run {results} is on another model ({model['id']}) than {folder}")
+    return run
 
 
-def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict | None) -> ModelCard:
+def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData | None) -> ModelCard:
     dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
@@ -120,7 +120,7 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
         base_model=base if base and base.count("/") == 1 else None,
         metrics=["accuracy"],
         model_name=repo.partition("/")[2],
-        eval_results=_model_index(log, summary, dataset),
+        eval_results=_model_index(log, run, dataset),
     )
     return ModelCard.from_template(
         data,
@@ -131,12 +131,12 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
         best=max(log["epochs"], key=lambda epoch: epoch["validation_accuracy"]),
         labels=[name for _, name in sorted(config["id2label"].items(), key=lambda item: int(item[0]))],
         architecture=(config.get("architectures") or ["?"])[0],
-        summary=summary,
-        table=table(summary) if summary else None,
+        summary=run.summary if run else None,
+        table=table(run.cells, run.summary["dataset"]["used"]) if run else None,
     )
 
 
-def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[EvalResult]:
+def _model_index(log: dict, run: RunData | None, dataset: str | None) -> list[EvalResult]:
     def result(split: str, kind: str, name: str, value: Any, **more: Any) -> EvalResult:
         return EvalResult(
             task_type="image-classification",
@@ -150,13 +150,13 @@ def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[E
         )
 
     found = [result("test", ACCURACY, "accuracy", log["test_accuracy"])]
-    if summary is None:
+    if run is None:
         return found
-    for cell in summary["cells"]:
-        if cell["value"] is not None:
-            name = f"{cell['metric_text']} of {cell['explainer_text']}"
-            options = {"explainer": cell["explainer_text"], "target": summary["target"]}
-            found.append(result(summary["dataset"]["split"], cell["metric"], name, cell["value"], metric_args=options))
+    for cell in run.cells:
+        if cell.value is not None:
+            name = f"{cell.metric_text} of {cell.explainer_text}"
+            options = {"explainer": cell.explainer_text, "target": run.summary["target"]}
+            found.append(result(run.summary["dataset"]["split"], cell.metric, name, cell.value, metric_args=options))
     return found
 
 
