@@ -224,7 +224,7 @@ def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, ca
     assert len(board.cells) == 2
     assert any(line.startswith("a/b/c/result.json: cells: ") for line in board.refused)
     assert any(line.startswith("d/e/f/result.json: ?[31m: Extra inputs") for line in board.refused)
-    assert any("belongs into the folder" in line for line in board.refused)
+    assert any("wrong/place/founder-1/" in line for line in board.refused)
     assert "left out: a/b/c/result.json" in capsys.readouterr().err
 
 
@@ -233,7 +233,7 @@ def test_a_local_folder_is_a_board_too(run, tmp_path):
         of_run(run, who).write(tmp_path)
     board = sb.load_results(tmp_path)
     assert all(row["submitters"] == ["ada", "bob"] for row in board.cells)
-    with pytest.raises(UserError, match="is no folder"):
+    with pytest.raises(UserError, match="nowhere"):
         sb.load_results(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no results"):
