@@ -30,7 +30,7 @@ RESULT = KEY | {
     "high": 0.75,
     "n": 3,
     "rank": 1,
-    "parts": {"exposure=0.1": {"value": 0.1, "low": None, "high": None, "n": 1}},
+    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1}},
     "left_out": {"no mask": 1},
     "flat": 0,
     "marked": {},
@@ -41,8 +41,8 @@ RESULT = KEY | {
 def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
     (cell,) = read_cells([RESULT])
     assert as_json([cell]) == [RESULT]
-    assert cell.parts["exposure=0.1"] == PartResult(value=0.1, low=None, high=None, n=1)
-    assert (cell.ends, cell.parts["exposure=0.1"].ends) == ((0.25, 0.75), None)
+    assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1)
+    assert (cell.ends, cell.parts["0.1"].ends) == ((0.25, 0.75), None)
     assert cell.forward_passes.explain == 30
     assert CellKey.model_validate(KEY).metric_id == ("saliency_miou", 2)
     assert set(CellKey.model_fields) == set(KEY)

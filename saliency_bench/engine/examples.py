@@ -39,9 +39,11 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     rivals = [cell for cell in cells if cell.metric_text == cells[0].metric_text and not cell.baseline] or cells[:1]
     signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
     scores: dict[str, list[float]] = {}
-    for batch in pq.ParquetFile(folder / "records.parquet").iter_batches(columns=["cell_id", "image_id", "value"]):
-        for cell_id, image_id, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if cell_id in signs and value is not None:
+    for batch in pq.ParquetFile(folder / "records.parquet").iter_batches(
+        columns=["cell_id", "image_id", "part", "value"]
+    ):
+        for cell_id, image_id, part, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if cell_id in signs and part is None and value is not None:
                 scores.setdefault(image_id, []).append(signs[cell_id] * value)
     by_mean = sorted(scores, key=lambda image_id: (-np.mean(scores[image_id]), image_id))
     by_spread = sorted(scores, key=lambda image_id: (-np.ptp(scores[image_id]), image_id)) if len(signs) > 1 else []

@@ -74,7 +74,7 @@ class CellKey(StrictModel):
     """What is planned: an explainer and a metric, each with its options and version.
 
     `*_text` is what people read: the name with the options that differ from their defaults. `explainer_id` names the
-    folder of the explainer's parts; equal explainers have equal ids in every run. `baseline`: whether the explainer
+    folder of the explainer's chunks; equal explainers have equal ids in every run. `baseline`: whether the explainer
     ignores the network.
     """
 

@@ -18,7 +18,7 @@ from saliency_bench.results.cell import CellKey, CellResult, Interval, as_json, 
 from saliency_bench.results.summary import FORMAT
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance", "faults", "halved_chunks"}
-SCORES = ["cell_id", "image_id", "value"]
+SCORES = ["cell_id", "image_id", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 RESUME = "start the run again to complete it"
 
@@ -198,7 +198,8 @@ def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa
 
 
 def read_values(table: pa.Table) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
-    """Of records: (image ids, {cell id: a score per image id, NaN for none}, {cell id: number of scores})."""
+    """Of records, parts aside: (image ids, {cell id: a score per image id or NaN}, {cell id: number of scores})."""
+    table = table.filter(pc.is_null(table["part"]))
     cell_ids, cells = _coded(table["cell_id"])
     image_ids, images = _coded(table["image_id"])
     matrix = np.full((len(cell_ids), len(image_ids)), np.nan)

@@ -2,7 +2,7 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, as_json, read_plan
@@ -20,7 +19,6 @@ from saliency_bench.utils.files import read_json, write_json
 FORMAT = 2
 NAN = float("nan")
 LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + number of significantly better explainers (paired test)"
-Aggregate = Callable[[np.ndarray], float]
 
 
 @dataclass(frozen=True)
@@ -65,22 +63,16 @@ class Outcome:
     marks: Counter[str]
 
 
-def summarise(facts: RunFacts, metrics: Mapping[str, Metric] | None = None) -> dict:
-    """Write summary.json from a run's records and predictions, and return its JSON.
-
-    metrics: {cell id: metric} of the cells computed just now; that of an older cell is loaded by name, for how to
-    aggregate its scores.
-    """
+def summarise(facts: RunFacts) -> dict:
+    """Write summary.json from a run's records and predictions, and return its JSON."""
     plan = read_plan(facts.folder)
     predictions = pq.read_table(facts.folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     outcomes = _outcomes(facts.folder / "records.parquet")
     keys = [key for key in plan.values() if key.cell_id in outcomes]
-    aggregates = {key.cell_id: _metric(key, metrics or {}).aggregate for key in keys}
     passes, halved = _passes(facts.folder, list(plan), facts.chunks)
-    comparisons, ranked = _comparisons(keys, outcomes, aggregates, facts.seed)
+    comparisons, ranked = _comparisons(keys, outcomes, facts.seed)
     cells = [
-        _result(key, outcomes[key.cell_id], aggregates[key.cell_id], facts.seed, passes[key.cell_id], ranked)
-        for key in keys
+        _result(key, outcomes[key.cell_id], passes[key.cell_id], ranked.get(key.cell_id), facts.seed) for key in keys
     ]
     summary = {
         "format": FORMAT,
@@ -116,16 +108,14 @@ def summarise(facts: RunFacts, metrics: Mapping[str, Metric] | None = None) -> d
     return read_json(facts.folder / "summary.json")  # where what is not known is None
 
 
-def _metric(key: CellKey, metrics: Mapping[str, Metric]) -> Metric:
-    return metrics.get(key.cell_id) or load_metric(key.metric, **key.metric_options)
-
-
 def _outcomes(path: Path) -> dict[str, Outcome]:
     scores: dict[str, array] = defaultdict(lambda: array("d"))
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
     marks: dict[str, Counter[str]] = defaultdict(Counter)
-    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
-        for cell_id, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "part", "value", "reason"]):
+        for cell_id, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if part is not None:
+                continue
             scores[cell_id].append(NAN if value is None else value)
             if value is None:
                 left_out[cell_id][reason] += 1
@@ -147,9 +137,9 @@ def _passes(folder: Path, cell_ids: list[str], chunks: int) -> tuple[dict[str, F
     """({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
-    for part in (folder / "parts").glob("*/*.parquet"):
-        if int(part.name[:6]) < chunks:
-            notes = records.notes_of(part)
+    for path in (folder / "chunks").glob("*/*.parquet"):
+        if int(path.name[:6]) < chunks:
+            notes = records.notes_of(path)
             halved += notes["halved"]
             for cell_id in notes["cells"]:
                 explain[cell_id] += notes["passes"].get("explain", 0)
@@ -158,13 +148,12 @@ def _passes(folder: Path, cell_ids: list[str], chunks: int) -> tuple[dict[str, F
 
 
 def _comparisons(
-    keys: list[CellKey], outcomes: dict[str, Outcome], aggregates: dict[str, Aggregate], seed: int
+    keys: list[CellKey], outcomes: dict[str, Outcome], seed: int
 ) -> tuple[list[dict], dict[str, int | None]]:
-    """Of each metric that is a mean: its explainers in pairs on the samples that both have, and {cell id: rank}."""
+    """Of each metric: its explainers in pairs on the samples that both have, and {cell id: rank}."""
     by_metric: dict[tuple[str, int], list[CellKey]] = {}
     for key in keys:
-        if aggregates[key.cell_id] is np.mean:
-            by_metric.setdefault(key.metric_id, []).append(key)
+        by_metric.setdefault(key.metric_id, []).append(key)
     comparisons: list[dict] = []
     ranked: dict[str, int | None] = {}
     for (text, _), rivals in by_metric.items():
@@ -182,29 +171,20 @@ def _comparisons(
     return comparisons, ranked
 
 
-def _result(
-    key: CellKey,
-    outcome: Outcome,
-    aggregate: Aggregate,
-    seed: int,
-    passes: ForwardPasses,
-    ranked: dict[str, int | None],
-) -> CellResult:
-    interval = _interval(outcome.scores[~np.isnan(outcome.scores)], seed, aggregate)
-    marked = {reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT}
+def _result(key: CellKey, outcome: Outcome, passes: ForwardPasses, rank: int | None, seed: int) -> CellResult:
     return CellResult(
         **dict(key),
-        **dict(interval),
-        rank=ranked.get(key.cell_id),
+        **dict(_interval(outcome.scores[~np.isnan(outcome.scores)], seed)),
+        rank=rank,
         left_out=dict(sorted(outcome.left_out.items())),
         flat=outcome.marks[FLAT],
-        marked=marked,
+        marked={reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT},
         forward_passes=passes,
     )
 
 
-def _interval(values: np.ndarray, seed: int, aggregate: Aggregate = np.mean) -> Interval:
-    value, low, high = (None if np.isnan(number) else number for number in bootstrap(values, aggregate, seed=seed))
+def _interval(values: np.ndarray, seed: int) -> Interval:
+    value, low, high = (None if np.isnan(number) else number for number in bootstrap(values, seed=seed))
     return Interval(value=value, low=low, high=high, n=len(values))
 
 
