@@ -632,7 +632,7 @@ def test_samples_that_could_not_be_read(copied):
         lambda summary: [cell.update(n=cell["n"] - 1) for cell in summary["cells"] if cell["cell_id"] in gone],
     )
     page = page_of(copied)
-    assert "prediction <b>–</b> (–); explained: <b>–</b>" in page
+    assert "prediction <b>–</b> (–); maps explain <b>–</b>" in page
     assert "None" not in page
 
 

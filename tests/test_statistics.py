@@ -101,7 +101,7 @@ def test_the_reported_mean_decides_where_wilcoxon_contradicts_it():
     assert ranks(columns, [found], higher_is_better=True) == [2, 1]
 
 
-def test_equal_columns_are_not_told_apart():
+def test_equal_columns_are_not_significantly_different():
     assert sign_flips(np.zeros((3, 1)))[0] == sign_flips(np.zeros((50, 1)))[0] == 1
 
 

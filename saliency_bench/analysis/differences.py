@@ -127,7 +127,7 @@ def why_not(first: RunData, second: RunData) -> str | None:
     """What keeps two runs from being compared sample by sample; None if nothing does."""
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
-        names = " and ".join(f"{one['id']} with fingerprint {one['fingerprint'][:8]}" for one in datasets)
+        names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
         return f"they are over different datasets ({names})"
     if datasets[0]["split"] != datasets[1]["split"]:
         return f"they are over different splits ({datasets[0]['split']} and {datasets[1]['split']})"

@@ -79,7 +79,7 @@ class Board:
         return "\n".join([*lines, *map(str, self.conflicts)])
 
 
-def load_results(place: str | Path, revision: str | None = None, *, records: bool = False) -> Board:
+def load_results(location: str | Path, revision: str | None = None, *, records: bool = False) -> Board:
     """All submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
 
     revision: a branch, commit or pull request ("refs/pr/1") of the repository. records: read and check the records of
@@ -87,11 +87,11 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
     A submission that does not fit the schema is left out and named, on standard error and in `refused`.
     Raises: UserError for a folder without results, or a Hub that cannot be reached.
     """
-    local = isinstance(place, Path) or Path(place).expanduser().is_dir()
-    source = Source(Path(place).expanduser() if local else str(place), revision)
+    local = isinstance(location, Path) or Path(location).expanduser().is_dir()
+    source = Source(Path(location).expanduser() if local else str(location), revision)
     results, refused = source.results()
-    if not results and not refused and isinstance(source.place, Path):
-        raise UserError(f"{place} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
+    if not results and not refused and isinstance(source.location, Path):
+        raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
     needed = list(results) if records else sharing(results)
     contradictory = contradictions(source.submissions(needed, results, refused))
     for line in refused:
@@ -118,17 +118,17 @@ def asking(repo: str) -> Iterator[None]:
 class Source:
     """A folder of results (a path), or a repository of the Hub (text), of which only what is needed is downloaded."""
 
-    def __init__(self, place: str | Path, revision: str | None = None, api: HfApi | None = None):
-        self.place, self.revision, self.api = place, revision, api or hub.client()
-        if isinstance(self.place, Path) and not self.place.is_dir():
-            raise UserError(f"{place} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
+    def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
+        self.location, self.revision, self.api = location, revision, api or hub.client()
+        if isinstance(self.location, Path) and not self.location.is_dir():
+            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str]) -> Path:
-        if isinstance(self.place, Path):
-            return self.place
-        with asking(self.place):
+        if isinstance(self.location, Path):
+            return self.location
+        with asking(self.location):
             return Path(snapshot_download(
-                self.place, repo_type="dataset", revision=self.revision, allow_patterns=list(patterns),
+                self.location, repo_type="dataset", revision=self.revision, allow_patterns=list(patterns),
                 endpoint=self.api.endpoint, token=self.api.token,
             ))  # fmt: skip
 
