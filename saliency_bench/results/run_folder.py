@@ -54,10 +54,12 @@ class Column:
 class RunData:
     """A finished run.
 
-    summary     summary.json without its cells
     values      {cell id: one number per entry of `ids`, NaN for what was left out}
-    timings     timings.json; examples: the arrays of examples.npz; samples: {image id: what is known of a picture}
-    explained   {cell id: samples that were explained}, where it is not that of the summary (`merge_runs`)
+    summary     summary.json without its cells
+    timings     timings.json
+    examples    the arrays of examples.npz
+    samples     {image id: label, prediction and mask} of the examples
+    explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
     """
 
     folder: Path
