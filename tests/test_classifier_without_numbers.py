@@ -3,6 +3,7 @@
 import json
 import shutil
 
+import contracts
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -10,12 +11,11 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_samples
 
-NAMES = registry.names("metrics")
+NAMES = contracts.complete("metrics")
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
 

@@ -4,6 +4,7 @@ that says what is wrong."""
 import sys
 import warnings
 
+import contracts
 import numpy as np
 import pytest
 import torch
@@ -14,7 +15,7 @@ from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 
-METRICS = [load_metric(name) for name in registry.names("metrics")]
+METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
 BOTH = ALIGNMENT + CURVES

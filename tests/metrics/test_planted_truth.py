@@ -4,13 +4,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
 
+import contracts
 import numpy as np
 import pytest
 
 from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
-METRICS = [load_metric(name) for name in registry.names("metrics")]
+METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planted.py"
 

@@ -1,5 +1,6 @@
 """What many metrics have in common, over all that are discovered and look at the same things."""
 
+import contracts
 import numpy as np
 import pytest
 import torch
@@ -9,12 +10,11 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench import registry
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 
-METRICS = [load_metric(name) for name in registry.names("metrics")]
+METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
 # They delete the pixels above a share of the map's range, so the values count beside their order.
