@@ -70,8 +70,7 @@ def main() -> None:
     parser.add_argument("--text", action="store_true", help="rewrite the sections only; no picture changes")
     args = parser.parse_args()
     if args.text:
-        shown = PAGE.read_text(encoding="utf-8").partition("\n\n## ")[0]
-        return write_text(PAGE, page([shown], {}))
+        return write_text(PAGE, page([PAGE.read_text(encoding="utf-8").partition("\n\n## ")[0]], {}))
     with tempfile.TemporaryDirectory() as thrown_away:
         folder = Path(args.models or thrown_away)
         shown, left_out = [INTRODUCTION], dict.fromkeys(registry.names("explainers"), "")
