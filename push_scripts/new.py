@@ -51,8 +51,8 @@ PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=list(FILES), help="what to add")
     parser.add_argument("name", metavar="NAME", help="my_method, saliency_mine (metrics), my-data (datasets, commands)")
-    parser.add_argument("--asks", choices=list(SHELLS), help="of a metric: maps and masks (the default), maps alone, "
-                        "curves of a classifier under perturbation, or an explainer for maps of its choice")  # fmt: skip
+    about = "of a metric: maps and masks (default), maps alone, curves of a classifier's probabilities, or an explainer"
+    parser.add_argument("--asks", choices=list(SHELLS), help=about)
     _shared.json(parser)
 
 
@@ -106,7 +106,7 @@ def module_of(kind: str, name: str) -> str:
     module = name.replace("-", "_") if kind in DASHED else name
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
         between = "dashes" if kind in DASHED else "underscores"
-        raise UserError(f"'{name}' cannot name a {kind}; use lower-case letters, digits and {between}")
+        raise UserError(f"'{name}' is not a valid {kind} name; use lower-case letters, digits and {between}")
     if kind == "metric" and not module.startswith("saliency_"):
         raise UserError(f"the name of a metric begins with saliency_; use saliency_{module}")
     return module
