@@ -109,6 +109,10 @@ def of_score(name: str, path: Path) -> Iterator[str]:
         return
     if strange := set(options.positional(function)) - set(metric.NEEDS):
         yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.NEEDS)}"
+    if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
+        yield f"parts in {where(path)} must take (options, classifier): change its parameters"
+    if hasattr(module, "reduce") and not hasattr(module, "parts"):
+        yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
     if "    Example" not in (function.__doc__ or ""):
         yield f"the docstring of {name} in {where(path)} has no example: work one out by hand on 4 x 4 maps"
 
