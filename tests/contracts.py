@@ -130,7 +130,12 @@ def of_card(path: Path) -> Iterator[str]:
     if len(parts) < 3 or parts[0]:
         yield f"{where(path)} does not begin with YAML between two lines ---: add it"
         return
-    if lacking := FRONT - set(yaml.safe_load(parts[1])):
+    try:
+        front = yaml.safe_load(parts[1])
+    except yaml.YAMLError as error:
+        yield f"the YAML of {where(path)} cannot be read: {' '.join(str(error).split())}"
+        return
+    if lacking := FRONT - set(front):
         yield f"the YAML of {where(path)} lacks {', '.join(sorted(lacking))}: add it"
     if lacking := [section for section in SECTIONS if f"# {section}\n" not in parts[2]]:
         yield f"{where(path)} has no section {', '.join(lacking)}: add it"
@@ -192,7 +197,7 @@ def constants(module: ModuleType, kinds: dict[str, type], path: Path) -> Iterato
 def unfinished(path: Path) -> Iterator[str]:
     """Lines of a skeleton that nobody has replaced yet."""
     for number, line in enumerate(path.read_text().splitlines(), 1):
-        if "TODO" in line:
+        if re.search(r"TODO(?=[:\"\]]|$)", line):
             yield f"{where(path)} line {number} is still to be written: {line.strip()}"
 
 

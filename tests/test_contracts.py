@@ -52,7 +52,8 @@ def test_a_file_that_a_metric_lacks_is_named(file, metrics):
         ("README.md", "emoji", "smiley", "emoji"),
         ("README.md", "## Limitations", "## Limits", "Limitations"),
         ("README.md", "---", "===", "YAML"),
-        ("README.md", "IoU", "TODO", "line"),
+        ("README.md", "title: ", "title: a: ", "YAML"),
+        ("README.md", "IoU =", "TODO: ", "line"),
         ("saliency_miou.py", "Returns:", "Gives:", "Returns"),
     ],
 )
