@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+import pytest
 import yaml
 
 from saliency_bench import metric, options, registry
@@ -41,6 +42,12 @@ def complete(kind: str) -> list[str]:
 def missing(kind: str, name: str) -> tuple[str, ...]:
     """Sentences: what this item lacks, and where to add it."""
     return tuple(CONTRACTS[kind](name))
+
+
+def check(kind: str, name: str) -> None:
+    """Fail with one line for each thing that this item lacks, and nothing else."""
+    if lacks := missing(kind, name):
+        pytest.fail("\n".join(lacks), pytrace=False)
 
 
 def of_explainer(name: str) -> Iterator[str]:
