@@ -18,13 +18,14 @@ PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` read
 
 def read_chunk(rows: datasets.Dataset, classifier: Classifier, start: int, stop: int, strict: bool) -> Chunk:
     """The samples from `start` to before `stop`. Raises: UserError for one that cannot be read, if strict."""
-    columns = rows[start:stop]
+    scalars = scalar_columns(rows.features)
+    # Other columns may hold pictures, which would be decoded for nothing.
+    columns = rows.select_columns([*(name for name in PREPARED if name in rows.features), *scalars])[start:stop]
     samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
     for index, sample in enumerate(samples):
         sample["image_id"] = str(sample.get("image_id", start + index))
         if sample["label"] is None or sample["label"] < 0:
             raise UserError(f"image {sample['image_id']} has no label; leave it out of the dataset")
-    scalars = scalar_columns(rows.features)
     about = [{"image_id": sample["image_id"], "label": sample["label"]} | _scalars(sample, scalars, rows.features)
              for sample in samples]  # fmt: skip
     given = [{name: sample[name] for name in PREPARED if name in sample} for sample in samples]
