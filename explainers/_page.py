@@ -1,4 +1,4 @@
-"""Writes this room's README.md and its pictures: every explainer that is found, and its map of one drawn image.
+"""Writes this folder's README.md and its pictures: every explainer that is found, and its map of one drawn image.
 
 example:
   python -m saliency_bench.explainers._page --models models
@@ -25,10 +25,12 @@ from saliency_bench.data.loading import load_dataset
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
+from saliency_bench.explainers._costs import SIDE, costs
 from saliency_bench.types import Batch, Images, Target
 from saliency_bench.utils.files import write_text, write_with
 
-ROOM = Path(__file__).parent
+FOLDER = Path(__file__).parent
+PAGE = FOLDER / "README.md"
 SIZE, COUNT, EPOCHS = 64, 6144, 12
 COLUMNS = 6
 TRIED = 10
@@ -40,6 +42,8 @@ INTRODUCTION = f"""# Explainers
 An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (weights over the logits), and gives maps
 (B, H, W), signed and not normalised: `sb.load_explainer("rise", masks=1000)(classifier, images, target)`, or
 `rise:masks=1000` on the command line. `on` says whether the target's weights are those of logits or of probabilities.
+Each section ends with what the explainer needs of a network, and its forward passes for one image of {SIDE} x {SIDE}
+with default options.
 
 The same call gives the same bits. Batches of another size, and passes of another `batch_size`, give the same map to
 about 1e-5 of its largest value, because the network's own logits differ in their last bits between them. In a deep
@@ -63,14 +67,17 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--models", metavar="DIR", help="keep dataset and networks here (default: throw them away)")
+    parser.add_argument("--text", action="store_true", help="rewrite the sections only; no picture changes")
     args = parser.parse_args()
+    if args.text:
+        return write_text(PAGE, page([PAGE.read_text(encoding="utf-8").partition("\n\n## ")[0]], {}))
     with tempfile.TemporaryDirectory() as thrown_away:
         folder = Path(args.models or thrown_away)
         shown, left_out = [INTRODUCTION], dict.fromkeys(registry.names("explainers"), "")
         for network, config in (("ResNet", resnet()), ("ViT", vit())):
             if left_out:
                 shown, left_out = with_picture(shown, left_out, network, trained(folder, network, config), folder)
-    write_text(ROOM / "README.md", page(shown, left_out))
+    return write_text(PAGE, page(shown, left_out))
 
 
 def with_picture(
@@ -90,7 +97,7 @@ def with_picture(
     if not maps:
         return shown, reasons
     file = f"maps_{network.lower()}.png"
-    write_with(ROOM / file, partial(draw, image=image[0], mask=batch.masks[index], maps=maps))
+    write_with(FOLDER / file, partial(draw, image=image[0], mask=batch.masks[index], maps=maps))
     weights = sum(map(torch.numel, classifier.parameters()))
     seen = (classifier.labels or [])[label], float(probabilities[index, label])
     text = f"""![maps of every explainer for one image]({file})
@@ -109,13 +116,14 @@ def page(shown: list[str], left_out: dict[str, str]) -> str:
 
 
 def section(name: str) -> str:
-    """What the page says of an explainer: the docstrings of its module and function, and its options."""
+    """The docstrings of an explainer's module and function, its options and what it costs."""
     tree = ast.parse(registry.files("explainers")[name].read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
     known = options.defaults(getattr(registry.load("explainers", name), name))
     listed = ", ".join(f"`{key}={value!r}`" for key, value in known.items()) or "none"
+    needs, _, passes = costs(name).partition("; ")
     return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", ast.get_docstring(function) or "",
-                        f"Options: {listed}"])  # fmt: skip
+                        f"Options: {listed}", f"Needs: {needs}; forward passes: {passes}"])  # fmt: skip
 
 
 def resnet():

@@ -15,7 +15,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "attention", "1"
+NEEDS = "attention"
 TARGETED = False
 
 
@@ -27,3 +27,7 @@ def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
     with torch.no_grad(), attending(classifier, images) as seen:
         classifier(images)
     return seen.maps(seen.matrices[-1].float().mean(dim=1), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1

@@ -26,7 +26,7 @@ from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "activations, gradients", "1"
+NEEDS = "activations, gradients"
 
 
 def cebp(
@@ -44,6 +44,10 @@ def cebp(
     activation = feature_map("cebp", classifier, layer, outputs)
     relevance = derivative(classifier, score(logits, target).sum(), activation)
     return enlarge(relevance.sum(dim=1).relu(), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1
 
 
 def excitation_layer(classifier: Classifier, images: Images) -> str:

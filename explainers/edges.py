@@ -12,7 +12,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "nothing", "0"
+NEEDS = "nothing"
 BASELINE = True
 
 
@@ -22,3 +22,7 @@ def edges(classifier: Classifier, images: Images, target: Target) -> Maps:
     down = grey[:, :-2] + 2 * grey[:, 1:-1] + grey[:, 2:]
     across = grey[:, :, :-2] + 2 * grey[:, :, 1:-1] + grey[:, :, 2:]
     return torch.hypot(down[:, :, 2:] - down[:, :, :-2], across[:, 2:] - across[:, :-2]) / 8
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 0

@@ -18,7 +18,7 @@ from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "attention, gradients", "1"
+NEEDS = "attention, gradients"
 
 
 def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
@@ -33,6 +33,10 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices)
     return seen.maps(product(positive(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1
 
 
 def check(*, start: int, **others: object) -> None:

@@ -13,7 +13,7 @@ from saliency_bench.explainers._features import activation_and_gradient, cut_if_
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "activations, gradients", "1"
+NEEDS = "activations, gradients"
 
 
 def gradcam(
@@ -28,3 +28,7 @@ def gradcam(
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     cam = (weight * activation).sum(dim=1)  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1

@@ -19,7 +19,7 @@ from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "attention, gradients", "1"
+NEEDS = "attention, gradients"
 
 
 def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:
@@ -35,3 +35,7 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: s
     weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)
     cam = seen.read((weight * matrix.detach().float()).mean(dim=1))  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1

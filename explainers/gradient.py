@@ -11,7 +11,7 @@ from saliency_bench.explainers._gradients import check_reduction, gradient_at, o
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "gradients", "1"
+NEEDS = "gradients"
 
 
 def gradient(
@@ -20,6 +20,10 @@ def gradient(
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum"."""
     check(reduction=reduction)
     return over_channels(gradient_at(classifier, images, target, on), reduction)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1
 
 
 def check(*, reduction: str, **others: object) -> None:

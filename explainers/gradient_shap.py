@@ -19,7 +19,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
 
 VERSION = 1
-NEEDS, PASSES = "gradients", "samples"
+NEEDS = "gradients"
 
 
 def gradient_shap(
@@ -51,6 +51,10 @@ def gradient_shap(
         return start + places[image, step].view(-1, 1, 1, 1) * way, way / samples
 
     return summed_gradients(classifier, images, target, on, samples, batch_size, on_path).sum(dim=1)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return options["samples"]
 
 
 def check(*, samples: int, baselines: int, batch_size: int | None, **others: object) -> None:

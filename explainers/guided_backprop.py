@@ -21,7 +21,7 @@ from saliency_bench.explainers._gradients import check_reduction, gradient_at, o
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "gradients", "1"
+NEEDS = "gradients"
 
 
 def guided_backprop(
@@ -40,6 +40,10 @@ def guided_backprop(
             "use gradient, smoothgrad or integrated_gradients"
         )
     return over_channels(guided, reduction)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1
 
 
 def check(*, reduction: str, **others: object) -> None:

@@ -41,7 +41,7 @@ from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "activations or attention, gradients", "steps + 2"
+NEEDS = "activations or attention, gradients"
 FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what 2^19 pixels need
 
 
@@ -74,6 +74,15 @@ def iia(
         else:
             maps.append(_of_features(classifier, image, row, layer, steps or 10, published, on, batch_size))
     return torch.cat(maps)
+
+
+def passes(options: dict, height: int, width: int, attention: bool = False) -> int:
+    """One for each point of the image's path; then, of a vision transformer (`attention`), one for each point of the
+    layer's paths, which of feature maps share a pass (but for layers of more than 2^24 numbers at all points).
+    """
+    first = (options["steps"] or (5 if attention else 10)) + 1
+    points = first if options["published"] and not attention else first**2
+    return first + (points if attention else -(-points // (options["batch_size"] or points)))
 
 
 def check(*, steps: int | None, batch_size: int | None, **others: object) -> None:

@@ -18,7 +18,7 @@ from saliency_bench.explainers._gradients import summed_gradients
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "gradients", "steps"
+NEEDS = "gradients"
 
 
 def integrated_gradients(
@@ -47,6 +47,10 @@ def integrated_gradients(
 
     mean_gradient = summed_gradients(classifier, images, target, on, steps, batch_size, on_path)
     return (way * mean_gradient).sum(dim=1)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return options["steps"]
 
 
 def check(*, steps: int, baseline: str, batch_size: int | None, **others: object) -> None:

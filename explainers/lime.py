@@ -22,7 +22,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = 2
-NEEDS, PASSES = "outputs", "samples"
+NEEDS = "outputs"
 
 
 def lime(
@@ -64,6 +64,10 @@ def lime(
     weights = torch.exp(-(distance**2) / (2 * width**2))
     coefficients = fitted(shown.double(), scores.double(), weights, ridge)  # (B, S)
     return coefficients.gather(1, segments.flatten(1)).view(len(images), *images.shape[2:])
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return options["samples"]
 
 
 def check(*, samples: int, width: float, ridge: float, kernel_size: float | None = None, batch_size: int | None = None,

@@ -18,7 +18,7 @@ from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
-NEEDS, PASSES = "outputs", "windows + 1"
+NEEDS = "outputs"
 
 
 def occlusion(
@@ -38,8 +38,7 @@ def occlusion(
     Raises: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
     """
     height, width = images.shape[2:]
-    window = window or max(1, min(height, width) // 8)
-    stride = stride or max(1, window // 2)
+    window, stride = _resolved(window, stride, height, width)
     if window > min(height, width):
         raise UserError(f"window={window} of occlusion is larger than the image of {height} x {width}; take a smaller")
     check(window=window, stride=stride)
@@ -57,6 +56,12 @@ def occlusion(
     return torch.einsum("bij,ih,jw->bhw", drops, down, right) / (down.sum(0)[:, None] * right.sum(0))
 
 
+def passes(options: dict, height: int, width: int) -> int:
+    """One for each window, and one for the image itself."""
+    window, stride = _resolved(options["window"], options["stride"], height, width)
+    return _count(height, window, stride) * _count(width, window, stride) + 1
+
+
 def check(
     *, window: int | None = None, stride: int | None = None, batch_size: int | None = None, **others: object
 ) -> None:
@@ -67,8 +72,18 @@ def check(
         raise UserError(f"stride={stride} of occlusion is above window={window}: pixels between would never be covered")
 
 
+def _resolved(window: int | None, stride: int | None, height: int, width: int) -> tuple[int, int]:
+    window = window or max(1, min(height, width) // 8)
+    return window, stride or max(1, window // 2)
+
+
+def _count(length: int, window: int, stride: int) -> int:
+    """How many windows there are along one side."""
+    return -(-(length - window) // stride) + 1
+
+
 def _spans(length: int, window: int, stride: int) -> Tensor:
     """Bool (N, length): which positions each of the N windows along one side covers."""
-    starts = stride * torch.arange(-(-(length - window) // stride) + 1)[:, None]
+    starts = stride * torch.arange(_count(length, window, stride))[:, None]
     positions = torch.arange(length)
     return (starts <= positions) & (positions < starts + window)

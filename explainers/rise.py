@@ -22,7 +22,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 VERSION = 3
-NEEDS, PASSES = "outputs", "masks"
+NEEDS = "outputs"
 
 
 def rise(
@@ -57,6 +57,10 @@ def rise(
                 scores = score(forward(seen), target[index : index + 1], on)  # (n,)
                 total[index] += scores @ mask.flatten(1)
     return (total / (masks * p)).view(-1, height, width)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return options["masks"]
 
 
 def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **others: object) -> None:

@@ -19,7 +19,7 @@ from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "attention", "1"
+NEEDS = "attention"
 TARGETED = False
 
 
@@ -34,6 +34,10 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
         classifier(images)
     joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])
     return seen.maps(joint + torch.eye(joint.shape[-1], device=joint.device), images)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return 1
 
 
 def check(*, start: int) -> None:

@@ -26,7 +26,7 @@ from saliency_bench.explainers._features import cut_if_positive, feature_map
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2
-NEEDS, PASSES = "activations, outputs", "channels + 1"
+NEEDS = "activations, outputs"
 
 
 def scorecam(
@@ -61,6 +61,11 @@ def scorecam(
     scores = scores_of(classifier, images, target, activation.shape[1], masked, on, batch_size)
     cam = torch.einsum("bc,bchw->bhw", scores.softmax(dim=1), activation)  # (B, h, w)
     return enlarge(cut_if_positive(cam, target), images)
+
+
+def passes(options: dict, height: int, width: int, channels: int = 512) -> int:
+    """One for each channel of the layer (512 in ResNet-18, 2048 in ResNet-50), and one that finds the channels."""
+    return channels + 1
 
 
 def check(*, batch_size: int | None = None, **others: object) -> None:

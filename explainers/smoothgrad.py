@@ -18,7 +18,7 @@ from saliency_bench.explaining.composing import noisy_copies
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
-NEEDS, PASSES = "gradients", "samples"
+NEEDS = "gradients"
 
 
 def smoothgrad(
@@ -41,6 +41,10 @@ def smoothgrad(
         return copies(image, step), 1 / samples
 
     return over_channels(summed_gradients(classifier, images, target, on, samples, batch_size, noisy), reduction)
+
+
+def passes(options: dict, height: int, width: int) -> int:
+    return options["samples"]
 
 
 def check(*, samples: int, sigma: float, reduction: str, batch_size: int | None, **others: object) -> None:

@@ -4,11 +4,13 @@ An explainer is a file `explainers/NAME.py` with a function of the same name,
 
     def NAME(classifier, images, target, *, seeds=None, option=default) -> Maps
 
-and `VERSION`, bumped whenever a map changes; `NEEDS` and `PASSES` say what it needs of the network and how many forward
-passes per image, in terms of its options. `BASELINE = True` if it does not look at the network, `TARGETED = False` if
-it has no target; `check(**options)` may refuse values of options before anything is computed. The function sees a
-target with one row per image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd
-switched on. What every map must be, and what no explainer may leave changed, is enforced here, once, around all.
+and `VERSION`, bumped whenever a map changes. `NEEDS` says what it needs of the network, in these words: "gradients",
+"activations", "attention", "outputs", or "nothing". `passes(options, height, width) -> int` counts its forward passes
+for one image of that size, given all options; what else it depends on is a further parameter with a default
+(`channels=512`). `BASELINE = True` if it does not look at the network, `TARGETED = False` if it has no target;
+`check(**options)` may refuse values of options before anything is computed. The function sees a target with one row per
+image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on. What every
+map must be, and what no explainer may leave changed, is enforced here, once, around all.
 """
 
 import inspect

@@ -68,18 +68,3 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
 def summary(path: Path) -> str:
     """The first line of a file's docstring, read without importing it."""
     return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
-
-
-def constants(path: Path) -> dict[str, object]:
-    """The constants at the top of a file that are written out (numbers, texts), read without importing it."""
-    found: dict[str, object] = {}
-    for line in ast.parse(path.read_text()).body:
-        if isinstance(line, ast.Assign) and len(line.targets) == 1:
-            try:
-                value = ast.literal_eval(line.value)
-            except ValueError:
-                continue
-            names = line.targets[0].elts if isinstance(line.targets[0], ast.Tuple) else line.targets
-            values = value if isinstance(line.targets[0], ast.Tuple) else (value,)
-            found |= {name.id: one for name, one in zip(names, values, strict=True) if isinstance(name, ast.Name)}
-    return found

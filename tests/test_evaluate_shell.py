@@ -301,3 +301,54 @@ def test_images_of_another_size_in_a_later_batch_are_refused(load):
     metric.add_batch(images=torch.rand(2, 3, 8, 9))
     with pytest.raises(ValueError, match="images of 4 x 4 follow images of 8 x 9"):
         metric.add_batch(images=torch.rand(2, 3, 4, 4))
+
+
+ALONE = '''"""Number of salient pixels."""
+import evaluate
+from saliency_bench.scoring.evaluate_shell import MapOnlyShell
+
+class SaliencyCount(MapOnlyShell, evaluate.Metric):
+    """Pixels above zero; not defined for a map of zeros.
+
+    Returns: the count.
+    """
+    def scores(self, maps, references, *, least=0.0):
+        count = (maps > least).sum(axis=(1, 2)).astype(float)
+        count[count == 0] = float("nan")
+        return count
+'''
+
+
+@pytest.fixture
+def count(tmp_path, monkeypatch, load):
+    """A module of maps alone."""
+    folder = tmp_path / "saliency_count"
+    folder.mkdir()
+    (folder / "saliency_count.py").write_text(ALONE)
+    monkeypatch.setattr(registry, "files", lambda kind: {"saliency_count": folder / "saliency_count.py"})
+    return load("saliency_count")
+
+
+def test_a_metric_of_maps_alone_takes_no_references(count):
+    expected = (MAPS > 0).sum(axis=(1, 2)).tolist()
+    result = count.compute(predictions=MAPS, per_sample=True)
+    assert result == {"saliency_count": np.mean(expected), "scores": expected}
+    assert count.compute(predictions=MAPS, least=1.0) == {"saliency_count": (MAPS > 1).sum(axis=(1, 2)).mean()}
+    for refused in (count.compute, count.add_batch):
+        with pytest.raises(ValueError, match="saliency_count looks at the maps alone"):
+            refused(predictions=MAPS, references=MASKS)
+    with pytest.raises(ValueError, match=r"\(B, H, W\)"):
+        count.compute(predictions=MAPS[0, 0])
+
+
+def test_a_metric_of_maps_alone_collects_batches_and_leaves_out_what_has_no_score(count):
+    count.add_batch(predictions=MAPS[:2])
+    count.add(prediction=MAPS[2])
+    flat = np.zeros_like(MAPS[:1])
+    with pytest.warns(UserWarning, match="saliency_count: 1 of 4 samples left out"):
+        scores = count.compute(predictions=flat, per_sample=True)["scores"]
+    assert scores[:3] == (MAPS[:3] > 0).sum(axis=(1, 2)).tolist()
+    assert np.isnan(scores[3])
+    count.add_batch(predictions=MAPS)
+    with pytest.raises(ValueError, match="one computation takes one size"):
+        count.add_batch(predictions=MAPS[:, :4])

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import contracts
 import pytest
 
 from saliency_bench import registry
@@ -47,7 +48,12 @@ def test_importing_the_package_and_asking_for_help_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
-@pytest.mark.parametrize("name", registry.names("push_scripts"))
+@pytest.mark.parametrize("name", contracts.names("push_scripts"))
+def test_nothing_that_a_command_must_have_is_missing(name):
+    contracts.check("push_scripts", name)
+
+
+@pytest.mark.parametrize("name", contracts.complete("push_scripts"))
 def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
     code = f"""
 import sys, saliency_bench.cli as c

@@ -107,6 +107,39 @@ class MapShell:
         info.features = features
 
 
+class MapOnlyShell(MapShell):
+    """The same for metrics that look at the maps alone: `scores(maps, None, **options)`, and no references."""
+
+    LEFT_OUT = "a score that is not a number"
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Add a batch of maps (B, H, W); all of one computation have one size."""
+        self._refuse(references)
+        maps = read_maps(predictions)
+        self._use_size(maps.shape[1:])
+        super(MapShell, self).add_batch(predictions=maps, **kwargs)  # type: ignore[misc]
+
+    def add(self, *, prediction: Any = None, **kwargs: Any) -> None:
+        """Add one map (H, W)."""
+        self.add_batch(predictions=[prediction], **kwargs)
+
+    def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
+        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        self._refuse(references)
+        return super().compute(predictions=predictions, **kwargs)
+
+    def _refuse(self, references: Any) -> None:
+        if references is not None:
+            name = self.name  # type: ignore[attr-defined]
+            raise ValueError(f"{name} looks at the maps alone; leave out references")
+
+    def _averaged(self, *, predictions: Any, **options: Any) -> dict[str, Any]:
+        return super()._averaged(predictions=predictions, references=None, **options)
+
+
 class ExplainerShell(MapShell):
     """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps.
 

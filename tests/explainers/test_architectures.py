@@ -1,5 +1,6 @@
 """Every explainer on the papers' convolutional networks, however they are loaded: a map, or a refusal that helps."""
 
+import contracts
 import pytest
 import torch
 import torchvision
@@ -16,7 +17,7 @@ from transformers import (
     TimmWrapperForImageClassification,
 )
 
-from saliency_bench import load_classifier, registry, targets
+from saliency_bench import load_classifier, targets
 from saliency_bench.explainers.cebp import excitation_layer
 
 VERY_FEW = {"steps": 2, "samples": 10, "masks": 10}
@@ -131,7 +132,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     assert classifier.cam_layer(images) == cam_layer
     assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer
     maps, refusals = {}, {}
-    for name in registry.names("explainers"):
+    for name in contracts.complete("explainers"):
         # On logits: the probabilities of a deep network that nobody trained may be 0 and 1 to the last bit.
         chosen = explainer_of(name, **VERY_FEW, window=side // 4, stride=side // 4, on="logit")
         found, refusal = map_or_refusal(chosen, classifier, images, target)
@@ -167,7 +168,7 @@ OF_ONE_SIZE = {  # and a side that they do not take
 def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network, explainer_of, map_or_refusal):
     make, side = OF_ONE_SIZE[network]
     classifier = load_classifier(make(), device="cpu")
-    for name in registry.names("explainers"):
+    for name in contracts.complete("explainers"):
         chosen = explainer_of(name, **VERY_FEW)
         maps, refusal = map_or_refusal(chosen, classifier, torch.rand(1, 3, side, side), targets.one_hot([0], 4))
         if chosen.baseline:

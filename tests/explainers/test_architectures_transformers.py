@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import contracts
 import pytest
 import torch
 from torchvision.models import vit_b_16
@@ -21,7 +22,7 @@ from transformers import (
 from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
-NAMES = registry.names("explainers")
+NAMES = contracts.complete("explainers")
 NETWORKS = (
     "vit", "vit eager", "deit", "distilled deit", "dinov2 with registers", "beit", "timm", "timm, distilled",
     "timm, registers", "timm, averaged", "timm, registers and no class token", "torchvision",

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
 from saliency_bench.errors import UserError
 
 
@@ -226,3 +226,18 @@ def test_a_network_with_neither_is_refused_by_naming_what_is_defined(published):
     classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), device="cpu")
     with pytest.raises(UserError, match=r"no attention that can be seen .*use integrated_gradients or rise"):
         load_explainer("iia", published=published)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("batch_size", [None, 7])
+@pytest.mark.parametrize("attention", [False, True])
+def test_its_passes_are_counted(published, batch_size, attention, tiny):
+    network = tiny() if attention else nn.Sequential(*parts())
+    classifier = load_classifier(network, layer=None if attention else "0", device="cpu")
+    explainer = load_explainer("iia", published=published, batch_size=batch_size)
+    images = torch.rand(1, 3, 8, 12)
+    explainer(classifier, images, targets.one_hot([1], 3 if attention else 4))  # what is found out once
+    before = classifier.passes
+    explainer(classifier, images, targets.one_hot([1], 3 if attention else 4))
+    passes = registry.load("explainers", "iia").passes(dict(explainer.options), 8, 12, attention=attention)
+    assert classifier.passes - before == passes

@@ -11,7 +11,7 @@ from saliency_bench import load_classifier, registry
 from saliency_bench.explainers import _page
 from saliency_bench.types import Batch
 
-PAGE = _page.ROOM / "README.md"
+PAGE = _page.PAGE
 RUN = f"run: {_page.SCRIPT}"
 
 
@@ -41,7 +41,7 @@ def test_the_pictures_are_there(text):
     files = re.findall(r"\]\((maps_\w+\.png)\)", text)
     assert files
     for file in files:
-        with Image.open(_page.ROOM / file) as picture:
+        with Image.open(_page.FOLDER / file) as picture:
             assert picture.width == 200 * _page.COLUMNS
 
 
@@ -81,7 +81,7 @@ def test_a_sample_with_a_constant_map_is_passed_over(monkeypatch):
     flat = iter([np.zeros((9, 9)), np.eye(9)])
     monkeypatch.setattr(_page, "maps_of", lambda classifier, image, *rest: ({"one": next(flat)}, {}))
     monkeypatch.setattr(_page, "write_with", lambda path, write: shown.append(write.keywords["image"]))
-    _page.with_picture([], {"one": ""}, "Net", classifier, _page.ROOM)
+    _page.with_picture([], {"one": ""}, "Net", classifier, _page.FOLDER)
     assert torch.equal(shown[0], batch.images[0])
 
 

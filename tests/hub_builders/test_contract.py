@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+import contracts
 import datasets
 import pytest
 from huggingface_hub import DatasetCard
@@ -18,22 +19,23 @@ from saliency_bench.data.jobs import Report
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 
-NAMES = registry.names("hub_builders")
-CONSTANTS = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
-             "PAPER_COUNTS": dict}  # fmt: skip
+NAMES = contracts.complete("hub_builders")
+EXAMPLES = [name for name in _examples.names() if name.partition(" ")[0] in NAMES]
 
 
 def content(folder):
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.parametrize("name", contracts.names("hub_builders"))
+def test_nothing_that_a_dataset_must_have_is_missing(name):
+    contracts.check("hub_builders", name)
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_constants_and_help(name, capsys):
+def test_terms_and_help(name, capsys):
     builder = registry.load("hub_builders", name)
-    for constant, kind in CONSTANTS.items():
-        assert isinstance(getattr(builder, constant), kind), constant
     assert getattr(builder, "SPLIT", "test") in building.SPLITS
-    assert hasattr(builder, "TERMS") == (builder.LICENSE == "other")
     if builder.LICENSE == "other":  # the Hub asks for a name, spelled like its own, and an address
         called, address = builder.TERMS
         assert re.fullmatch(r"[a-z0-9][a-z0-9.-]*", called)
@@ -42,7 +44,6 @@ def test_constants_and_help(name, capsys):
         cli.main(["build", name, "--help"])
     text = capsys.readouterr().out
     assert "Source" in text or getattr(builder, "EMBEDDED", False)
-    assert name in _examples.names() or getattr(builder, "EMBEDDED", False)
     assert "--workers N" in text
     assert f"licence: {builder.LICENSE}" in text
     assert ("published: images" if builder.REDISTRIBUTE else "published: masks and labels only") in text
@@ -54,7 +55,7 @@ def test_constants_and_help(name, capsys):
         assert f"{option}: " in (builder.samples.__doc__ or "") + "seed: ", f"{option} has no help text"
 
 
-@pytest.mark.parametrize("name", _examples.names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(name, tmp_path):
     name, options = name.partition(" ")[0], _examples.options(name)
     with pytest.raises(UserError, match=r"--source DIR \(source=DIR\) with "):
@@ -65,7 +66,7 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", _examples.names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
     """So that a build that goes on makes again what has changed."""
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
@@ -78,7 +79,7 @@ def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
         assert before != [job.spelled() for job in jobs], path
 
 
-@pytest.mark.parametrize("name", _examples.names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
     times: Counter = Counter()
@@ -109,7 +110,7 @@ def opened_by(jobs):
     return opened
 
 
-@pytest.mark.parametrize("name", _examples.names())
+@pytest.mark.parametrize("name", EXAMPLES)
 def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     source, options = _examples.write(name, tmp_path / "source", 6, 48), _examples.options(name)
     dataset = name.partition(" ")[0]

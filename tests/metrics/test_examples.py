@@ -5,13 +5,14 @@ What needs a network and an explainer tells it in words and works it out in its 
 
 import doctest
 
+import contracts
 import pytest
 
 from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
 
-@pytest.mark.parametrize("name", registry.names("metrics"))
+@pytest.mark.parametrize("name", contracts.complete("metrics"))
 def test_the_docstring_s_example_gives_what_it_says(name):
     module = registry.load("metrics", name, part="score")
     assert "    Example" in getattr(module, name).__doc__

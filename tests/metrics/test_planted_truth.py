@@ -4,13 +4,14 @@ from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
 from pathlib import Path
 
+import contracts
 import numpy as np
 import pytest
 
 from saliency_bench import registry
 from saliency_bench.metric import load_metric
 
-METRICS = [load_metric(name) for name in registry.names("metrics")]
+METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "planted.py"
 
@@ -34,9 +35,8 @@ def test_the_planted_truth_is_ranked_rightly(script, masks, name):
     metric = load_metric(name)
     maps = script.planted(masks)
     scores = {kind: metric(maps[kind], masks).mean() for kind in script.ORDER}
-    goodness = list(scores.values())
-    assert metric.higher_is_better
-    assert scores["mask"] == 1
+    goodness = [score if metric.higher_is_better else -score for score in scores.values()]
+    assert scores["mask"] == metric.range[metric.higher_is_better]
     for better, worse in pairwise(goodness[1:]):
         assert better > worse
     # A blurred mask has its maximum inside the mask: the pointing game cannot tell the two apart.

@@ -1,0 +1,120 @@
+"""Start a new explainer, metric, dataset or command: the files it needs, and a test that says what to write.
+
+example:
+  saliency-bench new explainer my_method
+  saliency-bench new metric saliency_energy --asks masks
+  saliency-bench new dataset my-data
+  saliency-bench new command my-command
+
+Run it in a checkout. Replace every TODO; `pytest tests/explainers/test_contract.py -k my_method` lists what is left.
+CONTRIBUTING.md goes through it step by step.
+"""
+
+import json
+import keyword
+import re
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts import _shared
+
+TEMPLATES = Path(__file__).parent / "_new"
+# {kind: {path in the checkout: template}}
+FILES = {
+    "explainer": {
+        "explainers/{module}.py": "explainer.py.j2",
+        "tests/explainers/test_{module}.py": "explainer_test.py.j2",
+    },
+    "metric": {
+        "metrics/{module}/score.py": "metric_score.py.j2",
+        "metrics/{module}/{module}.py": "metric_shell.py.j2",
+        "metrics/{module}/README.md": "metric_card.md.j2",
+        "metrics/{module}/requirements.txt": "metric_requirements.txt.j2",
+        "tests/metrics/test_{module}.py": "metric_test.py.j2",
+    },
+    "dataset": {
+        "hub_builders/{module}.py": "dataset.py.j2",
+        "tests/hub_builders/test_{module}.py": "dataset_test.py.j2",
+    },
+    "command": {
+        "push_scripts/{module}.py": "command.py.j2",
+        "tests/test_{module}.py": "command_test.py.j2",
+    },
+}
+SHELLS = {"masks": "MapShell", "maps": "MapOnlyShell", "curves": "CurveShell", "explain": "ExplainerShell"}
+FOLDERS = {"explainer": "explainers", "metric": "metrics", "dataset": "hub_builders", "command": "push_scripts"}
+DASHED = ("dataset", "command")
+PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", "push_scripts", "tests")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("kind", choices=list(FILES), help="what to add")
+    parser.add_argument("name", metavar="NAME", help="my_method, saliency_mine (metrics), my-data (datasets, commands)")
+    about = "of a metric: maps and masks (default), maps alone, curves of a classifier's probabilities, or an explainer"
+    parser.add_argument("--asks", choices=list(SHELLS), help=about)
+    _shared.json(parser)
+
+
+def main(args: Namespace) -> None:
+    if args.asks and args.kind != "metric":
+        raise UserError(f"--asks is for metrics; leave it out for a new {args.kind}")
+    paths = new(args.kind, args.name, Path.cwd(), args.asks or "masks")
+    if args.json:
+        print(json.dumps({"files": [str(path) for path in paths]}, indent=2))
+        return
+    for path in paths:
+        print(path)
+    print("next: replace every TODO in these files; CONTRIBUTING.md says how to check them")
+
+
+def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
+    """Write the files of a new item into the checkout that `folder` lies in; returns their paths.
+
+    asks: of a metric, "masks", "maps", "curves" or "explain".
+    Raises: UserError for an invalid or existing name, and for a folder outside a checkout.
+    """
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    module = module_of(kind, name)
+    root = checkout_of(folder)
+    paths = {root / path.format(module=module): template for path, template in FILES[kind].items()}
+    for path in [root / FOLDERS[kind] / module, *paths]:
+        if path.exists():
+            raise UserError(f"{path} exists; choose another name for the new {kind}")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES), undefined=StrictUndefined, keep_trailing_newline=True, autoescape=False
+    )
+    words = module.split("_")
+    values = {
+        "name": module.replace("_", "-") if kind in DASHED else module,
+        "title": "".join(word.capitalize() for word in words),
+        "heading": " ".join(word.capitalize() for word in words),
+        "asks": asks,
+        "shell": SHELLS[asks],
+        "alone": asks in ("masks", "maps"),  # its evaluate module needs no saliency_bench
+    }
+    texts = {path: environment.get_template(template).render(values) for path, template in paths.items()}
+    for path, text in texts.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return list(paths)
+
+
+def module_of(kind: str, name: str) -> str:
+    """The name of the file: dashes become underscores. Raises: UserError for a name that cannot be one."""
+    module = name.replace("-", "_") if kind in DASHED else name
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", module) or keyword.iskeyword(module):
+        between = "dashes" if kind in DASHED else "underscores"
+        raise UserError(f"'{name}' is not a valid {kind} name; use lower-case letters, digits and {between}")
+    if kind == "metric" and not module.startswith("saliency_"):
+        raise UserError(f"the name of a metric begins with saliency_; use saliency_{module}")
+    return module
+
+
+def checkout_of(folder: Path) -> Path:
+    """The checkout that a folder lies in. Raises: UserError where it lies in none."""
+    for root in (folder, *folder.parents):
+        if all((root / part).exists() for part in PARTS):
+            return root
+    raise UserError(f"{folder} is not in a checkout of saliency-bench; clone the repository and run this inside it")

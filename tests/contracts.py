@@ -1,0 +1,229 @@
+"""What an item of a plugin folder must have, checked without using it, so that each lack is one sentence.
+
+`missing(kind, name)` lists what an item lacks and where to add it. The contract of each folder fails once for an item
+that lacks something, and runs everything else over the `complete` ones: one unfinished file never stops the others.
+"""
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+from saliency_bench import metric, options, registry
+
+NETWORK = {"gradients", "activations", "attention", "outputs", "nothing"}
+SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations", "Citation")
+FRONT = {"title", "emoji", "colorFrom", "colorTo", "sdk", "sdk_version", "app_file", "pinned", "description", "tags"}
+DATASET = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
+           "PAPER_COUNTS": dict}  # fmt: skip
+METRIC = {"PAPER": str, "HIGHER_IS_BETTER": bool, "RANGE": tuple, "VERSION": int}
+
+
+def names(kind: str) -> list[str]:
+    """Every item of a folder, also a metric's folder that has no main file and is therefore not discovered."""
+    known = set(registry.names(kind))
+    if kind == "metrics":
+        places = (path for folder in registry.folders(kind) for path in folder.iterdir() if path.is_dir())
+        known |= {path.name for path in places if not path.name.startswith(("_", "."))}
+    return sorted(known)
+
+
+def complete(kind: str) -> list[str]:
+    return [name for name in names(kind) if not missing(kind, name)]
+
+
+@cache
+def missing(kind: str, name: str) -> tuple[str, ...]:
+    """Sentences: what this item lacks, and where to add it."""
+    return tuple(CONTRACTS[kind](name))
+
+
+def check(kind: str, name: str) -> None:
+    """Fail with one line for each thing that this item lacks, and nothing else."""
+    if lacks := missing(kind, name):
+        pytest.fail("\n".join(lacks), pytrace=False)
+
+
+def of_explainer(name: str) -> Iterator[str]:
+    path = registry.files("explainers")[name]
+    module = imported("explainers", name)
+    if isinstance(module, str):
+        yield f"{where(path)} cannot be imported: {module}"
+        return
+    yield from unfinished(path)
+    function = getattr(module, name, None)
+    if not callable(function):
+        yield f"{where(path)} has no function {name}(classifier, images, target) -> maps: add it"
+        return
+    if options.positional(function) != ("classifier", "images", "target"):
+        yield f"{name} in {where(path)} must take (classifier, images, target, *, options): change its parameters"
+    if not inspect.getdoc(function):
+        yield f"{name} in {where(path)} has no docstring: say what its maps and options are"
+    if len((module.__doc__ or "").partition("\n")[0]) <= 10:
+        yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
+    if not isinstance(getattr(module, "VERSION", None), int):
+        yield f"{where(path)} has no VERSION: add VERSION = 1, and raise it whenever a map changes"
+    if not hasattr(module, "NEEDS"):
+        yield f"{where(path)} has no NEEDS: add what it needs of a network, in the words {', '.join(sorted(NETWORK))}"
+    elif strange := set(re.split(", | or ", module.NEEDS)) - NETWORK:
+        yield f"NEEDS in {where(path)} says {', '.join(strange)}: use the words {', '.join(sorted(NETWORK))}"
+    if not callable(getattr(module, "passes", None)):
+        yield (
+            f"{where(path)} has no passes(options, height, width) -> int: add it and return the forward passes "
+            "for one image of that size"
+        )
+    elif options.positional(module.passes)[:3] != ("options", "height", "width"):
+        yield f"passes in {where(path)} must take (options, height, width): change its parameters"
+
+
+def of_metric(name: str) -> Iterator[str]:
+    folder = Path(registry.folders("metrics")[0], name)
+    for file, what in {
+        "score.py": f"the function {name} and its constants",
+        f"{name}.py": "its module for evaluate, a class on one of the shells of scoring/evaluate_shell.py",
+        "README.md": "its card",
+        "requirements.txt": "the packages that its page on the Hub installs",
+    }.items():
+        if not (folder / file).is_file():
+            yield f"{where(folder)} has no {file}: add {what}"
+        else:
+            yield from unfinished(folder / file)
+    if (folder / f"{name}.py").is_file():
+        yield from of_shell(folder / f"{name}.py")
+    if (folder / "README.md").is_file():
+        yield from of_card(folder / "README.md")
+    if (folder / "score.py").is_file() and (folder / f"{name}.py").is_file():
+        yield from of_score(name, folder / "score.py")
+
+
+def of_score(name: str, path: Path) -> Iterator[str]:
+    module = imported("metrics", name, "score")
+    if isinstance(module, str):
+        yield f"{where(path)} cannot be imported: {module}"
+        return
+    yield from constants(module, METRIC, path)
+    if not module.__doc__:
+        yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
+    function = getattr(module, name, None)
+    if not callable(function):
+        yield f"{where(path)} has no function {name}: add it"
+        return
+    if strange := set(options.positional(function)) - set(metric.NEEDS):
+        yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.NEEDS)}"
+    if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
+        yield f"parts in {where(path)} must take (options, classifier): change its parameters"
+    if hasattr(module, "reduce") and not hasattr(module, "parts"):
+        yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
+    if "    Example" not in (function.__doc__ or ""):
+        yield f"the docstring of {name} in {where(path)} has no example: work one out by hand on 4 x 4 maps"
+
+
+def of_shell(path: Path) -> Iterator[str]:
+    classes = [node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)]
+    if not classes:
+        yield f"{where(path)} has no class: add one on a shell of scoring/evaluate_shell.py and evaluate.Metric"
+    elif "Returns:" not in (ast.get_docstring(classes[0]) or ""):
+        yield f"{classes[0].name} in {where(path)} has no docstring with Args and Returns: evaluate shows it"
+
+
+def of_card(path: Path) -> Iterator[str]:
+    parts = path.read_text().split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        yield f"{where(path)} does not begin with YAML between two lines ---: add it"
+        return
+    try:
+        front = yaml.safe_load(parts[1])
+    except yaml.YAMLError as error:
+        yield f"the YAML of {where(path)} cannot be read: {' '.join(str(error).split())}"
+        return
+    if lacking := FRONT - set(front):
+        yield f"the YAML of {where(path)} lacks {', '.join(sorted(lacking))}: add it"
+    if lacking := [section for section in SECTIONS if f"# {section}\n" not in parts[2]]:
+        yield f"{where(path)} has no section {', '.join(lacking)}: add it"
+
+
+def of_dataset(name: str) -> Iterator[str]:
+    path = registry.files("hub_builders")[name]
+    module = imported("hub_builders", name)
+    if isinstance(module, str):
+        yield f"{where(path)} cannot be imported: {module}"
+        return
+    yield from unfinished(path)
+    if not module.__doc__:
+        yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
+    yield from constants(module, DATASET, path)
+    if hasattr(module, "LICENSE") and hasattr(module, "TERMS") != (module.LICENSE == "other"):
+        yield f'{where(path)}: TERMS = (name, address) goes with LICENSE = "other" and with no other licence'
+    for function, what in {
+        "features": "the columns, {column: feature}, with `label`",
+        "samples": "a generator (source, report, *, options) that yields a Job for each image",
+    }.items():
+        if not callable(getattr(module, function, None)):
+            yield f"{where(path)} has no {function}: add {what}"
+    if not getattr(module, "EMBEDDED", False):
+        if not any(key.startswith("example") for key in dir(module)):
+            yield (
+                f"{where(path)} has no example(folder, count, side): add it; it writes a small source in the raw "
+                "layout, which the tests and the page of samples build"
+            )
+        if "Source" not in (module.__doc__ or ""):
+            yield f"the docstring of {where(path)} does not say what the source is: add a paragraph 'Source: ...'"
+
+
+def of_command(name: str) -> Iterator[str]:
+    path = registry.files("push_scripts")[name]
+    module = imported("push_scripts", name)
+    if isinstance(module, str):
+        yield f"{where(path)} cannot be imported: {module}"
+        return
+    yield from unfinished(path)
+    about, _, rest = (module.__doc__ or "").partition("\n\n")
+    if not about or "\n" in about:
+        yield f"the docstring of {where(path)} does not begin with one line and an empty one: add what the command does"
+    if f"saliency-bench {name}" not in rest.partition("example:\n")[2]:
+        yield f"the docstring of {where(path)} has no example: add a line 'example:' and below it a line that works"
+    for function, what in {"arguments": "(parser), which adds its options", "main": "(args), which does it"}.items():
+        if not callable(getattr(module, function, None)):
+            yield f"{where(path)} has no {function}: add {function}{what}"
+
+
+def constants(module: ModuleType, kinds: dict[str, type], path: Path) -> Iterator[str]:
+    for name, kind in kinds.items():
+        if not hasattr(module, name):
+            yield f"{where(path)} has no {name}: add it ({kind.__name__})"
+        elif not isinstance(getattr(module, name), kind):
+            yield f"{name} in {where(path)} is no {kind.__name__}: change it"
+
+
+def unfinished(path: Path) -> Iterator[str]:
+    """Lines of a skeleton that nobody has replaced yet."""
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if re.search(r"TODO(?=[:\"\]]|$)", line):
+            yield f"{where(path)} line {number} is still to be written: {line.strip()}"
+
+
+def imported(kind: str, name: str, part: str = "") -> ModuleType | str:
+    """The module, or why there is none."""
+    try:
+        return registry.load(kind, name, part)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def where(path: Path) -> str:
+    root = Path(__file__).parents[1]
+    return (path.relative_to(root) if path.is_relative_to(root) else path).as_posix()
+
+
+CONTRACTS: dict[str, Callable[[str], Iterator[str]]] = {
+    "explainers": of_explainer,
+    "metrics": of_metric,
+    "hub_builders": of_dataset,
+    "push_scripts": of_command,
+}

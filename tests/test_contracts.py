@@ -1,0 +1,75 @@
+"""An item that lacks something is named with what it lacks and where, once, and stops nothing else."""
+
+import shutil
+from pathlib import Path
+
+import contracts
+import pytest
+
+from saliency_bench import registry
+
+LACKS = [
+    *(("explainers", "gradient", what) for what in ("VERSION", "NEEDS", "passes", "gradient", "__doc__")),
+    *(("hub_builders", "food-101", what) for what in (*contracts.DATASET, "features", "samples", "example")),
+    *(("push_scripts", "list", what) for what in ("arguments", "main")),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "what"), LACKS)
+def test_what_a_module_lacks_is_one_sentence_that_names_file_and_part(kind, name, what, monkeypatch):
+    module = registry.load(kind, name)
+    assert list(contracts.CONTRACTS[kind](name)) == []
+    if what == "__doc__":
+        monkeypatch.setattr(module, what, None)
+    else:
+        monkeypatch.delattr(module, what)
+    (sentence,) = contracts.CONTRACTS[kind](name)
+    assert Path(module.__file__).name in sentence
+    assert what.replace("__doc__", "docstring") in sentence
+
+
+@pytest.fixture
+def metrics(tmp_path, monkeypatch):
+    """A folder of metrics that holds a copy of one."""
+    shutil.copytree(registry.folders("metrics")[0] / "saliency_miou", tmp_path / "saliency_miou")
+    monkeypatch.setattr(registry, "folders", lambda kind: [tmp_path])
+    return tmp_path
+
+
+@pytest.mark.parametrize("file", ["score.py", "saliency_miou.py", "README.md", "requirements.txt"])
+def test_a_file_that_a_metric_lacks_is_named(file, metrics):
+    assert contracts.names("metrics") == ["saliency_miou"]
+    assert list(contracts.of_metric("saliency_miou")) == []
+    (metrics / "saliency_miou" / file).unlink()
+    assert contracts.names("metrics") == ["saliency_miou"]
+    (sentence,) = contracts.of_metric("saliency_miou")
+    assert f"saliency_miou has no {file}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "words"),
+    [
+        ("README.md", "emoji", "smiley", "emoji"),
+        ("README.md", "## Limitations", "## Limits", "Limitations"),
+        ("README.md", "---", "===", "YAML"),
+        ("README.md", "title: ", "title: a: ", "YAML"),
+        ("README.md", "IoU =", "TODO: ", "line"),
+        ("saliency_miou.py", "Returns:", "Gives:", "Returns"),
+    ],
+)
+def test_what_is_wrong_in_a_file_of_a_metric_is_said(file, old, new, words, metrics):
+    path = metrics / "saliency_miou" / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    (sentence,) = contracts.of_metric("saliency_miou")
+    assert file in sentence
+    assert words in sentence
+
+
+def test_a_module_that_cannot_be_imported_is_one_sentence(monkeypatch):
+    def broken(kind, name, part=""):
+        raise ImportError("no such thing")
+
+    monkeypatch.setattr(registry, "load", broken)
+    (sentence,) = contracts.of_explainer("gradient")
+    assert "explainers/gradient.py" in sentence
+    assert "no such thing" in sentence
