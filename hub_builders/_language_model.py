@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import urlparse
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
@@ -29,14 +29,14 @@ BUSY = (429, 500, 502, 503, 504)
 Pair = tuple[str, str]  # question, answer
 
 
-def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, report: Report) -> dict[Pair, bool]:
+def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, log: BuildLog) -> dict[Pair, bool]:
     """Which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
 
     server: address of a chat-completion server to ask instead of the provider; it gets no token of Hugging Face unless
     it is one of its Inference Endpoints
     Raises: UserError without answers and token, or if the service fails; the answers until then are kept.
     """
-    known = read(file, model, report)
+    known = read(file, model, log)
     missing = sorted(set(pairs) - set(known))
     if missing:
         client = _client(file, model, provider, server, len(missing))
@@ -45,10 +45,10 @@ def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: s
             _append(
                 file, {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": known[pair]}
             )
-    return {pair: _yes(pair, known[pair], report) for pair in sorted(set(pairs))}
+    return {pair: _yes(pair, known[pair], log) for pair in sorted(set(pairs))}
 
 
-def read(file: Path, model: str, report: Report) -> dict[Pair, str]:
+def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
     """{pair: reply} of this model to this wording; a line that is no answer is a remark."""
     found: dict[Pair, str] = {}
     if not file.is_file():
@@ -62,7 +62,7 @@ def read(file: Path, model: str, report: Report) -> dict[Pair, str]:
             if (said.get("model"), said.get("prompt")) == (model, WORDING):
                 found[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
-            report.remark(file.name, f"line {number} is no answer and is passed over")
+            log.remark(file.name, f"line {number} is no answer and is passed over")
     return found
 
 
@@ -123,8 +123,8 @@ def _append(file: Path, answer: dict) -> None:
         ) from error
 
 
-def _yes(pair: Pair, reply: str, report: Report) -> bool:
+def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
-        report.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")
+        log.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")
     return word[:1] == ["yes"]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
 from saliency_bench.utils.seeds import seed_of
@@ -155,28 +155,28 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     return mask
 
 
-def listed_file(report: Report, image_id: str, folder: Path, name: str) -> Path | None:
+def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
     """The file that a list of the source names, or None with the reason in the report. A job that gets the file itself,
     not folder and name, is done again when the file has changed."""
     try:
         return inside(folder, name)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", str(error))
+        log.leave_out(image_id, "image", str(error))
         return None
 
 
-def picture_of(report: Report, image_id: str, path: Path) -> Picture | None:
+def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
     """The picture, or None with the reason in the report."""
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
         return read(path)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", str(error))
+        log.leave_out(image_id, "image", str(error))
         return None
 
 
-def mask_or_none(report: Report, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
+def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
     """What `make` gives, bool (H, W); None, with the reason in the report, where that is nothing to trust."""
     try:
         mask = make()
@@ -184,7 +184,7 @@ def mask_or_none(report: Report, image_id: str, make: Callable[[], np.ndarray]) 
             raise UnreadableError("empty mask")
         return mask
     except UnreadableError as error:
-        report.leave_out(image_id, "mask", str(error))
+        log.leave_out(image_id, "mask", str(error))
         return None
 
 

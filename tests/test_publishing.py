@@ -20,11 +20,12 @@ from tqdm import tqdm
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.data.building import REPORT
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.loading import fingerprint, origin
 from saliency_bench.errors import UserError
 from saliency_bench.hub import upload as publishing
-from saliency_bench.hub.upload import Publication, publish
+from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
@@ -270,8 +271,8 @@ GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-be
 FINE = User("fine", "hf_FiNeSsEcReTtOkEn0123456789abcdefg", orgs=("saliency-bench",), scopes=("fine",))
 MAY_NOT = {
     VISITOR: "visitor may not write to saliency-bench/small: it belongs to saliency-bench",
-    READER: "reader may not write to saliency-bench/small with this token, which may only read",
-    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench who may only read",
+    READER: "reader may not write to saliency-bench/small with this token, which only has read access",
+    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench with read access",
     FINE: "fine may not write to saliency-bench/small with this fine-grained token, which does not name saliency-bench",
 }
 

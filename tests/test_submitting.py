@@ -151,7 +151,7 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
 
     def go(user):
         api = HfApi(endpoint=hub.url, token=user.token)
-        monkeypatch.setattr("saliency_bench.hub.client.client", lambda: api)
+        monkeypatch.setattr("saliency_bench.hub.client.default_api", lambda: api)
         return plan(run, namespace="saliency-bench")
 
     plans = [go(user) for user in (FOUNDER, VISITOR)]

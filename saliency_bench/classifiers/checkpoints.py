@@ -17,7 +17,7 @@ from torch import nn
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import Frame, Geometry, probe
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.hub.client import reason, status_of
+from saliency_bench.hub.errors import reason, status_of
 
 # Checkpoints the papers use, for `list models` and for a near name.
 KNOWN = (

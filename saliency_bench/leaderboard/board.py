@@ -19,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from saliency_bench.analysis.comparison import conflicts
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
+from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.schema import RESULT, Result, Submission, read_result, read_submission
 from saliency_bench.utils.messages import complain
 
@@ -83,15 +83,15 @@ def load_results(place: str | Path, revision: str | None = None, *, records: boo
 def asking(repo: str) -> Iterator[None]:
     """Inside, what the Hub refuses or the network loses becomes one line that says how to mend it; no bars."""
     try:
-        with hub.no_bars():
+        with client.no_bars():
             yield
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, LocalEntryNotFoundError) and hub.status_of(error) is None:
+        if isinstance(error, LocalEntryNotFoundError) and errors.status_of(error) is None:
             raise UserError(f"{repo} was not loaded before, and the Hub cannot be reached; try again later") from error
-        if isinstance(error, REFUSALS) or hub.unreached(error):
-            hub.refuse(error, repo, get_token())
+        if isinstance(error, REFUSALS) or errors.is_network_error(error):
+            errors.refuse(error, repo, get_token())
         raise
 
 
@@ -99,7 +99,7 @@ class Source:
     """Where results lie: a folder (a path), or a repository (text), of which only what is needed is loaded."""
 
     def __init__(self, place: str | Path, revision: str | None = None, api: HfApi | None = None):
-        self.place, self.revision, self.api = place, revision, api or hub.client()
+        self.place, self.revision, self.api = place, revision, api or client.default_api()
         if isinstance(self.place, Path) and not self.place.is_dir():
             raise UserError(f"{place} is no folder; give a folder of results, or NAMESPACE/results of the Hub")
 

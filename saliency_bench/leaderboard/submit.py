@@ -15,11 +15,11 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
 from saliency_bench import registry
-from saliency_bench.data.loading import NAMESPACE
+from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
-from saliency_bench.hub.upload import size
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.plan import size
 from saliency_bench.leaderboard.board import Source, asking, conflict_line, contradictions
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.leaderboard.template import score_maps
@@ -43,14 +43,14 @@ class SubmissionPlan:
     private: bool
     create: bool
     bare: bool
-    rights: hub.Rights
+    rights: client.Rights
     submission: Submission
     new: list[dict]
     known: list[dict]
     conflicts: list[dict]
     pending: str | None = None
     pull_request: str | None = None
-    api: HfApi = field(default_factory=hub.client, repr=False)
+    api: HfApi = field(default_factory=client.default_api, repr=False)
 
     @property
     def nothing(self) -> bool:
@@ -103,7 +103,7 @@ class SubmissionPlan:
         if self.nothing:
             return None
         if self.submission.result.submitter == NOBODY:
-            raise UserError(hub.LOGIN)
+            raise UserError(client.LOGIN)
         with asking(self.repo):
             if self.create:
                 self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
@@ -149,14 +149,14 @@ def plan(
 
     Raises: UserError for a folder without finished run, or what the Hub refuses.
     """
-    repo, api = f"{namespace}/results", hub.client()
+    repo, api = f"{namespace}/results", client.default_api()
     submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
     try:
         who, info = _who(api, repo, dry_run), _info(api, repo)
     except UserError as error:
-        if not (dry_run and hub.unreached(error)):
+        if not (dry_run and errors.is_network_error(error)):
             raise
-        rights = hub.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
+        rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
         cells = [cell.model_dump() for cell in submission.result.cells]
         return SubmissionPlan(repo, private, False, False, rights, submission, cells, [], [], api=api)
     rights = _rights(who, repo, info)
@@ -176,31 +176,31 @@ def plan(
     return found
 
 
-def _who(api: HfApi, repo: str, dry_run: bool) -> hub.Account | None:
+def _who(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
     """None for a dry run of who is not logged in."""
-    if hub.token_of(api) is None:
+    if client.token_of(api) is None:
         if dry_run:
             return None
-        raise UserError(hub.LOGIN)
+        raise UserError(client.LOGIN)
     with asking(repo):
-        return hub.account(api)
+        return client.account(api)
 
 
-def _rights(who: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub.Rights:
+def _rights(who: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
     """Anyone may propose something to a public repository, with a token that may write; to make one it must be ours."""
     if who is None:
-        return hub.Rights(None, "rights not checked: not logged in")
+        return client.Rights(None, "rights not checked: not logged in")
     if who.read_only:
-        return hub.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
+        return client.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
     refusal = who.refusal(repo)
     if info is None and refusal:
         if who.role(repo):
-            return hub.Rights(False, refusal)
+            return client.Rights(False, refusal)
         yours = " or ".join(name for name in who.roles if who.refusal(f"{name}/results") is None)
-        return hub.Rights(
+        return client.Rights(
             False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
         )
-    return hub.Rights(True, f"{who.name} may submit to it")
+    return client.Rights(True, f"{who.name} may submit to it")
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:

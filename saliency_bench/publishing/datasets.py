@@ -11,12 +11,12 @@ from PIL import Image, ImageDraw
 
 from saliency_bench import registry
 from saliency_bench.data import annotations
-from saliency_bench.data.building import REPORT
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.errors import UserError
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub.plan import Publication
 from saliency_bench.utils.hashing import sha256_of
-from saliency_bench.utils.pictures import opened
+from saliency_bench.utils.pictures import decode
 
 PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
@@ -35,32 +35,37 @@ def dataset_publication(
     Raises: UserError for a folder that is no built dataset or was changed since, a licence without need.
     """
     folder = Path(folder)
-    account = _account(folder)
-    repo, builder = f"{namespace}/{name or account['dataset']}", registry.load("hub_builders", account["dataset"])
-    if with_images and account["redistribute_images"]:
+    build_report = _account(folder)
+    repo, builder = (
+        f"{namespace}/{name or build_report['dataset']}",
+        registry.load("hub_builders", build_report["dataset"]),
+    )
+    if with_images and build_report["redistribute_images"]:
         raise UserError(
-            f"the licence of {account['dataset']} allows its images to be published; leave out --with-images"
+            f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
         raise UserError(f"--with-images takes a licence as the Hub spells it, such as cc-by-4.0; got '{with_images}'")
-    named, _ = terms(builder, license := with_images or account["license"])
+    named, _ = terms(builder, license := with_images or build_report["license"])
     license += f" ({named})" if named else ""
-    features, centre = annotations.features_of(folder, account), _centre(folder, account)
-    if not (account["redistribute_images"] or with_images):
-        account = annotations.split_off(folder, account, workspace)
-        readme = _with_bias(card(builder, account, annotations.without_images(features), ANNOTATIONS), centre)
-        return Publication("dataset", repo, _files(workspace, account, readme, repo, ANNOTATIONS), license, OWNED)
+    features, centre = annotations.features_of(folder, build_report), _centre(folder, build_report)
+    if not (build_report["redistribute_images"] or with_images):
+        build_report = annotations.split_off(folder, build_report, workspace)
+        readme = _with_bias(card(builder, build_report, annotations.without_images(features), ANNOTATIONS), centre)
+        return Publication("dataset", repo, _files(workspace, build_report, readme, repo, ANNOTATIONS), license, OWNED)
     readme = (folder / "README.md").read_text(encoding="utf-8")
     if with_images:
-        readme = card(builder, account, features, images_license=with_images)
-    picture, shown = samples_picture(folder, account)
-    files = _files(folder, account, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {PICTURE: picture}
+        readme = card(builder, build_report, features, images_license=with_images)
+    picture, shown = samples_picture(folder, build_report)
+    files = _files(folder, build_report, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {
+        PICTURE: picture
+    }
     return Publication("dataset", repo, files, license, OWNED)
 
 
-def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:
+def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
     """A PNG of six samples of different classes with their masks, and what each shows."""
-    chosen = _chosen(folder, account)
+    chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
     for index, row in enumerate(chosen):
@@ -69,7 +74,7 @@ def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:
         sheet.paste(cell, (left + (CELL - cell.width) // 2, top + (CELL - cell.height) // 2))
     buffer = BytesIO()
     sheet.save(buffer, format="png")
-    kind = annotations.features_of(folder, account)["label"]
+    kind = annotations.features_of(folder, build_report)["label"]
     shown = [
         row["image_id"] if row["label"] is None else f"{kind.names[row['label']]} ({row['image_id']})" for row in chosen
     ]
@@ -80,31 +85,31 @@ def _account(folder: Path) -> dict:
     """build_report.json, once every file is what it says."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is no dataset built by `saliency-bench build` (it has no {REPORT})")
-    account = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    for part in account["splits"].values():
+    build_report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+    for part in build_report["splits"].values():
         for file in part["files"]:
             path = folder / file["path"]
             if not path.is_file() or sha256_of(path) != file["sha256"]:
                 raise UserError(f"{path} is not the file that {REPORT} speaks of; build the dataset again")
-    return account
+    return build_report
 
 
-def _files(place: Path, account: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
+def _files(place: Path, build_report: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
-        file["path"]: place / file["path"] for part in account["splits"].values() for file in part["files"]
+        file["path"]: place / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
-    report = (json.dumps(account, indent=2, ensure_ascii=False) + "\n").encode()
-    named = readme.replace(f'"saliency-bench/{account["dataset"]}"', f'"{repo}"')
-    return files | {REPORT: report, "README.md": named.encode(), "eval.yaml": _evaluation(account, config)}
+    report = (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
+    named = readme.replace(f'"saliency-bench/{build_report["dataset"]}"', f'"{repo}"')
+    return files | {REPORT: report, "README.md": named.encode(), "eval.yaml": _evaluation(build_report, config)}
 
 
-def _evaluation(account: dict, config: str) -> bytes:
+def _evaluation(build_report: dict, config: str) -> bytes:
     """What the Hub reads to show scores of models on this dataset's page."""
     content = {
-        "name": account["dataset"],
+        "name": build_report["dataset"],
         "description": "Top-1 accuracy of image classifiers whose saliency maps saliency-bench measures.",
         "evaluation_framework": "saliency-bench",
-        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(account)}],
+        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(build_report)}],
     }
     return yaml.safe_dump(content, sort_keys=False).encode()
 
@@ -119,11 +124,11 @@ def _with_bias(readme: str, line: str | None) -> str:
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
 
-def _centre(folder: Path, account: dict) -> str | None:
+def _centre(folder: Path, build_report: dict) -> str | None:
     """How much a map that looks at nothing would know of the masks."""
-    split = _shown(account)
-    rows = annotations.rows_of(folder, account["splits"][split], ["mask"])
-    masks = (np.asarray(opened(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
+    split = _shown(build_report)
+    rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
+    masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
     found = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
     if not found:
         return None
@@ -134,15 +139,15 @@ def _centre(folder: Path, account: dict) -> str | None:
     )
 
 
-def _shown(account: dict) -> str:
-    return "test" if "test" in account["splits"] else next(iter(account["splits"]))
+def _shown(build_report: dict) -> str:
+    return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
-def _chosen(folder: Path, account: dict) -> list[dict]:
+def _chosen(folder: Path, build_report: dict) -> list[dict]:
     """The first samples with a mask, of as many classes as there are, of the split test if there is one."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
-    for row in annotations.rows_of(folder, account["splits"][_shown(account)]):
+    for row in annotations.rows_of(folder, build_report["splits"][_shown(build_report)]):
         if row["mask"] is not None and row["label"] not in by_class:
             by_class[row["label"]] = row
         elif len(others) < SAMPLES:
@@ -154,13 +159,13 @@ def _chosen(folder: Path, account: dict) -> list[dict]:
 
 def _with_mask(row: dict) -> Image.Image:
     """The image with the mask tinted and outlined, at most CELL pixels on a side."""
-    image = opened(row["image"]["bytes"]).convert("RGB")
+    image = decode(row["image"]["bytes"]).convert("RGB")
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
     if row["mask"] is None:
         return Image.fromarray(pixels.astype(np.uint8))
-    mask = opened(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
+    mask = decode(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
     inside = np.asarray(mask)[..., None] > 0
     tinted = Image.fromarray(np.where(inside, 0.6 * pixels + 0.4 * np.array(TINT), pixels).astype(np.uint8))
     edge = np.argwhere(inside[..., 0] & ~_shrunk(_shrunk(_shrunk(inside[..., 0]))))  # three pixels wide

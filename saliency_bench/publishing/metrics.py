@@ -4,7 +4,7 @@ from pathlib import Path
 
 from huggingface_hub import RepoCard
 
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.vendoring import metric_files
 
 LICENSE = "apache-2.0"  # of this package, whose code it is

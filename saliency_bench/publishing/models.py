@@ -10,10 +10,11 @@ from huggingface_hub.errors import HFValidationError
 
 from saliency_bench import registry
 from saliency_bench.data.card import template_file
-from saliency_bench.data.loading import NAMESPACE, list_datasets, published_report
+from saliency_bench.data.hub_datasets import published_report
+from saliency_bench.data.names import NAMESPACE, list_datasets
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.datasets import ACCURACY
 from saliency_bench.results.public_names import public_name
 from saliency_bench.results.summary import table
@@ -44,7 +45,7 @@ def model_publication(
     folder = Path(folder)
     files = _files(folder)
     log, config = read_json(folder / "training_log.json"), read_json(folder / "config.json")
-    log = _told(log, namespace, api or hub.client())
+    log = _told(log, namespace, api or client.default_api())
     summary = _summary(Path(results), folder) if results is not None else None
     repo = f"{namespace}/{name or folder.resolve().name}"
     card = _card(repo, log, config, license, summary)
@@ -90,7 +91,7 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None
         except HFValidationError:  # said in one line when it comes to publishing
             continue
         except Exception as error:
-            if hub.status_of(error) is None and not hub.unreached(error):
+            if errors.status_of(error) is None and not errors.is_network_error(error):
                 raise
             continue
         if published_report(repo, head, api).get("splits", {}).get("train", {}).get("fingerprint") == images:

@@ -36,8 +36,8 @@ def read(path: Path) -> Picture:
     EXIF rotation) becomes an upright RGB PNG without loss. Alpha is dropped, of an animation the first frame stays.
     Raises: UnreadableError.
     """
-    data = content_of(path)
-    image = opened(data)
+    data = file_bytes(path)
+    image = decode(data)
     if _plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
     upright = ImageOps.exif_transpose(image)
@@ -49,20 +49,20 @@ def values(path: Path) -> np.ndarray:
 
     Raises: UnreadableError.
     """
-    image = opened(content_of(path))
+    image = decode(file_bytes(path))
     if image.mode not in ("1", "L", "P"):
         raise UnreadableError(f"has pixels of type {image.mode}, not one 8-bit channel")
     return np.asarray(image).astype(np.uint8)
 
 
-def content_of(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise UnreadableError(f"cannot be read ({error.strerror})") from None
 
 
-def opened(data: bytes) -> Image.Image:
+def decode(data: bytes) -> Image.Image:
     """Decode completely, so that a file that ends too early is found here. Raises: UnreadableError."""
     if not data:
         raise UnreadableError("empty file")
@@ -118,9 +118,9 @@ def open_picture(thing) -> Image.Image:
             raise UnreadableError(f"an array of {thing.dtype}; give uint8 from 0 to 255, or bool for a mask")
         thing = Image.fromarray(thing * np.uint8(255) if thing.dtype == bool else thing)
     if isinstance(thing, str | Path):
-        thing = content_of(Path(thing))
+        thing = file_bytes(Path(thing))
     if isinstance(thing, bytes):
-        thing = opened(thing)
+        thing = decode(thing)
     if not isinstance(thing, Image.Image):
         raise UnreadableError("no picture" if thing is None else f"{type(thing).__name__} is no picture")
     return ImageOps.exif_transpose(thing)
