@@ -5,7 +5,7 @@ import torch
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
-from saliency_bench.engine import training
+from saliency_bench.engine import fitting, training
 from saliency_bench.errors import UserError
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
@@ -56,7 +56,7 @@ def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shap
 
 
 def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
-    epoch, calls = training.one_epoch, []
+    epoch, calls = fitting.one_epoch, []
 
     def stopping(*args):
         calls.append(args)
@@ -64,7 +64,7 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
             raise KeyboardInterrupt
         return epoch(*args)
 
-    monkeypatch.setattr(training, "one_epoch", stopping)
+    monkeypatch.setattr(fitting, "one_epoch", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     assert not (tmp_path / "tiny").exists()
@@ -80,11 +80,12 @@ def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
     seen = []
 
-    def scripted(classifier, rows, batch_size):
+    def scripted(classifier, rows, batch_size, images_of=None):
         seen.append({key: value.clone() for key, value in classifier.model.state_dict().items()})
         return next(accuracies)
 
-    monkeypatch.setattr(training, "accuracy_of", scripted)
+    for module in (fitting, training):
+        monkeypatch.setattr(module, "accuracy_of", scripted)
     kept = weights(go(shapes, tmp_path / "tiny"))
     assert all(torch.equal(kept[key], seen[1][key]) for key in kept)
 
@@ -149,14 +150,14 @@ def test_a_folder_with_something_in_it_is_refused_before_training(shapes, tmp_pa
 
 
 def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
-    epoch, last = training.one_epoch, training.seed_of(0, "epoch", 1)
+    epoch, last = fitting.one_epoch, fitting.seed_of(0, "epoch", 1)
 
     def stopping(*args):
         if args[4] == last:
             raise KeyboardInterrupt
         return epoch(*args)
 
-    monkeypatch.setattr(training, "one_epoch", stopping)
+    monkeypatch.setattr(fitting, "one_epoch", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     monkeypatch.undo()

@@ -10,8 +10,9 @@ import datasets
 import torch
 
 from saliency_bench import options
-from saliency_bench.classifiers.classifier import Classifier, SampleError
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
