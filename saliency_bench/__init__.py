@@ -4,7 +4,7 @@ Names below are loaded when first used, so that `import saliency_bench` costs no
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from saliency_bench.reports.page import report
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name == "targets":
         return import_module("saliency_bench.targets")
     if name not in _HOMES:

@@ -1,6 +1,5 @@
-"""What of a built dataset goes to the Hub: all of it, or, where the source does not allow its images, annotations."""
+"""The publication of a built dataset: complete, or only annotations where the images may not be redistributed."""
 
-import json
 import re
 from io import BytesIO
 from pathlib import Path
@@ -11,7 +10,7 @@ from PIL import Image, ImageDraw
 
 from saliency_bench import registry
 from saliency_bench.data import annotations
-from saliency_bench.data.build_report import REPORT
+from saliency_bench.data.build_report import REPORT, read_report, report_bytes
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.errors import UserError
 from saliency_bench.hub.plan import Publication
@@ -28,14 +27,14 @@ ACCURACY = "accuracy"  # the one task of eval.yaml
 def dataset_publication(
     folder: str | Path, namespace: str, workspace: Path, name: str | None = None, with_images: str | None = None
 ) -> Publication:
-    """The files of a dataset that `saliency-bench build` wrote, as they are published in `namespace`.
+    """The files to publish of a dataset that `saliency-bench build` wrote.
 
-    workspace: an empty folder for what is made on the way. with_images: the licence under which images are published
-    that the source does not allow to be passed on; without it such a dataset becomes its annotations.
-    Raises: UserError for a folder that is no built dataset or was changed since, a licence without need.
+    workspace: an empty folder for temporary files. with_images: the licence under which to publish images that may not
+    be redistributed otherwise; without it, only the annotations of such a dataset are published.
+    Raises: UserError for a folder that is not a built dataset or was changed since, or an unnecessary licence.
     """
     folder = Path(folder)
-    build_report = _account(folder)
+    build_report = _checked_report(folder)
     repo, builder = (
         f"{namespace}/{name or build_report['dataset']}",
         registry.load("hub_builders", build_report["dataset"]),
@@ -45,7 +44,7 @@ def dataset_publication(
             f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
-        raise UserError(f"--with-images takes a licence as the Hub spells it, such as cc-by-4.0; got '{with_images}'")
+        raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
     named, _ = terms(builder, license := with_images or build_report["license"])
     license += f" ({named})" if named else ""
     features, centre = annotations.features_of(folder, build_report), _centre(folder, build_report)
@@ -64,7 +63,7 @@ def dataset_publication(
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
-    """A PNG of six samples of different classes with their masks, and what each shows."""
+    """A PNG of six samples of different classes with their masks, and a caption of each."""
     chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
@@ -81,30 +80,33 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
     return buffer.getvalue(), shown
 
 
-def _account(folder: Path) -> dict:
-    """build_report.json, once every file is what it says."""
+def _checked_report(folder: Path) -> dict:
+    """The build report, after checking that every file is as described in it."""
     if not (folder / REPORT).is_file():
-        raise UserError(f"{folder} is no dataset built by `saliency-bench build` (it has no {REPORT})")
-    build_report = json.loads((folder / REPORT).read_text(encoding="utf-8"))
+        raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
+    build_report = read_report(folder)
     for part in build_report["splits"].values():
         for file in part["files"]:
             path = folder / file["path"]
             if not path.is_file() or sha256_of(path) != file["sha256"]:
-                raise UserError(f"{path} is not the file that {REPORT} speaks of; build the dataset again")
+                raise UserError(f"{path} differs from the file described in {REPORT}; build the dataset again")
     return build_report
 
 
-def _files(place: Path, build_report: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
+def _files(root: Path, build_report: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
-        file["path"]: place / file["path"] for part in build_report["splits"].values() for file in part["files"]
+        file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
-    report = (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
     named = readme.replace(f'"saliency-bench/{build_report["dataset"]}"', f'"{repo}"')
-    return files | {REPORT: report, "README.md": named.encode(), "eval.yaml": _evaluation(build_report, config)}
+    return files | {
+        REPORT: report_bytes(build_report),
+        "README.md": named.encode(),
+        "eval.yaml": _evaluation(build_report, config),
+    }
 
 
 def _evaluation(build_report: dict, config: str) -> bytes:
-    """What the Hub reads to show scores of models on this dataset's page."""
+    """eval.yaml, which the Hub reads to show the scores of models on the dataset's page."""
     content = {
         "name": build_report["dataset"],
         "description": "Top-1 accuracy of image classifiers whose saliency maps saliency-bench measures.",
@@ -125,14 +127,14 @@ def _with_bias(readme: str, line: str | None) -> str:
 
 
 def _centre(folder: Path, build_report: dict) -> str | None:
-    """How much a map that looks at nothing would know of the masks."""
+    """How well a map that ignores the image would match the masks."""
     split = _shown(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
-    found = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
-    if not found:
+    covered = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
+    if not covered:
         return None
-    area, centre = np.mean(found, axis=0)
+    area, centre = np.mean(covered, axis=0)
     return (
         f"In the split {split} the mask covers {area:.0%} of the image on average, and the central pixel lies in it in "
         f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which looks at no image."
@@ -144,7 +146,7 @@ def _shown(build_report: dict) -> str:
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """The first samples with a mask, of as many classes as there are, of the split test if there is one."""
+    """The first samples with a mask, of as many classes as possible, from the split test if there is one."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
     for row in annotations.rows_of(folder, build_report["splits"][_shown(build_report)]):
@@ -174,6 +176,6 @@ def _with_mask(row: dict) -> Image.Image:
 
 
 def _shrunk(mask: np.ndarray) -> np.ndarray:
-    """Without the pixels at its border."""
+    """The mask without its border pixels."""
     padded = np.pad(mask, 1)
     return padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
