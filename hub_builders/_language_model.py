@@ -55,11 +55,11 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
         return found
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
-            said = json.loads(line)
-            pair, reply = (said["question"], said["answer"]), said["reply"]
+            entry = json.loads(line)
+            pair, reply = (entry["question"], entry["answer"]), entry["reply"]
             if not all(isinstance(text, str) for text in (*pair, reply)):
                 raise TypeError
-            if (said.get("model"), said.get("prompt")) == (model, WORDING):
+            if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
                 found[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
             log.remark(file.name, f"line {number} is no answer and is passed over")
@@ -70,10 +70,10 @@ def _client(file: Path, model: str, provider: str, server: str, count: int):
     import huggingface_hub
 
     if server:
-        place = urlparse(server)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise UserError(f"server={server} is no address; give one such as http://localhost:8000/v1")
-        token = None if place.scheme == "https" and place.hostname.endswith(".huggingface.cloud") else "none"
+        address = urlparse(server)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise UserError(f"server={server} is not an address; give one such as http://localhost:8000/v1")
+        token = None if address.scheme == "https" and address.hostname.endswith(".huggingface.cloud") else "none"
         return huggingface_hub.InferenceClient(base_url=server, token=token, timeout=SECONDS)
     if huggingface_hub.get_token() is None:
         raise UserError(
@@ -92,8 +92,8 @@ def _ask(client, model: str, pair: Pair) -> str:
     waits = iter(WAITS)
     while True:
         try:
-            said = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
-            if reply := str(said.choices[0].message.content or "").strip():
+            response = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
+            if reply := str(response.choices[0].message.content or "").strip():
                 return reply
             raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
         except Exception as error:  # the classes of errors belong to the provider and the HTTP library

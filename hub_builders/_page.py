@@ -78,14 +78,14 @@ def chosen(samples: list[dict]) -> list[dict]:
     for sample in sorted(samples, key=lambda sample: sample.get("mask") is None):
         by_class.setdefault(sample["label"], []).append(sample)
     longest = max(map(len, by_class.values()))
-    turns = (listed[place] for place in range(longest) for listed in by_class.values() if place < len(listed))
+    turns = (listed[index] for index in range(longest) for listed in by_class.values() if index < len(listed))
     return list(islice(turns, SAMPLES))
 
 
 def montage(samples: list[dict]) -> Image.Image:
     canvas = Image.new("RGB", (SAMPLES * (SIDE + 4) - 4, SIDE), "white")
-    for place, sample in enumerate(chosen(samples)):
-        canvas.paste(tile(sample), (place * (SIDE + 4), 0))
+    for index, sample in enumerate(chosen(samples)):
+        canvas.paste(tile(sample), (index * (SIDE + 4), 0))
     return canvas
 
 

@@ -129,16 +129,16 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
         raise UserError(f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; {HOME}")
     for split in there:
         for key, entry in sorted(json_of(root / f"textual/exp_{split}_split.json", dict).items()):
-            told = entry if isinstance(entry, dict) else {}
-            answer, image = told.get("ans"), told.get("iid")
+            fields = entry if isinstance(entry, dict) else {}
+            answer, image = fields.get("ans"), fields.get("iid")
             if not isinstance(answer, str) or not answer.strip() or not isinstance(image, str | int):
                 log.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
             elif key in found:
                 log.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
             else:
-                texts = told.get("exp")
+                texts = fields.get("exp")
                 texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
-                question = told.get("question") if isinstance(told.get("question"), str) else QUESTION
+                question = fields.get("question") if isinstance(fields.get("question"), str) else QUESTION
                 found[key] = (split, {
                     "question": question, "ans": answer.strip(), "iid": image, "exp": [str(text) for text in texts],
                 })  # fmt: skip
@@ -211,13 +211,13 @@ def arrays_of(path: Path) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    told: dict[str, dict] = {}
+    explanations: dict[str, dict] = {}
     (folder / "ACT-X/visual/val").mkdir(parents=True)
     for index in range(count):
         mask = _examples.picture(folder / f"images/{index:09d}.jpg", index + 72, side)
         answer = ("ironing", "skating, ice")[index % 2]
-        told[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
+        explanations[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
         np.save(
             folder / f"ACT-X/visual/val/v{index}.npy", np.stack([mask, mask, np.roll(mask, 2, 0)]).astype(np.float32)
         )
-    _examples.text(folder / "ACT-X/textual/exp_val_split.json", told)
+    _examples.text(folder / "ACT-X/textual/exp_val_split.json", explanations)

@@ -104,7 +104,7 @@ def samples(
     seen: set[str] = set()
     for path in readings:
         name = path.relative_to(root).as_posix()
-        uid = series_told(path, name, log)
+        uid = series_uid(path, name, log)
         if uid is None:
             continue
         if uid in seen:
@@ -112,10 +112,10 @@ def samples(
         elif uid not in series:
             log.leave_out(uid, "image", f"no DICOM series of this UID, which {path.name} is about")
         else:
-            folder, told = series[uid]
-            patient = patients.get(uid) or told
-            if told and patient != told:
-                log.remark(uid, f"the metadata table says {patient}, the DICOM files say {told}")
+            folder, dicom_patient = series[uid]
+            patient = patients.get(uid) or dicom_patient
+            if dicom_patient and patient != dicom_patient:
+                log.remark(uid, f"the metadata table says {patient}, the DICOM files say {dicom_patient}")
             if patient:
                 yield Job(nodules, path, folder, name, patient, min_readers, crop_mm, centred, seed)
             else:
@@ -125,7 +125,7 @@ def samples(
         log.remark(uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}")
 
 
-def series_told(path: Path, name: str, log: BuildLog) -> str | None:
+def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
     try:
         uid = _lidc.series_of(path)
         if uid is None:
@@ -245,13 +245,13 @@ def both(
 
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
-    place = []
+    corner = []
     for axis, pixels in enumerate((rows, columns)):
         low, high = pixels.min() - 0.5, pixels.max() + 0.5
         room = max(side - (high - low) - side / 4, 0)
         share = 0.5 if seed is None else int(random_bits(seed, 2)[axis]) / 2**64
-        place.append((low + high) / 2 - side / 2 + room * (share - 0.5))
-    return place[0], place[1]
+        corner.append((low + high) / 2 - side / 2 + room * (share - 0.5))
+    return corner[0], corner[1]
 
 
 def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
@@ -271,14 +271,14 @@ def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[b
 
 
 def marked(
-    reading: _lidc.Reading, place: float, slices: list[Slice], spacing: tuple[float, float]
+    reading: _lidc.Reading, z: float, slices: list[Slice], spacing: tuple[float, float]
 ) -> list[tuple[float, float, float, float]]:
     """(top, left, bottom, right) around every mark of every reader that lies within `AWAY` of the slice, in pixels."""
     places = {one.uid: one.place for one in slices}
     boxes = []
     for mark in reading.marks:
         for contour in mark.contours:
-            if abs(places.get(contour.uid, contour.z) - place) <= AWAY:
+            if abs(places.get(contour.uid, contour.z) - z) <= AWAY:
                 columns, rows = np.array(contour.points).T
                 down, across = AWAY / spacing[0], AWAY / spacing[1]
                 boxes.append((rows.min() - down, columns.min() - across, rows.max() + down, columns.max() + across))

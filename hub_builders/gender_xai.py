@@ -80,7 +80,7 @@ def samples(
     masks = _annotators.drawn_masks(root)
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
-        if surplus := sum(told == label for _, told, _ in chosen.values()) - len(keep[label]):
+        if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
             log.remark(label, f"{surplus} more images of this class fit the rule and were not drawn")
     log.expected = len(names)
     for name in names:
@@ -157,7 +157,7 @@ def sample_of(
     }
 
 
-def of_release(log: BuildLog, path: Path, label: str, place: _release.Place | None) -> dict | None:
+def of_release(log: BuildLog, path: Path, label: str, place: _release.Location | None) -> dict | None:
     sample = _release.sample_of(log, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
 

@@ -105,24 +105,24 @@ def classes_of(root: Path) -> dict[str, str]:
     mapping = next((root / name for name in LISTS if (root / name).is_file()), None)
     if mapping is not None:
         split = [line.partition(" ") for line in text_of(mapping).splitlines() if line.strip()]
-        pairs, told = [(wnid, name.strip()) for wnid, _, name in split], mapping
+        pairs, origin = [(wnid, name.strip()) for wnid, _, name in split], mapping
     elif index.is_file():
         listed = sorted((int(key), value) for key, value in json_of(index, dict).items() if key.isdecimal())
         pairs = [(str(value[0]), str(value[1])) for _, value in listed if isinstance(value, list) and len(value) == 2]
-        told = index
+        origin = index
     elif devkit and (devkit / "meta.mat").is_file():
-        told = devkit / "meta.mat"
-        pairs = [(wnid, name) for _, wnid, name in synsets(told)]
+        origin = devkit / "meta.mat"
+        pairs = [(wnid, name) for _, wnid, name in synsets(origin)]
     else:
-        told = first_folder(root, "val", "ILSVRC2012_img_val") or root
-        wnids = [path.name for path in entries(told) if WNID.fullmatch(path.name) and path.is_dir()]
+        origin = first_folder(root, "val", "ILSVRC2012_img_val") or root
+        wnids = [path.name for path in entries(origin) if WNID.fullmatch(path.name) and path.is_dir()]
         own = json_of(TABLE, dict)["classes"]
         if len(wnids) != len(own):
             names_of = ", ".join((*LISTS, index.name))
             raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
         pairs = list(zip(wnids, own, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
-        raise UserError(f"{told} is no list of WordNet ids and names; {HOME}")
+        raise UserError(f"{origin} is no list of WordNet ids and names; {HOME}")
     names = [name for _, name in pairs]
     return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
 
@@ -147,12 +147,12 @@ def truth(root: Path) -> dict[str, str]:
     if not devkit or not path or not path.is_file():
         return {}
     wnids = {str(number): wnid for number, wnid, _ in synsets(part(devkit, "meta.mat", HOME))}
-    told = {}
+    classes = {}
     for number, line in enumerate(text_of(path).split(), 1):
         if line not in wnids:
             raise UserError(f"{path} line {number}: {line[:20]!r} is no class of meta.mat; download it again: {HOME}")
-        told[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
-    return told
+        classes[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
+    return classes
 
 
 def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
@@ -166,8 +166,8 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
             file = inside(folder, f"{name}.JPEG")
         except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
-            told = str(error) if isinstance(error, UnreadableError) else "boxes that are no numbers"
-            log.leave_out(name or f"line {number}", "image", told)
+            reason = str(error) if isinstance(error, UnreadableError) else "boxes that are no numbers"
+            log.leave_out(name or f"line {number}", "image", reason)
             continue
         if not words or not all(len(box) == 4 for box in boxes):
             log.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
@@ -184,19 +184,19 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
 
 def _in_folders(root: Path, log: BuildLog) -> Found:
     found: Found = {}
-    told = truth(root)
+    truths = truth(root)
     boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
     bases = (root / "val", root / "ILSVRC2012_img_val", root)
     for folder, file in next(filter(None, map(_pictures, bases)), []):
         wnid = NAMED.search(folder) or NAMED.search(file.stem)
-        kind = wnid[1] if wnid else told.get(file.stem)
+        kind = wnid[1] if wnid else truths.get(file.stem)
         if kind is None:
             log.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
         elif file.stem in found:
             log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
         else:
             found[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
-    for name in sorted(set(told) - {name[:23] for name in found}):
+    for name in sorted(set(truths) - {name[:23] for name in found}):
         log.leave_out(name, "image", "in the list of the devkit, but there is no such image")
     return found
 
@@ -249,7 +249,7 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
     numbers = (3, 1, 2, 4)  # the devkit has its own
     kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
-    rows = [(number, *told, 0) for number, told in zip(numbers, names, strict=True)]
+    rows = [(number, *name, 0) for number, name in zip(numbers, names, strict=True)]
     devkit = folder / "ILSVRC2012_devkit_t12/data"
     devkit.mkdir(parents=True)
     synsets = np.array([*rows, (5, "n00015388", "animal", 2)], kinds)[:, None]
@@ -258,8 +258,8 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
     for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
         path.rename(folder / path.name)
-        told = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
-        objects = "".join(f"<object>{one}</object>" for one in told)
+        boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
+        objects = "".join(f"<object>{one}</object>" for one in boxed)
         _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
     shutil.rmtree(folder / "ILSVRC")
     for path in folder.glob("LOC_*"):

@@ -147,14 +147,14 @@ def names_in(path: Path) -> list[str]:
 
 
 def sample_of(
-    log: BuildLog, path: Path, trimap: Path, xml: Path, told: int | None, split: str | None, border: bool
+    log: BuildLog, path: Path, trimap: Path, xml: Path, class_id: int | None, split: str | None, border: bool
 ) -> dict | None:
-    """`told` is the CLASS-ID of list.txt; None if the image is not in it."""
+    """`class_id` is the CLASS-ID of list.txt; None if the image is not in it."""
     name = path.stem
     if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
         log.leave_out(path.name, "image", "not an image file by its name")
         return None
-    breed = breed_of(name, told, log)
+    breed = breed_of(name, class_id, log)
     if breed is None:
         log.leave_out(name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37")
         return None
@@ -168,24 +168,24 @@ def sample_of(
         "image": picture,
         "label": breed,
         "species": "cat" if breed[0].isupper() else "dog",
-        "mask": mask_of(name, picture, trimap, told is not None, border, log),
+        "mask": mask_of(name, picture, trimap, class_id is not None, border, log),
         "source_split": split,
         "head_box": head_box(xml, name, log),
     }
 
 
 def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
-    """From list.txt, else from the file name; where both speak and differ, list.txt holds and the report says so."""
-    told = None if class_id is None else BREEDS[class_id - 1]
+    """From list.txt, else from the file name; if they differ, list.txt is used and the log has a remark."""
+    listed = None if class_id is None else BREEDS[class_id - 1]
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
-    if told and told != by_name:
-        log.remark(name, f"annotations/list.txt says {told}, the file name says {by_name or 'no known breed'}")
-    return told or by_name
+    if listed and listed != by_name:
+        log.remark(name, f"annotations/list.txt says {listed}, the file name says {by_name or 'no known breed'}")
+    return listed or by_name
 
 
 def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, log: BuildLog) -> np.ndarray | None:
-    """The trimap's pet as bool (H, W); None, with the reason in the report, where there is none to trust."""
+    """The trimap's pet as bool (H, W); None, with the reason in the log, if there is no usable one."""
     try:
         if not listed:
             raise UnreadableError("not in annotations/list.txt")

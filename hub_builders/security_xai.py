@@ -51,7 +51,7 @@ pixel in a box. Images whose list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
-Told = tuple[bool, str | None]  # prohibited?, the source's split
+Listing = tuple[bool, str | None]  # prohibited?, the source's split
 
 
 def features() -> dict:
@@ -74,10 +74,10 @@ def samples(
     part(root, "JPEGImage/", HOME)
     folder = first_folder(root, "Annotation", "Annotations")
     there = {path.stem for path in entries(root / "JPEGImage") if path.suffix.lower() == ".jpg"}
-    told = listed(root, imageset, log) or unlisted(there, folder, log)
-    prohibited = {name for name in told if told[name][0]}
-    clean = (set(told) - prohibited) & there
-    if absent := len(told) - len(prohibited) - len(clean):
+    known = listed(root, imageset, log) or unlisted(there, folder, log)
+    prohibited = {name for name in known if known[name][0]}
+    clean = (set(known) - prohibited) & there
+    if absent := len(known) - len(prohibited) - len(clean):
         log.remark("ImageSet", f"{absent} clean images of the lists are not in JPEGImage/")
     if balanced:
         keep = drawn(seed, clean, max(len(prohibited & there), 1))
@@ -87,13 +87,13 @@ def samples(
     log.expected = len(names)
     for name in names:
         if path := listed_file(log, name, root / "JPEGImage", f"{name}.jpg"):
-            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *told[name])
+            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *known[name])
 
 
-def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Told]:
+def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
     """What the lists say of each image. Raises: UserError for lists of another form."""
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
-    told: dict[str, Told] = {}
+    known: dict[str, Listing] = {}
     for path in entries(folder):
         if path.suffix.lower() != ".csv" or path.name.startswith("."):
             continue
@@ -106,30 +106,30 @@ def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Told]:
                 log.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
             elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
                 log.leave_out(name, "image", f"{where}: {new[0]!r} is none of the {len(ITEMS)} items")
-            elif name in told:
+            elif name in known:
                 log.remark(name, f"{where}: listed twice; the first counts")
             else:
-                told[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
-    return told
+                known[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
+    return known
 
 
-def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Told]:
+def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
     """What XML and names say where there are no lists."""
     if folder is None:
         raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
-    told: dict[str, Told] = {}
+    known: dict[str, Listing] = {}
     for name in sorted(there):
         path = folder / f"{name}.xml"
         try:
             if path.is_file():
-                told[name] = (bool(boxes_of(xml_of(path))), None)
+                known[name] = (bool(boxes_of(xml_of(path))), None)
             elif name.startswith("N"):
-                told[name] = (False, None)
+                known[name] = (False, None)
             else:
                 raise UnreadableError("neither in a list nor with an XML")
         except UnreadableError as error:
             log.leave_out(name, "image", str(error))
-    return told
+    return known
 
 
 def sample_of(

@@ -12,7 +12,6 @@ import torch
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
