@@ -2,6 +2,7 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
@@ -182,3 +183,42 @@ def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tm
     assert go(shapes, out, epochs=1, limit=32) == out
     assert not state.exists()
     assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def splits_of(shapes):
+    return sb.load_dataset(shapes, split="train").select(range(64)), sb.load_dataset(shapes, split="validation")
+
+
+def fitted(shapes, train_rows, validation_rows, **options):
+    recipe = fitting.Recipe(epochs=3, size=32, limit=64)
+    names = sb.load_dataset(shapes).features["label"].names
+    classifier, _ = training.new_classifier(recipe, ResNetConfig(**CONFIG), names, "tiny")
+    log = fitting.fit(recipe, classifier, train_rows, validation_rows, progress=False, **options)
+    return log, classifier.model.state_dict()
+
+
+def test_the_same_recipe_and_rows_give_the_weights_of_train(trained, shapes):
+    log, found = fitted(shapes, *splits_of(shapes))
+    expected = weights(trained)
+    assert log == json.loads((trained / "training_log.json").read_text())["epochs"]
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_a_recipe_can_train_on_changed_images(shapes):
+    """Images changed in the batch are the same as rows whose pictures are changed."""
+    rows = splits_of(shapes)
+    black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
+    expected_log, expected = fitted(shapes, *black)
+    log, found = fitted(shapes, *rows, images_of=lambda batch: torch.zeros_like(batch.images))
+    assert log == expected_log
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"epochs": 0}, "--epochs 0"), ({"limit": 0}, "--limit 0"), ({"learning_rate": float("nan")}, "nan"),
+     ({"size": 15}, "--size 15")],
+)  # fmt: skip
+def test_a_recipe_names_the_value_it_cannot_use(values, named):
+    with pytest.raises(UserError, match=named):
+        fitting.Recipe(**values)

@@ -75,8 +75,7 @@ def _files(folder: Path) -> dict[str, Path]:
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
     """The training log without local folders, and with the repository of the dataset."""
-    model, settings = log.get("model"), log["settings"]
-    dataset = log.get("dataset") or {"name": Path(settings["dataset"]).name, "repo": None}
+    model, settings, dataset = log["model"], log["settings"], log["dataset"]
     repo = dataset["repo"] or _published(dataset["name"], settings["images"], namespace, api)
     return log | {
         "model": public_name(model) if model else model,

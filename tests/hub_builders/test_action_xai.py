@@ -266,7 +266,7 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
 def test_a_server_that_is_not_there_and_a_wrong_address(source):
     with pytest.raises(UserError, match=r"did not answer: .*refused"):
         built(source, server="http://127.0.0.1:9")
-    with pytest.raises(UserError, match="server=localhost .*http://"):
+    with pytest.raises(UserError, match=r"server=localhost .*http://"):
         built(source, server="localhost")
 
 
