@@ -4,9 +4,9 @@ example:
   saliency-bench report runs/first
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
-Of several runs, cells with the same id are shown once, or as a conflict where their scores differ; the first run is
-compared with each other one, sample by sample, and --json prints that too. Reads the folders that `saliency-bench run`
-wrote; needs neither the model nor the dataset, and no network.
+For several runs, cells with the same id are shown once, or as a conflict where their scores differ; the first run is
+compared with every other one, sample by sample, also in --json. Reads folders written by `saliency-bench run`; needs no
+model, no dataset and no network.
 """
 
 import json

@@ -7,6 +7,7 @@ import sys
 
 import datasets
 import pytest
+from huggingface_hub import HfApi
 
 import saliency_bench as sb
 from saliency_bench.data import loading as data
@@ -25,7 +26,7 @@ def no_hub(monkeypatch):
     def refuse(*args, **kwargs):
         raise TimeoutError("no network in this test")
 
-    monkeypatch.setattr(data.HfApi, "dataset_info", refuse)
+    monkeypatch.setattr(HfApi, "dataset_info", refuse)
 
 
 def test_names():
@@ -106,7 +107,7 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
         ("shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset".*train'),
         ("shapes-xai", {"sizes": 4}, "did you mean size"),
         ("pet-xai", {"border": True}, "border can only be set when building"),
-        ("./no-such-folder", {}, "no folder"),
+        ("./no-such-folder", {}, "not a folder"),
         ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
         ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
         ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset"'),

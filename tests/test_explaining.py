@@ -43,7 +43,8 @@ def test_target_options_and_own_functions(resnet):
     assert by_name.explainer == "rise:masks=30"
     weights = sb.targets.contrast([0], [1], 8)
     assert (
-        sb.explain(picture(), classifier, lambda c, i, t: i[:, 0], target=weights, device="cpu").target == "own weights"
+        sb.explain(picture(), classifier, lambda c, i, t: i[:, 0], target=weights, device="cpu").target
+        == "your own weights"
     )
 
 

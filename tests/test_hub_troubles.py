@@ -18,8 +18,9 @@ from huggingface_hub import snapshot_download
 from local_hub import FOUNDER, VISITOR
 from packaging.requirements import Requirement
 
-from saliency_bench.data.building import REPORT
-from saliency_bench.hub.upload import Publication, publish
+from saliency_bench.data.build_report import REPORT
+from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload import publish
 from saliency_bench.metric import list_metrics, load_metric
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
@@ -146,9 +147,9 @@ def test_who_may_not_load(filled):
 @pytest.mark.parametrize(
     ("code", "order", "words"),
     [
-        (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "lets this account not see {repo} (403)"),
+        (LOAD, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "may not read {repo} (403)"),
         (LOAD, {"status": 429, "headers": {"Retry-After": "1"}}, "too many requests to the Hub (429)"),
-        (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "lets this account not see {repo} (403)"),
+        (CLASSIFY, {"status": 403, "headers": {"X-Error-Code": "GatedRepo"}}, "may not read {repo} (403)"),
         (CLASSIFY, {"status": 429, "headers": {"Retry-After": "1"}}, "too many requests to the Hub (429)"),
         (CLASSIFY, {"status": 500}, "the Hub answers 500 for {repo}"),
     ],

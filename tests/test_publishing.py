@@ -20,11 +20,12 @@ from tqdm import tqdm
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.data.building import REPORT
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.loading import fingerprint, origin
 from saliency_bench.errors import UserError
 from saliency_bench.hub import upload as publishing
-from saliency_bench.hub.upload import Publication, publish
+from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
@@ -217,22 +218,22 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
 # What is refused
 
 
-def test_things_that_are_no_such_thing(pets, closed, model, workspace, tmp_path):
+def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, workspace, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(pets, changed)
     (changed / "data/test-00000-of-00001.parquet").write_bytes(b"x")
     shutil.copytree(model, tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").unlink()
     mistakes = [
-        (lambda: dataset_publication(tmp_path, "x", workspace), "is no dataset built by"),
-        (lambda: dataset_publication(changed, "x", workspace), "test-00000.* is not the file that build_report.json"),
+        (lambda: dataset_publication(tmp_path, "x", workspace), rf"{tmp_path}.*saliency-bench build"),
+        (lambda: dataset_publication(changed, "x", workspace), "test-00000.*build_report.json"),
         (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
-        (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "licence as the Hub spells it"),
-        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "licence as the Hub spells it"),
-        (lambda: model_publication(pets, "x"), "no weights as safetensors"),
-        (lambda: model_publication(tmp_path / "other", "x"), "no weights as safetensors"),
-        (lambda: model_publication(model, "x", results=pets), "not the folder of a finished run"),
-        (lambda: publish(Publication("dataset", "a/b/c", {}, None)), "cannot be a name on the Hub"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "--with-images.*cc-by-4.0"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "--with-images.*cc-by-4.0"),
+        (lambda: model_publication(pets, "x"), "safetensors.*saliency-bench train"),
+        (lambda: model_publication(tmp_path / "other", "x"), "safetensors.*saliency-bench train"),
+        (lambda: model_publication(model, "x", results=pets), r"summary\.json"),
+        (lambda: publish(Publication("dataset", "a/b/c", {}, None)), "'a/b/c'.*name"),
     ]
     for call, message in mistakes:
         with pytest.raises(UserError, match=message) as error:
@@ -269,10 +270,10 @@ def test_errors_of_the_hub_in_one_line(hub):
 GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
 FINE = User("fine", "hf_FiNeSsEcReTtOkEn0123456789abcdefg", orgs=("saliency-bench",), scopes=("fine",))
 MAY_NOT = {
-    VISITOR: "visitor may not write to saliency-bench/small: it belongs to saliency-bench",
-    READER: "reader may not write to saliency-bench/small with this token, which may only read",
-    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench who may only read",
-    FINE: "fine may not write to saliency-bench/small with this fine-grained token, which does not name saliency-bench",
+    VISITOR: "belongs to saliency-bench",
+    READER: "token.*read",
+    GUEST: "member of saliency-bench.*read",
+    FINE: "fine-grained token.*saliency-bench",
 }
 
 
@@ -280,11 +281,11 @@ MAY_NOT = {
 def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
     with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
         dry = publish(small(a="1"), api=hub.api(user), dry_run=True)
-        assert dry.plan.lines()[-1] == f"  {MAY_NOT[user]}"
+        refused = f"^{user.name} may not write to saliency-bench/small.*{MAY_NOT[user]}"
+        assert re.search(refused, dry.plan.lines()[-1].strip())
         assert dry.as_dict()["may_write"] is False
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=f"{refused}.*; .*--namespace"):
             publish(small(a="1"), api=hub.api(user))
-        assert str(error.value) == f"{MAY_NOT[user]}; give --namespace YOUR-NAME, or log in with a token that may"
         assert {each.method for each in hub.asked} == {"GET"}
         assert hub.store.repos == {}
         with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
@@ -460,7 +461,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "2")
-    with pytest.raises(UserError, match="made by version 1 of its builder, this is version 2"):
+    with pytest.raises(UserError, match=r"pet-xai.*version 1 .*version 2"):
         sb.load_dataset(annotations, source=source)
 
 
@@ -470,17 +471,14 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
     ids = datasets.load_dataset(str(annotations), "annotations", split="test")["image_id"][:]
     (other / f"images/{ids[0]}.jpg").unlink()
     Image.new("RGB", (32, 24)).save(other / f"images/{ids[1]}.jpg")
-    with pytest.raises(UserError) as error:
+    missing, differing = rf"1 of {len(ids)} images .*missing.*\({ids[0]}\)", rf"1 of {len(ids)} .*differ.*\({ids[1]}\)"
+    with pytest.raises(UserError, match=f"pet-xai, split test: {missing}.*{differing}"):
         sb.load_dataset(annotations, source=other)
-    assert str(error.value) == (
-        f"pet-xai, split test: 1 of {len(ids)} images are missing in the source ({ids[0]}) and 1 of {len(ids)} images "
-        f"differ from those that were annotated ({ids[1]}); get the source again, whole and unchanged"
-    )
     shutil.copytree(source, tmp_path / "masks")
     Image.fromarray(np.ones((24, 32), np.uint8)).save(tmp_path / f"masks/annotations/trimaps/{ids[0]}.png")
-    with pytest.raises(UserError, match="split test: masks or labels in the source differ from those that were publ"):
+    with pytest.raises(UserError, match="split test: masks or labels"):
         sb.load_dataset(annotations, source=tmp_path / "masks")
-    with pytest.raises(UserError, match="none does not exist; give the folder that holds the raw data"):
+    with pytest.raises(UserError, match="none does not exist"):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
@@ -570,7 +568,7 @@ def test_command(line, hub, pets, model, capsys):
         ),
         (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
-        (("model", "nowhere"), "no weights as safetensors"),
+        (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
     ):

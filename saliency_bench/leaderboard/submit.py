@@ -16,11 +16,11 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
 from saliency_bench import registry
-from saliency_bench.data.loading import NAMESPACE
+from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
-from saliency_bench.hub.upload import size
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.plan import size
 from saliency_bench.leaderboard.board import Contradiction, Source, asking, contradictions
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.leaderboard.template import score_maps
@@ -45,14 +45,14 @@ class SubmissionPlan:
     private: bool
     create: bool
     bare: bool
-    rights: hub.Rights
+    rights: client.Rights
     submission: Submission
     new: list[CellResult]
     known: list[CellResult]
     conflicts: list[Contradiction]
     pending: str | None = None
     pull_request: str | None = None
-    api: HfApi = field(default_factory=hub.client, repr=False)
+    api: HfApi = field(default_factory=client.default_api, repr=False)
 
     @property
     def nothing(self) -> bool:
@@ -105,7 +105,7 @@ class SubmissionPlan:
         if self.nothing:
             return None
         if self.submission.result.submitter == NOBODY:
-            raise UserError(hub.LOGIN)
+            raise UserError(client.LOGIN)
         with asking(self.repo):
             if self.create:
                 self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
@@ -151,14 +151,14 @@ def plan(
 
     Raises: UserError for a folder without a finished run, or what the Hub refuses.
     """
-    repo, api = f"{namespace}/results", hub.client()
+    repo, api = f"{namespace}/results", client.default_api()
     submission = of_run(run, NOBODY, note)  # what is wrong with the run is reported before the Hub is asked
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
-        if not (dry_run and hub.unreached(error)):
+        if not (dry_run and errors.is_network_error(error)):
             raise
-        rights = hub.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
+        rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
         return SubmissionPlan(repo, private, False, False, rights, submission, submission.result.cells, [], [], api=api)
     rights = _rights(account, repo, info)
     if rights.may is False and not dry_run:
@@ -177,31 +177,31 @@ def plan(
     return proposed
 
 
-def _account(api: HfApi, repo: str, dry_run: bool) -> hub.Account | None:
+def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
     """None for a dry run without login."""
-    if hub.token_of(api) is None:
+    if client.token_of(api) is None:
         if dry_run:
             return None
-        raise UserError(hub.LOGIN)
+        raise UserError(client.LOGIN)
     with asking(repo):
-        return hub.account(api)
+        return client.account(api)
 
 
-def _rights(account: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub.Rights:
+def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
     """With a token that may write, anyone may submit to a public repository; only the owner may create it."""
     if account is None:
-        return hub.Rights(None, "rights not checked: not logged in")
+        return client.Rights(None, "rights not checked: not logged in")
     if account.read_only:
-        return hub.Rights(False, f"{account.name} cannot submit to {repo} with this token, which may only read")
+        return client.Rights(False, f"{account.name} cannot submit to {repo} with this token, which may only read")
     refusal = account.refusal(repo)
     if info is None and refusal:
         if account.role(repo):
-            return hub.Rights(False, refusal)
+            return client.Rights(False, refusal)
         yours = " or ".join(name for name in account.roles if account.refusal(f"{name}/results") is None)
-        return hub.Rights(
+        return client.Rights(
             False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
         )
-    return hub.Rights(True, f"{account.name} may submit to it")
+    return client.Rights(True, f"{account.name} may submit to it")
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:

@@ -20,7 +20,7 @@ from jinja2 import Template as Text
 from PIL import Image
 from pydantic import Field, ValidationError
 
-from saliency_bench.data.loading import list_datasets
+from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext, check_counts, load_context
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.run import Run, finish, metrics_of
