@@ -107,7 +107,7 @@ def test_gradients_go_down_to_the_first_block_asked_for(start, vision_transforme
 
 def test_a_block_that_is_not_there(vision_transformer):
     classifier = classifier_of(vision_transformer("vit"))
-    with pytest.raises(UserError, match="has 2 blocks"), attending(classifier, IMAGES, start=2):
+    with pytest.raises(UserError, match=r"\b2\b.*blocks"), attending(classifier, IMAGES, start=2):
         pass
 
 
@@ -171,7 +171,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_other_methods(name):
     torch.manual_seed(0)
-    with pytest.raises(UserError, match=r"integrated_gradients or rise") as caught:
+    with pytest.raises(UserError, match=r"integrated_gradients.*rise") as caught:
         tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
     assert "\n" not in str(caught.value)
 
@@ -191,7 +191,7 @@ class Last(nn.Module):
 
 
 def test_tokens_in_another_order_are_refused():
-    with pytest.raises(UserError, match="not its patches, row by row, after the class token"):
+    with pytest.raises(UserError, match=r"patches.*class token"):
         tokens_of(classifier_of(Last()), IMAGES)
 
 

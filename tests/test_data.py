@@ -52,7 +52,7 @@ def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeyp
     assert data.origin("./elsewhere") == ("elsewhere", None)
     for torn in ('{"dataset', "[1]"):
         (tmp_path / "elsewhere" / "build_report.json").write_text(torn)
-        with pytest.raises(UserError, match=r"elsewhere.build_report\.json .*again$"):
+        with pytest.raises(UserError, match=r"elsewhere.build_report\.json"):
             data.origin("./elsewhere")
     (tmp_path / "elsewhere" / "build_report.json").unlink()
     assert data.origin("./elsewhere") == ("elsewhere", None)

@@ -102,7 +102,7 @@ def test_empty_masks_are_left_out_and_said(load):
     masks = MASKS.copy()
     masks[1] = masks[4] = False
     for name in ("saliency_miou", "saliency_pointing_game"):
-        with pytest.warns(UserWarning, match=f"{name}: 2 of 6 samples left out, for an empty mask") as caught:
+        with pytest.warns(UserWarning, match=f"{name}.*2 of 6.*empty mask") as caught:
             result = load(name).compute(predictions=MAPS, references=masks, per_sample=True)
         assert Path(caught[0].filename).name == Path(__file__).name
         scores = np.array(result["scores"])
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said_in_one_line_and_the_module_goes_on(load, wrong, l
 def test_another_size_in_a_later_batch_is_refused_and_the_first_kept(load):
     metric = load("saliency_miou")
     metric.add_batch(predictions=MAPS, references=MASKS)
-    with pytest.raises(ValueError, match="maps of 4 x 4 follow maps of 8 x 9"):
+    with pytest.raises(ValueError, match=r"4 x 4.*8 x 9"):
         metric.add_batch(predictions=np.eye(4), references=np.eye(4))
     assert metric.compute() == {"saliency_miou": saliency_miou(MAPS, MASKS).mean()}
 
@@ -260,7 +260,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     with torch.no_grad():
         predicted = Plain()(given["images"]).argmax(dim=1)
     assert (predicted != 0).any()
-    with pytest.warns(UserWarning, match="left out, for a constant map"):  # brightness knows class 0 only
+    with pytest.warns(UserWarning, match="constant map"):  # brightness knows class 0 only
         scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
     assert np.isnan(scores).tolist() == [False, True, False, False, False, False]
 
@@ -299,5 +299,5 @@ def test_a_class_that_a_metric_would_not_look_at_is_refused(load, given):
 def test_images_of_another_size_in_a_later_batch_are_refused(load):
     metric = load("saliency_class_sensitivity")
     metric.add_batch(images=torch.rand(2, 3, 8, 9))
-    with pytest.raises(ValueError, match="images of 4 x 4 follow images of 8 x 9"):
+    with pytest.raises(ValueError, match=r"4 x 4.*8 x 9"):
         metric.add_batch(images=torch.rand(2, 3, 4, 4))

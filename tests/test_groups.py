@@ -91,7 +91,7 @@ def test_a_class_without_a_group_joins_its_neighbours():
 
 
 def test_the_script_says_what_is_missing_and_writes_the_table(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="does not hold WordNet"):
+    with pytest.raises(UserError, match="WordNet"):
         table_of(tmp_path)
     (tmp_path / "wordnet.is_a.txt").write_text("\n".join(f"n0 n{i}" for i in range(1, 6)))
     index = {str(i - 1): [f"n{i}", f"name {i}"] for i in range(1, 6)}
@@ -179,11 +179,11 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, content, line):
 
 
 def test_files_that_are_not_there_or_no_table(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"none\.json"):
         load_groups(tmp_path / "none.json", NAMES, 6)
     path = tmp_path / "groups.csv"
     path.write_text("name,kind\noak,trees\n")
-    with pytest.raises(UserError, match="header with class,group"):
+    with pytest.raises(UserError, match="class,group"):
         load_groups(path, NAMES, 6)
 
 

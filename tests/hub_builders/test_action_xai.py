@@ -118,7 +118,7 @@ def test_what_the_model_refuses_is_named(source, service):
 
 def test_without_answers_and_without_token(source, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(UserError, match=r"3 answers of .*answers\.jsonl.*hf auth login"):
+    with pytest.raises(UserError, match=r"\b3\b.*answers\.jsonl.*hf auth login"):
         built(source)
 
 
@@ -269,7 +269,7 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
 def test_a_server_that_is_not_there_and_a_wrong_address(source):
     with pytest.raises(UserError, match=r"did not answer: .*refused"):
         built(source, server="http://127.0.0.1:9")
-    with pytest.raises(UserError, match="server=localhost is no address"):
+    with pytest.raises(UserError, match="server=localhost"):
         built(source, server="localhost")
 
 
@@ -316,14 +316,14 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     assert [entry["id"] for entry in report.left_out if entry["what"] == "image"] == ["a", "b", "c"]
     assert report.remarks[0]["id"] == "t1"
     path.write_text("[1]")
-    with pytest.raises(UserError, match="holds no JSON object"):
+    with pytest.raises(UserError, match=r"JSON"):
         built(source, ask=False)
     (source / "images").rename(tmp_path / "gone")
     path.unlink()
-    with pytest.raises(UserError, match=r"has no images/ of MPII.*human-pose"):
+    with pytest.raises(UserError, match=r"images/.*MPII.*human-pose"):
         built(source, ask=False)
     (source / "ACT-X/textual").rename(tmp_path / "gone2")
-    with pytest.raises(UserError, match="has no textual/"):
+    with pytest.raises(UserError, match=r"\btextual/"):
         built(source, ask=False)
 
 
