@@ -10,9 +10,10 @@ import datasets
 import torch
 
 from saliency_bench import options
-from saliency_bench.classifiers.classifier import Classifier, SampleError
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
+from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.metric import Metric
@@ -95,32 +96,7 @@ class RunContext:
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
         start = number * self.batch_size
-        columns = self.rows[start : start + self.batch_size]
-        wanted = [key for key in ("image", "mask", "label", "image_id") if key in columns]
-        rows = [{key: columns[key][position] for key in wanted} for position in range(len(columns["image"]))]
-        for position, row in enumerate(rows):
-            row["image_id"] = str(row.get("image_id", start + position))
-            if row["label"] is None or row["label"] < 0:
-                raise UserError(f"image {row['image_id']} has no label; leave it out of the dataset")
-        entries = [(row["image_id"], row["label"]) for row in rows]
-        try:
-            return Chunk(entries, self.classifier.prepare(rows), {})
-        except SampleError:
-            if self.strict:
-                raise
-        faults = self._faults(rows)
-        good = [row for position, row in enumerate(rows) if position not in faults]
-        return Chunk(entries, self.classifier.prepare(good) if good else None, faults)
-
-    def _faults(self, rows: list[dict]) -> dict[int, str]:
-        """{position: why this sample cannot be prepared}, one by one."""
-        faults = {}
-        for position, row in enumerate(rows):
-            try:
-                self.classifier.prepare([row])
-            except SampleError as error:
-                faults[position] = error.reason
-        return faults
+        return read_chunk(self.rows, self.classifier, start, start + self.batch_size, self.strict)
 
 
 def load_context(

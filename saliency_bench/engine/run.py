@@ -1,8 +1,8 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
     OUT/run.json           what the run is, and its cells
-    OUT/predictions/       one part per chunk            -> predictions.parquet
-    OUT/parts/EXPLAINER/   one part per chunk            -> records.parquet
+    OUT/predictions/       one file per chunk            -> predictions.parquet
+    OUT/chunks/EXPLAINER/  one file per chunk            -> records.parquet
     OUT/thumbnails/        small maps for the report     -> examples.npz
     OUT/summary.json  timings.json  report.html
 
@@ -23,10 +23,12 @@ import datasets
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench.engine.chunks import ahead, by_explainer, explain, is_predicted, missing, predict
+from saliency_bench.engine.chunks import by_explainer, explain, missing
 from saliency_bench.engine.context import Cell, RunContext, check_counts, load_context
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import merge
+from saliency_bench.engine.predictions import is_predicted, predict
+from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.metric import Metric, load_metric
@@ -142,7 +144,7 @@ def finish(
         if not accelerator.is_main_process:
             return Run(context.out, {})
         merge(context, samples)
-        summary = summarise(context, samples, command, {cell.id: cell.metric for cell in cells})
+        summary = summarise(context, samples, command)
         write_json(
             context.out / "timings.json", {"started": begun[0], "seconds": time.perf_counter() - begun[1], **clock}
         )
@@ -157,7 +159,7 @@ def _compute(context: RunContext, mine: dict[int, list[Cell]], shown: bool) -> d
     seconds: dict[str, float] = {}
     plan = {number: by_explainer(cells) for number, cells in mine.items()}
     with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
-        for number, chunk in ahead(context, list(plan), waited.append):
+        for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk)
             for explainer, wanted in plan[number].items():
                 begun = time.perf_counter()
