@@ -37,6 +37,7 @@ def own_caches(_caches, monkeypatch):
     """`datasets` reads its environment when imported, so its settings are changed where it keeps them."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", _caches / "datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))  # for child processes
 
 
 @pytest.fixture(autouse=True)

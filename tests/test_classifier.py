@@ -96,12 +96,12 @@ def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, "image x7: the image cannot be read"),
+        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, r"image x7\b.*image"),
         (
             {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
-            "image x7: the mask is 9 x 8, the image 9 x 9",
+            r"image x7\b.*9 x 8.*9 x 9",
         ),
-        ({"image": "missing.jpg", "image_id": "x7"}, "image x7: the image cannot be read"),
+        ({"image": "missing.jpg", "image_id": "x7"}, r"image x7\b.*image"),
     ],
 )
 def test_bad_rows_are_named(row, words):
@@ -249,8 +249,8 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("torchvision:resnt18", "did you mean resnet18"),
-        ("./no/such/folder", "unknown model './no/such/folder'"),
+        ("torchvision:resnt18", "resnt18.*resnet18"),
+        ("./no/such/folder", r"'\./no/such/folder'"),
     ],
 )
 def test_unknown_models(name, words):
@@ -271,7 +271,7 @@ def test_near_names_of_the_hub_and_of_folders_beside(tmp_path, monkeypatch):
 
 
 def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
-    with pytest.raises(UserError, match=r"\bmean\b"):
+    with pytest.raises(UserError, match=r"mean.*checkpoint"):
         load_classifier("microsoft/resnet-18", mean=(0.5,) * 3)
 
 

@@ -102,15 +102,15 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("pet-xia", {}, "did you mean pet-xai"),
+        ("pet-xia", {}, "pet-xia.*pet-xai"),
         ("shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset".*train'),
-        ("shapes-xai", {"sizes": 4}, "did you mean size"),
-        ("pet-xai", {"border": True}, "border can only be set when building"),
+        ("shapes-xai", {"sizes": 4}, "sizes.*\\bsize\\b"),
+        ("pet-xai", {"border": True}, "border.*build"),
         ("./no-such-folder", {}, "no folder"),
-        ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
+        ("pet-xai", {}, "saliency-bench build pet-xai --source DIR --out DIR"),
         ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
         ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset"'),
-        ("someone/something", {}, "cannot be reached for someone/something"),
+        ("someone/something", {}, "someone/something"),
     ],
 )
 def test_errors_in_one_line(name, options, message, no_hub):

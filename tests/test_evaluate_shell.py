@@ -117,8 +117,8 @@ BAD = [
     ({"references": MAPS}, "must be binary"),
     ({"references": None}, r"masks have shape \(B, H, W\)"),
     ({"predictions": None}, r"maps have shape \(B, H, W\)"),
-    ({"references": np.zeros_like(MASKS)}, "every one of the 6 samples has an empty mask"),
-    ({"threshold": 7}, "threshold=7 must lie in"),
+    ({"references": np.zeros_like(MASKS)}, r"\b6 samples.*empty mask"),
+    ({"threshold": 7}, "threshold=7"),
     ({"threshold": "half"}, "threshold is a number"),
 ]
 
@@ -216,7 +216,7 @@ def test_insertion_through_evaluate(load):
         ({"images": None}, "needs images"),
         ({"images": torch.rand(5, 3, 8, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
         ({"images": torch.rand(6, 3, 7, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
-        ({"reference": "blakc"}, "did you mean black"),
+        ({"reference": "blakc"}, r"blakc.*\bblack\b"),
     ],
 )
 def test_insertion_names_what_is_wrong(load, wrong, line):
@@ -272,14 +272,14 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
         ({"predictions": MAPS}, "makes the maps itself"),
         ({"images": torch.rand(3, 8, 9)}, r"images have shape \(B, 3, H, W\)"),
         ({"classifier": None}, "needs classifier= and explainer="),
-        ({"explainer": "gradcan"}, "did you mean gradcam"),
+        ({"explainer": "gradcan"}, "gradcan.*gradcam"),
         ({"references": [0]}, "one class"),
         ({"references": [7] * 6}, "from 0 to 4"),
         ({"target": torch.eye(5)[:3]}, "for each of the 6 images"),
         ({"radius": -1.0}, "radius > 0"),
-        ({"drows": 3}, "did you mean draws"),
+        ({"drows": 3}, "drows.*draws"),
         ({"batch_size": 0}, "1 or more"),
-        ({"explainer": lambda *given: brightness(*given) / 0}, "image 0: the map holds NaN or infinite values"),
+        ({"explainer": lambda *given: brightness(*given) / 0}, "image 0: .*NaN"),
     ],
 )
 def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, line):

@@ -31,11 +31,11 @@ def test_by_map(tmp_path):
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
-        (None, "does not have the dataset's classes"),
-        ({"cat": 0}, "no entry for dog"),
-        ({"cat": 0, "dog": "bagle"}, "did you mean beagle"),
-        ({"cat": 0, "dog": 4}, "unknown class of the model '4'"),
-        ("missing.json", "cannot be read"),
+        (None, "--label-map"),
+        ({"cat": 0}, r"\bdog\b"),
+        ({"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
+        ({"cat": 0, "dog": 4}, "'4'"),
+        ("missing.json", r"missing\.json"),
     ],
 )
 def test_classes_that_do_not_match(mapping, words):
@@ -78,7 +78,7 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "names no class for image a")],
+    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "image a\\b")],
 )
 def test_bad_target_files(tmp_path, content, words):
     file = tmp_path / "targets.csv"
