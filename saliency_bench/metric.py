@@ -76,7 +76,7 @@ class Metric:
         """The names of the parts of a score; () for a metric without."""
         return () if self.part_names is None else tuple(self.part_names(dict(self.options), classifier))
 
-    def marks(self, **inputs) -> np.ndarray | None:
+    def marks(self, **inputs: object) -> np.ndarray | None:
         """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
         return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 

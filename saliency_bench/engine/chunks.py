@@ -18,7 +18,7 @@ from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
 from saliency_bench.reasons import NO_PROBABILITIES, NOT_FINITE, is_expected
 from saliency_bench.results import records
-from saliency_bench.scoring.inputs import MetricInputs, Scores, Value
+from saliency_bench.scoring.inputs import MetricInputs, ScoredBatch, Value
 from saliency_bench.targets.rules import TargetTerms, stack
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.utils.hashing import identity
@@ -68,7 +68,7 @@ def explain(
         for row in readable
     ]
     passes: dict[str, int] = {}
-    scored: dict[str, Scores] = {}
+    scored: dict[str, ScoredBatch] = {}
     halved, raised = 0, False
     if chunk.batch is not None:
         target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
@@ -153,7 +153,7 @@ def _inputs(
     )
 
 
-def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> Scores:
+def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:
     scores = inputs.score(cell.metric)
     if scores.faulty and context.strict:
         first, reason = min(scores.faulty.items())
@@ -162,12 +162,12 @@ def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch)
     return scores
 
 
-def _unscored(context: RunContext, cell: Cell, reasons: dict[int, str]) -> Scores:
+def _unscored(context: RunContext, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
     """For every sample of a batch the reason why there is no map."""
     listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
     names = cell.metric.parts(context.classifier)
     empty: list[Value] = [None] * len(listed)
-    return Scores(empty, listed, dict.fromkeys(names, empty), dict.fromkeys(names, listed))
+    return ScoredBatch(empty, listed, dict.fromkeys(names, empty), dict.fromkeys(names, listed))
 
 
 def _rows(
@@ -176,7 +176,7 @@ def _rows(
     chunk: Chunk,
     predicted: list[dict],
     terms: list[TargetTerms],
-    scores: Scores | None,
+    scores: ScoredBatch | None,
 ) -> Iterator[dict]:
     """A record per sample of the chunk, also of those that could not be read, each followed by those of its parts."""
     names = context.classifier.labels

@@ -21,7 +21,7 @@ Value = float | None
 
 
 @dataclass
-class Scores:
+class ScoredBatch:
     """A metric's scores of a batch.
 
     values   of each sample, None where there is none; reasons say why, or what must be known about a score that stands
@@ -36,6 +36,12 @@ class Scores:
     part_reasons: dict[str, list[str | None]] = field(default_factory=dict)
     faulty: dict[int, str] = field(default_factory=dict)
     raised: bool = False
+
+    def fail(self, faulty: dict[int, str]) -> None:
+        """Note what went wrong with samples that had no reason to be left out so far."""
+        self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
+        for sample, reason in self.faulty.items():
+            self.reasons[sample] = reason
 
 
 @dataclass
@@ -77,7 +83,7 @@ class MetricInputs:
     def _seeds(self, purpose: str) -> list[int]:
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
-    def score(self, metric: Metric) -> Scores:
+    def score(self, metric: Metric) -> ScoredBatch:
         """A metric's scores where they are defined, reasons where not; of flat maps and of what it marks, both."""
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
@@ -85,45 +91,36 @@ class MetricInputs:
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
         asked = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
         names = metric.parts(self.classifier)
-        result = Scores([None] * count, reasons, {name: [None] * count for name in names})
+        result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
         if asked:
             self._fill(result, metric, asked)
         result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
         return result
 
-    def _fill(self, result: Scores, metric: Metric, asked: list[int]) -> None:
+    def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int]) -> None:
         explain = self._provider(asked)
         inputs = self._inputs(metric, asked, explain)
         try:
             (scores, parts), marked = metric.with_parts(**inputs), metric.marks(**inputs)
         except ExplainerRaisedError as error:
             result.raised = True
-            result.faulty = {sample: str(error) for sample in asked if result.reasons[sample] is None}
+            return result.fail(dict.fromkeys(asked, str(error)))
         except UserError:
             raise
         except ValueError as error:  # metrics that need no core have their own words
             raise UserError(f"{metric}: {error}") from error
-        else:
-            self.halved += explain.halved
-            faulty = explain.faulty
-            if "curves" in metric.needs:
-                faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
-            result.faulty = {
-                asked[index]: reason for index, reason in faulty.items() if result.reasons[asked[index]] is None
-            }
-        for sample, reason in result.faulty.items():
-            result.reasons[sample] = reason
-        if result.raised:
-            return
+        self.halved += explain.halved
+        faulty = explain.faulty
+        if "curves" in metric.needs:
+            faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
+        result.fail({asked[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(asked):
             if result.reasons[sample] is None:
-                mark = metric.mark if marked is not None and marked[index] else ""
-                value = result.values[sample] = _finite(scores[index])
+                value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
                 flat = self._is_flat(metric, explain, index, sample)
-                result.reasons[sample] = reason_for(value, flat, metric.undefined, mark)
+                result.values[sample], result.reasons[sample] = value, reason_for(value, flat, metric.undefined, mark)
                 for column, values in enumerate(result.parts.values()):
-                    assert parts is not None
-                    values[sample] = _finite(parts[index, column])
+                    values[sample] = None if parts is None else _finite(parts[index, column])
 
     def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
@@ -163,7 +160,7 @@ class MetricInputs:
         return {need: inputs[need]() for need in metric.needs}
 
 
-def _part_reasons(metric: Metric, result: Scores, values: list[Value]) -> list[str | None]:
+def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
     """Why a part is missing: for the reason of its sample, or because the metric does not define it there."""
     return [
         None if value is not None else reason_for(None, False, metric.absent) if score is not None else reason
