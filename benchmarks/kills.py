@@ -3,7 +3,7 @@
 example:
   python benchmarks/kills.py --runs 50 --trainings 10
 
-The number of a run or training seeds when it is killed: while it starts, between two parts, or while the results are
+The number of a run or training seeds when it is killed: while it starts, between two chunks, or while the results are
 merged; some are killed two or three times. Prints how many were killed in the middle of their work; exit code 1 if one
 ends with other bytes. tests/test_kill_and_continue.py does the first few of each.
 """
@@ -40,7 +40,7 @@ RUN = {
     "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
     "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
 }  # fmt: skip
-PARTS = 15 * len(RUN["explainers"])  # of 15 chunks
+FILES = 15 * len(RUN["explainers"])  # of 15 chunks
 EPOCHS = 6
 TRAINING = {
     "out": "tiny", "epochs": EPOCHS, "size": 32, "limit": 128, "batch_size": 8, "device": "cpu", "progress": False,
@@ -103,22 +103,23 @@ def working_in(folder: Path) -> Iterator[None]:
         yield
 
 
-def parts() -> int:
-    return len(list(Path("run").glob("parts/*/*.parquet")))
+def written() -> int:
+    """Files of chunks: one per chunk and explainer."""
+    return len(list(Path("run").glob("chunks/*/*.parquet")))
 
 
 def first_moment(number: int, dice: random.Random) -> tuple[Callable[[], bool], float]:
-    """(moment, delay) of a run's first kill: 1 in 10 while it starts, 1 in 10 while it merges, else between parts."""
+    """(moment, delay) of a run's first kill: 1 in 10 while it starts, 1 in 10 while it merges, else between chunks."""
     if number % 10 == 0:
         return (lambda: True), dice.uniform(0, 0.2)
     if number % 10 == 1:
         return Path("run", dice.choice(MERGED)).exists, dice.uniform(0, 0.005)
-    return between_parts(dice)
+    return between_chunks(dice)
 
 
-def between_parts(dice: random.Random) -> tuple[Callable[[], bool], float]:
-    enough = dice.randrange(min(parts() + 1, PARTS - 1), PARTS)
-    return (lambda: parts() >= enough), dice.uniform(0, 0.03)
+def between_chunks(dice: random.Random) -> tuple[Callable[[], bool], float]:
+    enough = dice.randrange(min(written() + 1, FILES - 1), FILES)
+    return (lambda: written() >= enough), dice.uniform(0, 0.03)
 
 
 def results() -> dict[str, bytes]:
@@ -131,20 +132,20 @@ def runs(count: int, dataset: Path, model: Path, folder: Path, children: Childre
     with working_in(folder / "undisturbed"):
         children.to_the_end(sb.run, settings)
         expected = results()
-        if parts() != PARTS:
-            raise RuntimeError(f"an undisturbed run wrote {parts()} parts, not {PARTS}")
+        if written() != FILES:
+            raise RuntimeError(f"an undisturbed run wrote {written()} files of chunks, not {FILES}")
     for number in range(count):
         dice = random.Random(number)
         with working_in(folder / f"run {number}"):
             killed = children.killed_at(*first_moment(number, dice), sb.run, settings)
-            inside += killed and parts() >= 1 and not Path("run", "report.html").exists()
+            inside += killed and written() >= 1 and not Path("run", "report.html").exists()
             kills += killed
             for _ in range((number % 4 == 0) + (number % 8 == 0)):  # some runs have bad luck twice or three times
-                kills += children.killed_at(*between_parts(dice), sb.run, settings)
+                kills += children.killed_at(*between_chunks(dice), sb.run, settings)
             children.to_the_end(sb.run, settings)
             if results() != expected:
                 differing.append(f"run {number}: results")
-            if parts() != PARTS or list(Path("run").rglob(".*.tmp")):
+            if written() != FILES or list(Path("run").rglob(".*.tmp")):
                 differing.append(f"run {number}: files of the folder")
     return Outcome(count, differing, inside, kills)
 

@@ -23,7 +23,7 @@ def kills():
 
 @pytest.mark.slow
 def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(kills, shapes, resnet, tmp_path):
-    """The first is killed while it starts and twice later, the second while it merges, the others between parts."""
+    """The first is killed while it starts and twice later, the second while it merges, the others between chunks."""
     done = kills.runs(5, shapes, resnet, tmp_path, kills.Children(tmp_path / "caches"))
     assert done.differing == []
     assert done.inside >= 3
