@@ -171,7 +171,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_no_attention_between_patches_is_refused_in_one_line_that_names_other_methods(name):
     torch.manual_seed(0)
-    with pytest.raises(UserError, match=r"integrated_gradients or rise") as caught:
+    with pytest.raises(UserError, match=r"integrated_gradients.*rise") as caught:
         tokens_of(classifier_of(REFUSED[name]()), torch.rand(1, 3, 32, 32))
     assert "\n" not in str(caught.value)
 
@@ -191,7 +191,7 @@ class Last(nn.Module):
 
 
 def test_tokens_in_another_order_are_refused():
-    with pytest.raises(UserError, match="not its patches, row by row, after the class token"):
+    with pytest.raises(UserError, match=r"patches.*class token"):
         tokens_of(classifier_of(Last()), IMAGES)
 
 

@@ -98,7 +98,7 @@ def test_private(hub):
     publish(small(a="2"), api=hub.api())  # stays so
     assert hub.repo("datasets", "saliency-bench/small").private
     hub.api().update_repo_settings("saliency-bench/small", private=False, repo_type="dataset")
-    with pytest.raises(UserError, match="exists and is public; make it private in its settings first"):
+    with pytest.raises(UserError, match=r"saliency-bench/small.*public.*private"):
         publish(small(a="3"), private=True, api=hub.api())
     assert hub.files("datasets", "saliency-bench/small")["a"] == b"2"
 
@@ -141,7 +141,7 @@ def test_a_metric_stands_alone_as_a_space(hub):
     assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
     assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
     assert done.plan.publication.license == "apache-2.0"
-    with pytest.raises(UserError, match="did you mean saliency_miou"):
+    with pytest.raises(UserError, match=r"saliency_mio\b.*saliency_miou"):
         metric_publication("saliency_mio", "visitor")
 
 
@@ -194,7 +194,7 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
     assert "datasets:" not in text
     assert "saliency-bench/pet-xai" not in text
     assert (told["dataset"], told["settings"]["dataset"]) == ({"name": "pet-xai", "repo": None}, "pet-xai")
-    with pytest.raises(UserError, match="none with the same training images is published there; push"):
+    with pytest.raises(UserError, match=r"--eval-results.*local pet-xai.*push"):
         model_publication(model, "visitor", eval_results=True, api=hub.api())
 
     own = dataset_publication(pets, "visitor", workspace)
@@ -321,7 +321,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
 
 def test_nobody_is_logged_in(monkeypatch, hub):
     monkeypatch.setattr("saliency_bench.hub.client.get_token", lambda: None)
-    with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
+    with pytest.raises(UserError, match=r"hf auth login.*HF_TOKEN"):
         publish(small(a="1"), api=HfApi(endpoint=hub.url))
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
 
@@ -408,7 +408,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, monkeypatch):
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
     broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
-    with pytest.raises(UserError, match="the connection broke; nothing is lost: start the same command again"):
+    with pytest.raises(UserError, match=r"connection broke"):
         publish(publication, api=hub.api())
     assert broken.seen > 3
     assert hub.files("datasets", "saliency-bench/large").keys() == {".gitattributes"}
@@ -449,7 +449,7 @@ def test_annotations_hold_no_image(annotations, closed, source):
     assert "**The images must not be published**" in text
     assert 'source="FOLDER-OF-THE-SOURCE"' in text
     assert not (annotations / "assets").exists()
-    with pytest.raises(UserError, match=r"without its images.*load_dataset\('.*', source=DIR\)"):
+    with pytest.raises(UserError, match=r"load_dataset\('.*', source=DIR\)"):
         sb.load_dataset(annotations)
 
 
@@ -505,11 +505,11 @@ def test_annotations_twice_are_the_same(hub, closed, tmp_path):
 
 
 def test_where_a_source_makes_no_sense(pets, source):
-    with pytest.raises(UserError, match="is drawn by the package and has no source"):
+    with pytest.raises(UserError, match=r"shapes-xai.*source"):
         sb.load_dataset("shapes-xai", source=source)
-    with pytest.raises(UserError, match="comes with its images; leave out `source`"):
+    with pytest.raises(UserError, match=r"images.*`source`"):
         sb.load_dataset(pets, source=source)
-    with pytest.raises(UserError, match="has no revisions"):
+    with pytest.raises(UserError, match=r"`revision`"):
         sb.load_dataset(pets, revision="main")
 
 

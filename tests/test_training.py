@@ -69,7 +69,7 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     assert not (tmp_path / "tiny").exists()
-    with pytest.raises(UserError, match="another --out"):
+    with pytest.raises(UserError, match="--out"):
         go(shapes, tmp_path / "tiny", epochs=4)
     go(shapes, tmp_path / "tiny")
     assert len(calls) == 4  # the third epoch alone is done again
@@ -113,8 +113,8 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "./nowhere"}, "unknown model"),
-        ({"dataset": "nope"}, "unknown dataset"),
+        ({"model": "./nowhere"}, r"\./nowhere"),
+        ({"dataset": "nope"}, r"\bnope\b"),
         ({"out": "exists"}, "already holds"),
     ],
 )
@@ -129,12 +129,12 @@ def test_bad_input(changes, words, trained, shapes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epochs": 0}, "at least 1"),
-        ({"batch_size": 0}, "at least 1"),
-        ({"learning_rate": -1.0}, "above 0"),
+        ({"epochs": 0}, "--epochs.*1"),
+        ({"batch_size": 0}, "--batch-size.*1"),
+        ({"learning_rate": -1.0}, "--learning-rate.*0"),
         ({"size": 2}, "too small"),
         ({"model": "torchvision:resnet18"}, "cannot be saved"),
-        ({"device": "banana"}, "unknown device"),
+        ({"device": "banana"}, "banana"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):

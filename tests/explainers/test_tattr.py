@@ -205,10 +205,10 @@ class InPlace(Gated):
 @pytest.mark.parametrize("model", [Gated, InPlace])
 def test_an_operation_without_a_rule_is_refused_by_name(model):
     classifier = load_classifier(model(), device="cpu")
-    with pytest.raises(UserError, match=r"no rule for '(mul|add_)'.*use gae"):
+    with pytest.raises(UserError, match=r"'(mul|add_)'.*gae"):
         load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
 
 
 def test_a_start_below_zero():
-    with pytest.raises(UserError, match="from 0; got -1"):
+    with pytest.raises(UserError, match=r"start.*-1"):
         load_explainer("tattr", start=-1)

@@ -115,7 +115,7 @@ def test_what_the_model_refuses_is_named(source, service):
 
 def test_without_answers_and_without_token(source, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(UserError, match=r"3 answers of .*answers\.jsonl.*hf auth login"):
+    with pytest.raises(UserError, match=r"\b3\b.*answers\.jsonl.*hf auth login"):
         built(source)
 
 
@@ -313,14 +313,14 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     assert [entry["id"] for entry in log.left_out if entry["what"] == "image"] == ["a", "b", "c"]
     assert log.remarks[0]["id"] == "t1"
     path.write_text("[1]")
-    with pytest.raises(UserError, match="holds no JSON object"):
+    with pytest.raises(UserError, match=r"JSON"):
         built(source, ask=False)
     (source / "images").rename(tmp_path / "gone")
     path.unlink()
-    with pytest.raises(UserError, match=r"has no images/ of MPII.*human-pose"):
+    with pytest.raises(UserError, match=r"images/.*MPII.*human-pose"):
         built(source, ask=False)
     (source / "ACT-X/textual").rename(tmp_path / "gone2")
-    with pytest.raises(UserError, match="has no textual/"):
+    with pytest.raises(UserError, match=r"\btextual/"):
         built(source, ask=False)
 
 

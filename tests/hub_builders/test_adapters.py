@@ -62,7 +62,7 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
     assert (labels.count("pizza"), len(labels)) == (10, 39)
     assert set(samples) != set(built(food_101, tmp_path, seed=1)[0])
     (folder / "meta/test.txt").write_text("pizza/1\n")
-    with pytest.raises(UserError, match="lists no picture of apple_pie"):
+    with pytest.raises(UserError, match=r"\bapple_pie\b"):
         built(food_101, tmp_path)
 
 
@@ -112,17 +112,17 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
     _examples.write("imagenet-val devkit", tmp_path, 4, 48)
     folder = tmp_path / "ILSVRC2012_devkit_t12/data"
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n5\n")
-    with pytest.raises(UserError, match=r"ground_truth.txt line 2: '5' is no class of meta.mat"):
+    with pytest.raises(UserError, match=r"ground_truth\.txt line 2: '5'.*meta\.mat"):
         built(imagenet_val, tmp_path)
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
     samples, log = built(imagenet_val, tmp_path)
     assert len(samples) == 2
     assert [entry["id"][-1] for entry in log.left_out if entry["what"] == "image"] == ["3", "4"]
     (folder / "meta.mat").write_bytes(pickle.dumps({"synsets": []}))
-    with pytest.raises(UserError, match=r"meta.mat is no meta.mat of the devkit"):
+    with pytest.raises(UserError, match=r"meta\.mat.*devkit"):
         built(imagenet_val, tmp_path)
     (folder / "meta.mat").unlink()
-    with pytest.raises(UserError, match=r"has no LOC_synset_mapping.txt, synset_words.txt, .*meta.mat"):
+    with pytest.raises(UserError, match=r"LOC_synset_mapping\.txt.*synset_words\.txt.*meta\.mat"):
         built(imagenet_val, tmp_path)
 
 
@@ -143,7 +143,7 @@ def test_imagenet_folders_alone_get_the_names_of_the_package(tmp_path):
     assert samples["a"]["label"] == "goldfish"
     assert log.classes["label"][134] == "crane (n00000134)"
     (tmp_path / "val/n00000999").rmdir()
-    with pytest.raises(UserError, match=r"has no LOC_synset_mapping.txt"):
+    with pytest.raises(UserError, match=r"LOC_synset_mapping\.txt"):
         built(imagenet_val, tmp_path)
 
 

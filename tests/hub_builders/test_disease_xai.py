@@ -291,9 +291,9 @@ def test_a_damaged_middle_slice_is_named(source, tags, reason):
 
 def test_missing_parts_are_named(source, tmp_path):
     (source / "tcia-lidc-xml").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"has no XML of the readers"):
+    with pytest.raises(UserError, match=r"\bXML\b"):
         built(source / "LIDC-IDRI")
-    with pytest.raises(UserError, match=r"has no DICOM series.*Cancer Imaging Archive"):
+    with pytest.raises(UserError, match=r"DICOM.*Cancer Imaging Archive"):
         built(tmp_path / "gone")
 
 

@@ -111,11 +111,11 @@ def test_missing_parts_are_named(tmp_path):
         built(tmp_path)
     flat(tmp_path)
     (tmp_path / "categories_places365.txt").unlink()
-    with pytest.raises(UserError, match=r"has no categories_places365\.txt"):
+    with pytest.raises(UserError, match=r"categories_places365\.txt"):
         built(tmp_path)
     deep(tmp_path / "b")
     (tmp_path / "b/data_256/p/pond").rename(tmp_path / "b/data_256/p/lake")
-    with pytest.raises(UserError, match="no images of pond"):
+    with pytest.raises(UserError, match=r"\bpond\b"):
         built(tmp_path / "b")
 
 

@@ -109,12 +109,12 @@ def test_any_of_the_three_folders_may_be_given(source):
 @pytest.mark.parametrize("part", ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"])
 def test_a_missing_part_is_named(source, part):
     (source / "VOCdevkit/VOC2012" / part).rename(source / "gone")
-    with pytest.raises(UserError, match=rf"has no {part}/;.*VOCtrainval"):
+    with pytest.raises(UserError, match=rf"{part}/.*VOCtrainval"):
         built(source)
 
 
 def test_wrong_options_and_no_source(source):
-    with pytest.raises(UserError, match="original or augmented"):
+    with pytest.raises(UserError, match=r"original.*augmented"):
         built(source, segmentation="both")
     with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
         built(None)
