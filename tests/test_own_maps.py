@@ -74,8 +74,8 @@ def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, res
     told, files = read_template(blank)
     rows = list(csv.DictReader((blank / "samples.csv").open()))
     dataset, classifier = sb.load_dataset(shapes), sb.load_classifier(resnet, device="cpu")
-    assert (told.size, told.samples, told.split) == ([32, 32], COUNT, "test")
-    assert told.digest == classifier.digest
+    assert (told.size, told.samples, told.spec.split, told.spec.limit) == ([32, 32], COUNT, "test", COUNT)
+    assert told.identity.classifier == classifier.digest
     assert [row["image_id"] for row in rows] == dataset["image_id"][:COUNT] == list(files)
     names = dataset.features["label"].names
     assert [row["label"] for row in rows] == [names[label] for label in dataset["label"][:COUNT]]
@@ -128,7 +128,7 @@ def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shap
         assert by_image(done.folder, mine["metric"]) == by_image(other.folder, mine["metric"])
     assert done.summary["cells"][0]["explainer"] == "mine"
     assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
-    assert "maps made elsewhere" in done.summary["command"]
+    assert "explainers mine (maps " in done.summary["command"]
     assert "Maps that were made elsewhere and handed in." in done.report.read_text()
     assert [cell.explainer for cell in of_run(done.folder, "ada").result.cells] == ["mine", "mine"]
 
@@ -335,21 +335,57 @@ def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
 
 def test_another_dataset_or_model_than_the_templates(blank, values, shapes, resnet, tmp_path):
     maps = write(tmp_path / "maps", values)
-    for key, words in (("fingerprint", "the dataset is no longer the one"), ("digest", "the model is no longer")):
+    for key, words in (("fingerprint", "the dataset is no longer"), ("classifier", "the model is no longer"),
+                       ("target", "the target is no longer")):  # fmt: skip
         other = tmp_path / key
         other.mkdir()
         (other / "samples.csv").write_text((blank / "samples.csv").read_text())
         told = json.loads((blank / "template.json").read_text())
-        (other / "template.json").write_text(json.dumps(told | {key: "0" * 32}))
+        (other / "template.json").write_text(json.dumps(told | {"identity": told["identity"] | {key: "0" * 32}}))
         with pytest.raises(UserError, match=words):
             score(other, maps)
     (other / "template.json").write_text(json.dumps(told | {"size": "big"}))
-    with pytest.raises(UserError, match=r"template.json: size: Input should be a valid array"):
+    with pytest.raises(UserError, match=r"template.json: size: "):
+        score(other, maps)
+    (other / "template.json").write_text(json.dumps(told | {"format": 1}))
+    with pytest.raises(UserError, match=r"template.json has format 1, .* 2; make the template again"):
         score(other, maps)
     (other / "samples.csv").write_text("image_id,file\nx,../y.npy\n")
     (other / "template.json").write_text(json.dumps(told))
     with pytest.raises(UserError, match="is not as it was written"):
         score(other, maps)
+
+
+def test_a_target_file_that_was_edited_after_the_template_is_noticed(values, shapes, resnet, tmp_path):
+    rule = tmp_path / "rule.csv"
+    ids = sb.load_dataset(shapes)["image_id"]
+    rule.write_text("image_id,target\n" + "".join(f"{image_id},1\n" for image_id in ids))
+    out = sb.template(str(shapes), str(resnet), tmp_path / "t", target=rule, limit=COUNT, progress=False)
+    maps = write(tmp_path / "maps", values)
+    assert score(out, maps).summary["target"] == "rule.csv"
+    rule.write_text(rule.read_text().replace(",1", ",2"))
+    with pytest.raises(UserError, match="the target is no longer"):
+        score(out, maps, out=tmp_path / "again")
+
+
+def test_the_settings_of_the_template_are_those_of_the_scores(values, shapes, resnet, tmp_path, monkeypatch):
+    """Also from another folder, and for settings that a command without --precision or --groups would not have."""
+    monkeypatch.chdir(tmp_path)
+    Path("groups.json").write_text(json.dumps({"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}))
+    settings = {"groups": "groups.json", "precision": "bf16", "batch_size": 4, "limit": COUNT}
+    out = sb.template(str(shapes), str(resnet), "t", device="cpu", progress=False, **settings).resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = score_maps(write(tmp_path / "maps", values), "mine", template=out, metrics="saliency_miou", device="cpu",
+                      progress=False)  # fmt: skip
+    assert (done.summary["precision"], done.summary["batch_size"]) == ("bf16", 4)
+    assert done.summary["groups"]["name"] == "groups.json"
+
+
+def test_a_template_holds_no_python_objects(shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"label_map \(dict "):
+        sb.template(str(shapes), str(resnet), tmp_path / "t", label_map={"circle": 1})
+    assert not (tmp_path / "t").exists()
 
 
 def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_path, monkeypatch, capsys):

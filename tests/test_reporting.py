@@ -45,10 +45,11 @@ def make_run(
     records.write(folder / "predictions.parquet", predicted, records.PREDICTIONS)
     columns = [_column(rng, cell, predicted, methods[cell["explainer"]]) for cell in cells.values()]
     records.write(folder / "records.parquet", pa.concat_tables(columns), records.SCHEMA)
-    plan = {"fingerprint": "f1", "classifier": "d1", "geometry": "as it is", "precision": "fp32", "cells": cells}
+    plan = {"identity": {"fingerprint": "f1", "classifier": "d1", "precision": "fp32"}, "cells": cells}
     write_json(folder / "run.json", plan)
     work = SimpleNamespace(
-        out=folder, dataset="shapes-xai", split="test", rows=ids, names=LABELS, seed=0, batch_size=16,
+        out=folder, dataset="shapes-xai", rows=ids, names=LABELS,
+        spec=SimpleNamespace(split="test", seed=0, batch_size=16),
         classifier=SimpleNamespace(id="runs/models/small-resnet", revision=None, device="cpu", geometry="as it is"),
         rule=SimpleNamespace(name="label"), groups=None,
     )  # fmt: skip

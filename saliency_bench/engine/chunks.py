@@ -125,7 +125,7 @@ def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
     for path in _folder(context, explainer).glob(f"{number:06d}-*.parquet"):
         part = read_part(path)
         notes = None if part is None else records.notes_in(part.schema)
-        if notes is None or notes["raised"] or (context.strict and notes["faults"]):
+        if notes is None or notes["raised"] or (context.spec.strict and notes["faults"]):
             path.unlink()
         else:
             done |= set(notes["cells"])
@@ -159,7 +159,7 @@ def explain(
     halved, raised = 0, False
     if chunk.batch is not None:
         without = [index for index, row in enumerate(readable) if row["prediction"] is None]
-        if without and context.strict:
+        if without and context.spec.strict:
             raise UserError(f"image {chunk.batch.ids[without[0]]}: {NO_PROBABILITIES}")
         target = stack(sides, len(readable[0]["logits"])).to(chunk.batch.images.device)
         before = context.classifier.passes
@@ -202,24 +202,24 @@ def _maps(
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
     try:
         maps, halved = halving(
-            explainer.seeded(context.seed), context.classifier, batch.images, target, _seeds(context, batch)
+            explainer.seeded(context.spec.seed), context.classifier, batch.images, target, _seeds(context, batch)
         )
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:
         reason = reason_of(error)
-        if context.strict:
+        if context.spec.strict:
             raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
         return None, dict.fromkeys(range(len(batch)), reason), 0
     bad = not_finite(maps)
     reason = getattr(explainer.function, "not_finite", NOT_FINITE)
-    if bad and context.strict:
+    if bad and context.spec.strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
 
 
 def _seeds(context: RunContext, batch: Batch) -> list[int]:
-    return [seed_of(context.seed, image_id, "explain") for image_id in batch.ids]
+    return [seed_of(context.spec.seed, image_id, "explain") for image_id in batch.ids]
 
 
 def _scores(supply: "Supply", faults: dict[int, str], cells: list[Cell], passes: dict[str, int]) -> dict[str, Scored]:
@@ -250,7 +250,7 @@ class Supply:
 
     @cached_property
     def curves(self) -> Curves:
-        seeds = [seed_of(self.context.seed, image_id, "noise") for image_id in self.batch.ids]
+        seeds = [seed_of(self.context.spec.seed, image_id, "noise") for image_id in self.batch.ids]
         return Curves(self.context.classifier, self.batch.images, self.target, self.maps, seeds)
 
     @cached_property
@@ -272,7 +272,7 @@ class Supply:
         try:
             scores, marked = metric(**inputs), metric.marks(**inputs)
         except ExplainerRaisedError as error:
-            if self.context.strict:
+            if self.context.spec.strict:
                 ids = self.batch.ids
                 raise UserError(f"{self.explainer} for {metric}, images from {ids[0]} to {ids[-1]}: {error}") from error
             self.raised = True
@@ -286,7 +286,7 @@ class Supply:
         if "curves" in metric.needs:
             faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
         for place, reason in faulty.items():
-            if self.context.strict:
+            if self.context.spec.strict:
                 raise UserError(f"{self.explainer} for {metric}, image {self.batch.ids[asked[place]]}: {reason}")
             reasons[asked[place]] = reasons[asked[place]] or reason
         own = "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs)
@@ -303,7 +303,7 @@ class Supply:
         whole = len(kept) == len(self.batch)
         images, target, maps = self.batch.images, self.target, self.maps
         first = (images, target, maps) if whole else (images[kept], target[kept], maps[kept])
-        explainer = self.explainer.seeded(self.context.seed)
+        explainer = self.explainer.seeded(self.context.spec.seed)
         return MapProvider(explainer, self.context.classifier, [seeds[index] for index in kept], first)
 
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict:
@@ -320,7 +320,7 @@ class Supply:
             "logits": lambda: self.logits[kept],
             "groups": lambda: self.context.groups,
             "explain": lambda: explain,
-            "seeds": lambda: [seed_of(self.context.seed, image_id, metric.name) for image_id in ids],
+            "seeds": lambda: [seed_of(self.context.spec.seed, image_id, metric.name) for image_id in ids],
         }
         return {need: inputs[need]() for need in metric.needs}
 
@@ -343,7 +343,7 @@ def _rows(
         yield {
             "cell_id": cell.id,
             "dataset": context.dataset,
-            "split": context.split,
+            "split": context.spec.split,
             "model": context.classifier.id,
             "explainer": cell.explainer.name,
             "explainer_options": options.text(cell.explainer.options),

@@ -79,11 +79,11 @@ def write_examples(context, summary: dict) -> None:
 
 
 def _thumbnail(context, parts: str, position: int) -> np.ndarray | None:
-    path = context.out / "thumbnails" / parts / f"{position // context.batch_size:06d}.npz"
+    path = context.out / "thumbnails" / parts / f"{position // context.spec.batch_size:06d}.npz"
     if not path.exists():
         return None
     try:
         with np.load(path, allow_pickle=False) as stored:
-            return stored["maps"][position % context.batch_size]
+            return stored["maps"][position % context.spec.batch_size]
     except (OSError, ValueError, KeyError, BadZipFile):  # a picture less is no reason to lose a run
         return None

@@ -20,8 +20,8 @@ def merge(context: RunContext, samples: int) -> None:
 
     Cells of an earlier start that cover fewer samples than this one are named and not shown beside the others.
     """
-    chunks = -(-samples // context.batch_size)
-    in_last = samples - (chunks - 1) * context.batch_size
+    chunks = -(-samples // context.spec.batch_size)
+    in_last = samples - (chunks - 1) * context.spec.batch_size
     plan = read_json(context.out / "run.json")["cells"]
     parts = parts_of(context.out, plan, chunks)
     complete = complete_cells(plan, parts, chunks)

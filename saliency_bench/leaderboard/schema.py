@@ -27,9 +27,11 @@ from saliency_bench.analysis.comparison import same
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.results import records
+from saliency_bench.results.identity import Hash, Identity, Text
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_command, public_name
 from saliency_bench.results.run_folder import RunData, read_run, read_values
-from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import identity
 
 FORMAT = 1
@@ -38,9 +40,7 @@ RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -84,13 +84,11 @@ class CellResult(Interval):
     marked: dict[str, Count] = {}  # scores that stand, counted for a reason of the metric's own
     forward_passes: dict[str, Count]
 
-    def ids_under(self, setting: "Setting") -> list[str]:
-        """The ids that this explainer and metric can have under these settings (`RunContext.cell`)."""
-        told = setting.model_dump(mode="json", exclude={"groups"})
-        one = self.explainer, json.dumps(self.explainer_options, sort_keys=True), self.explainer_version
-        other = self.metric, json.dumps(self.metric_options, sort_keys=True), self.metric_version
-        of_groups = [] if setting.groups is None else [identity(told, one, other, setting.groups)]
-        return [identity(told, one, other), *of_groups]
+    def ids_under(self, setting: Identity) -> list[str]:
+        """The ids that this explainer and metric can have under these settings (`Identity`)."""
+        explainer = self.explainer, json.dumps(self.explainer_options, sort_keys=True), self.explainer_version
+        metric = self.metric, json.dumps(self.metric_options, sort_keys=True), self.metric_version
+        return setting.cell_ids(explainer, metric)
 
 
 class Dataset(Part):
@@ -108,26 +106,6 @@ class Model(Part):
     digest: Hash
     geometry: Text
     accuracy: Interval
-
-
-class Setting(BaseModel):
-    """What a cell's id is made of, beside its explainer and metric (`RunContext.identity`).
-
-    groups: the identity of the classes' groups, part of the ids of metrics that ask for them.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-    fingerprint: Hash
-    split: Text
-    classifier: Hash
-    geometry: dict[str, JsonValue]
-    layer: str | None
-    target: Text
-    labels: list[list[int]]
-    precision: Text
-    seed: int
-    groups: JsonValue = None
 
 
 class Provenance(BaseModel):
@@ -151,7 +129,7 @@ class Result(Part):
     dataset: Dataset
     model: Model
     target: Text
-    setting: Setting
+    setting: Identity
     cells: Annotated[list[CellResult], Field(min_length=1)]
     command: Annotated[str, StringConstraints(max_length=10_000)]
     provenance: Provenance
@@ -230,8 +208,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     """
     folder = Path(folder)
     run = read_run(folder)
-    plan, told = read_json(folder / "run.json"), run.summary
-    setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size")}
+    told = run.summary
     dataset, model = told["dataset"], told["model"]
     local = model["revision"] is None  # a checkpoint of the Hub has one
     names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], local)}
@@ -242,7 +219,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "license": LICENSE,
         "model": model | {"id": names[model["id"]]},
         "target": told["target"],
-        "setting": setting,
+        "setting": read_manifest(folder).identity.model_dump(mode="json"),
         "cells": [{key: cell[key] for key in CellResult.model_fields if key in cell} for cell in told["cells"]],
         "command": public_command(told["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}),
         "provenance": told["provenance"],

@@ -37,14 +37,15 @@ def summarise(context, samples: int, command: str, metrics: dict[str, Metric] | 
         for cell_id, cell in plan["cells"].items()
         if cell_id in scores
     }
-    compared, ranked = _compared(plan["cells"], scores, aggregates, context.seed)
-    passes, halved = _passes(folder, list(plan["cells"]), -(-samples // context.batch_size))
+    seed = context.spec.seed
+    compared, ranked = _compared(plan["cells"], scores, aggregates, seed)
+    passes, halved = _passes(folder, list(plan["cells"]), -(-samples // context.spec.batch_size))
     summary = {
         "format": FORMAT,
         "dataset": {
             "id": context.dataset,
-            "split": context.split,
-            "fingerprint": plan["fingerprint"],
+            "split": context.spec.split,
+            "fingerprint": plan["identity"]["fingerprint"],
             "samples": len(context.rows),
             "used": samples,
             "classes": len(context.names),
@@ -52,21 +53,21 @@ def summarise(context, samples: int, command: str, metrics: dict[str, Metric] | 
         "model": {
             "id": context.classifier.id,
             "revision": context.classifier.revision,
-            "digest": plan["classifier"],
+            "digest": plan["identity"]["classifier"],
             "geometry": str(context.classifier.geometry),
-            "accuracy": _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), context.seed),
+            "accuracy": _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), seed),
         },
         "masks": _masks(predictions),
         "target": context.rule.name,
         "groups": None
         if context.groups is None
         else {"name": context.groups.name, "identity": context.groups.identity},
-        "precision": plan["precision"],
-        "seed": context.seed,
-        "batch_size": context.batch_size,
+        "precision": plan["identity"]["precision"],
+        "seed": seed,
+        "batch_size": context.spec.batch_size,
         "cells": [
             plan["cells"][cell_id]
-            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], context.seed, aggregate)
+            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], seed, aggregate)
             | {"forward_passes": passes[cell_id], "rank": ranked.get(cell_id)}
             for cell_id, aggregate in aggregates.items()
         ],
