@@ -72,7 +72,7 @@ def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 def comparable() -> list[Metric]:
     """The metrics that need nothing but maps, masks and curves."""
     metrics = [load_metric(name) for name in registry.names("metrics")]
-    return [metric for metric in metrics if metric.kind == "sample" and set(metric.needs) <= NEEDED]
+    return [metric for metric in metrics if set(metric.needs) <= NEEDED]
 
 
 def row(metric: Metric, means: list[float]) -> str:

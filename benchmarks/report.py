@@ -67,7 +67,9 @@ for seed in (0, 1):
         }  # fmt: skip
         columns = {name: pa.array([text] * args.samples) for name, text in texts.items()}
         columns |= {"image_id": pa.array(ids), "value": pa.array(scores)}
-        columns |= {name: pa.nulls(args.samples, records.SCHEMA.field(name).type) for name in ("exposure", "reason")}
+        columns |= {
+            name: pa.nulls(args.samples, records.SCHEMA.field(name).type) for name in ("group", "part", "reason")
+        }
         tables.append(pa.table({name: columns[name] for name in records.SCHEMA.names}, schema=records.SCHEMA))
         cells.append(cell)
     records.concat(tables, folder / "records.parquet", records.SCHEMA)

@@ -20,7 +20,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.engine.context import describe
+    from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
     from saliency_bench.results.summary import LEGEND
 

@@ -1,19 +1,26 @@
-"""A metric: a function that gives each sample a number, and what must be known about that number.
+"""A metric: a function that gives each sample a score, and what must be known about that score.
 
 A metric is a folder `metrics/NAME/` with `score.py`, where
 
     def NAME(maps, masks, *, option=default) -> Scores
 
 takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
-`HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `AGGREGATE` (scores ->
-number, default the mean) is what the bootstrap resamples through; `KIND` is "sample" (default) or "dataset";
-`check(**options)` may refuse values of options before anything is computed. A score is NaN where it is not defined;
-`UNDEFINED` says in a few words when that is. A flat map for which it is NaN is reported as flat. `marked`, a function
-of the same parameters -> bool (B,), tells for which samples a score stands but must be counted, `MARK` why.
-Beside it, `NAME.py` is the shell for `evaluate` and `README.md` the card.
+`HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `check(**options)` may refuse
+values of options before anything is computed. A score is NaN where it is not defined; `UNDEFINED` says in a few words
+when that is. A flat map for which it is NaN is reported as flat. `marked`, a function of the same parameters -> bool
+(B,), says for which samples a score stands but must be counted, `MARK` why.
+
+A score may have named parts (exposures, transforms): the function then returns (B, P), and the module has
+
+    def parts(options, classifier) -> names          P names; options is {name: value}
+    def reduce(values, options) -> (B,)              the score of (B, P); default: the mean of the parts that are there
+    ABSENT                                           why a part may be missing (NaN), in a few words
+
+Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and `README.md`
+the card.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,16 +54,29 @@ class Metric:
     higher_is_better: bool
     range: tuple[float, float]
     version: int
-    aggregate: Callable[[np.ndarray], float] = np.mean
-    kind: str = "sample"
     undefined: str = ""
     mark: str = ""
     marked: Callable[..., np.ndarray] | None = None
+    part_names: Callable[[dict[str, object], object], Sequence[str]] | None = None
+    reduction: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
+    absent: str = ""
 
-    def __call__(self, *inputs, **named) -> Scores:
-        return self.function(*inputs, **named, **dict(self.options))
+    def __call__(self, *inputs: object, **named: object) -> Scores:
+        """Float64 (B,): a score per sample, NaN where it is not defined."""
+        return self.with_parts(*inputs, **named)[0]
 
-    def marks(self, **inputs) -> np.ndarray | None:
+    def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
+        """(scores (B,), their parts (B, P) or None for a metric without), both NaN where they are not defined."""
+        values = np.asarray(self.function(*inputs, **named, **dict(self.options)))
+        if self.part_names is None:
+            return values, None
+        return (mean_of_parts(values) if self.reduction is None else self.reduction(values, dict(self.options))), values
+
+    def parts(self, classifier: object) -> tuple[str, ...]:
+        """The names of the parts of a score; () for a metric without."""
+        return () if self.part_names is None else tuple(self.part_names(dict(self.options), classifier))
+
+    def marks(self, **inputs: object) -> np.ndarray | None:
         """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
         return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 
@@ -66,6 +86,12 @@ class Metric:
     @property
     def identity(self) -> tuple[str, str, int]:
         return self.name, options.text(self.options), self.version
+
+
+def mean_of_parts(values: np.ndarray) -> np.ndarray:
+    """(B,) of (B, P): the mean of the parts that are not NaN, NaN where all are."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
 
 
 def _differing(metric: Metric) -> str:
@@ -100,9 +126,17 @@ def load_metric(name: str, **chosen: object) -> Metric:
         higher_is_better=module.HIGHER_IS_BETTER,
         range=module.RANGE,
         version=module.VERSION,
-        aggregate=getattr(module, "AGGREGATE", np.mean),
-        kind=getattr(module, "KIND", "sample"),
         undefined=getattr(module, "UNDEFINED", ""),
         mark=getattr(module, "MARK", ""),
         marked=getattr(module, "marked", None),
+        part_names=getattr(module, "parts", None),
+        reduction=getattr(module, "reduce", None),
+        absent=getattr(module, "ABSENT", ""),
     )
+
+
+def as_metric(given: str | Metric) -> Metric:
+    """A metric of a name, or as it is. Raises: UserError for anything else."""
+    if isinstance(given, str | Metric):
+        return given if isinstance(given, Metric) else load_metric(given)
+    raise UserError(f"a metric is a name or what load_metric gives; got {given!r}")

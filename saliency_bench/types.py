@@ -41,10 +41,11 @@ class Batch:
 class Chunk:
     """Consecutive samples: those that could be read as a Batch, and of the others why they could not.
 
-    `rows[i]` is (image id, label) of sample i, `faults` {position: reason}; `readable` the positions of the batch.
+    `rows[i]` is {image_id, label, group and every scalar column of the dataset} of sample i, `faults` {position:
+    reason}; `readable` the positions of the batch.
     """
 
-    rows: list[tuple[str, int]]
+    rows: list[dict]
     batch: Batch | None
     faults: dict[int, str]
 

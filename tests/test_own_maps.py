@@ -314,9 +314,6 @@ def test_metrics_that_ask_for_further_maps_are_refused_by_name(blank, values, tm
     greedy = replace(sb.load_metric("saliency_miou"), name="saliency_greedy", needs=("maps", "explain"))
     with pytest.raises(UserError, match="saliency_greedy asks for further maps"):
         score(blank, write(tmp_path / "maps", values), metrics=[greedy])
-    whole = replace(sb.load_metric("saliency_miou"), name="saliency_whole", kind="dataset")
-    with pytest.raises(UserError, match="saliency_whole asks for further maps"):
-        score(blank, tmp_path / "maps", metrics=[whole])
 
 
 def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):

@@ -164,7 +164,10 @@ def changed(table, column, values):
     [
         (lambda t: t.drop_columns(["reason"]), "column reason must be string"),
         (lambda t: t.append_column("extra", [[1] * len(t)]), "unknown column extra"),
-        (lambda t: t.set_column(13, "value", [["1"] * len(t)]), "column value must be double"),
+        (
+            lambda t: t.set_column(14, "value", [["1"] * len(t)]),
+            "column value must be double",
+        ),
         (lambda t: t.slice(1), "value has 11 numbers of cell"),
         (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
         (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),

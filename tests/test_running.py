@@ -52,7 +52,7 @@ def test_records_have_the_fixed_columns_and_one_row_per_cell_and_sample(done):
     assert table.schema.names == records.SCHEMA.names
     assert table.schema.names == [
         "cell_id", "dataset", "split", "model", "explainer", "explainer_options", "metric", "metric_options",
-        "image_id", "label", "prediction", "target", "exposure", "value", "reason",
+        "image_id", "group", "label", "prediction", "target", "part", "value", "reason",
     ]  # fmt: skip
     rows = table.to_pylist()
     assert len(rows) == 3 * 2 * 20
@@ -116,9 +116,9 @@ def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_
     """A run that lost a part, as one that was killed, ends with the bytes of an undisturbed one."""
     again = go(tmp_path / "again", shapes, resnet)
     expected = (again.folder / "records.parquet").read_bytes()
-    part = sorted((again.folder / "parts").glob("*/000001-*.parquet"))[0]
+    part = sorted((again.folder / "chunks").glob("*/000001-*.parquet"))[0]
     part.unlink()
-    times = {path: path.stat().st_mtime_ns for path in (again.folder / "parts").glob("*/*.parquet")}
+    times = {path: path.stat().st_mtime_ns for path in (again.folder / "chunks").glob("*/*.parquet")}
     go(again.folder, shapes, resnet)
     assert part.exists()
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
@@ -136,7 +136,7 @@ def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet,
 def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
     old = {row["image_id"]: row for row in rows_of(first.folder)}
-    part = next((first.folder / "parts").glob("*/000000-*.parquet"))
+    part = next((first.folder / "chunks").glob("*/000000-*.parquet"))
     before = part.stat().st_mtime_ns
     second = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_pointing_game"])
     assert part.stat().st_mtime_ns == before
@@ -355,12 +355,12 @@ def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     done = go(tmp_path / "run", shapes, resnet)
     expected = (done.folder / "records.parquet").read_bytes()
-    torn = [next((done.folder / "parts").glob("*/000001-*.parquet")), done.folder / "predictions" / "000000.parquet"]
+    torn = [next((done.folder / "chunks").glob("*/000001-*.parquet")), done.folder / "predictions" / "000000.parquet"]
     torn[0].write_bytes(torn[0].read_bytes()[:-40])
     torn[1].write_bytes(b"PAR1 nonsense PAR1")
     go(tmp_path / "run", shapes, resnet)
     shown = capsys.readouterr().err
-    assert all(f"{part} cannot be read and is done again" in shown for part in torn)
+    assert all(f"{part} cannot be read" in shown for part in torn)
     assert (done.folder / "records.parquet").read_bytes() == expected
 
 

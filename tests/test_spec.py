@@ -14,8 +14,9 @@ import torch
 import saliency_bench as sb
 from saliency_bench import spec as module
 from saliency_bench.cli import parser_of
-from saliency_bench.engine import context
-from saliency_bench.engine.context import describe, load
+from saliency_bench.engine import python_objects
+from saliency_bench.engine.context import load
+from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
@@ -40,7 +41,7 @@ def wider(monkeypatch):
     class Wider(RunSpec):
         colour: str | None = module._setting("of the frames", None, metavar="NAME")
 
-    for place in (module, _shared, context):
+    for place in (module, _shared, python_objects):
         monkeypatch.setattr(place, "RunSpec", Wider)
     return Wider
 

@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
-from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS
+from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Transform
 from saliency_bench.target import no_probabilities
 from saliency_bench.types import Images, Target
 
@@ -17,6 +17,7 @@ HIGHER_IS_BETTER = False
 RANGE = (0.0, float("inf"))
 VERSION = 1
 UNDEFINED = "no transform keeps the prediction"
+ABSENT = "this transform changes the prediction, or leaves nothing to compare"
 
 
 def saliency_consistency(
@@ -45,9 +46,9 @@ def saliency_consistency(
             counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
 
     Returns:
-        Float64 (B,), 0 or more, lower is better. NaN where the prediction stays under none of the transforms, and for
-        a constant map, which would be the best possible and is not ranked. A transform after which both series are
-        constant does not count either, nor does an image for which the classifier gives NaN.
+        Float64 (B, P): the distance under each transform, 0 or more, lower is better; their mean is the score. NaN
+        where the prediction does not stay or both series are constant, for a constant map, which would be the best
+        possible and is not ranked, and for an image for which the classifier gives NaN.
 
     Example: a 4 x 4 map that always points at the upper left corner, also of the mirrored image. Mirrored back it
     points at the upper right one. Row by row, with a sum of 1:
@@ -60,10 +61,10 @@ def saliency_consistency(
     Raises: UserError for an unknown transform, or where numba, which compiles FastDTW, is missing.
     """
     check(transform=transform)
-    chosen = TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
-    distances = np.full((len(chosen), len(maps)), np.nan)
+    chosen = chosen_transforms(transform)
+    distances = np.full((len(maps), len(chosen)), np.nan)
     predicted, ranked = logits.argmax(dim=1).cpu(), ~is_flat(maps) & ~no_probabilities(logits)
-    for found, way in zip(distances, chosen.values(), strict=True):
+    for column, way in enumerate(chosen.values()):
         changed = way.there(images)
         with untouched(classifier), torch.inference_mode():
             said = classifier(changed).cpu()
@@ -73,9 +74,18 @@ def saliency_consistency(
             there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))
             back = way.back(there[:, None])[:, 0].numpy()
             region = way.region(*maps.shape[1:]).numpy()
-            found[kept] = [distance(one[region], two[region]) for one, two in zip(maps[kept], back, strict=True)]
-    counted = ~np.isnan(distances)
-    return np.where(counted, distances, 0).sum(axis=0) / np.where(counted.any(axis=0), counted.sum(axis=0), np.nan)
+            pairs = zip(maps[kept], back, strict=True)
+            distances[kept, column] = [distance(here[region], there[region]) for here, there in pairs]
+    return distances
+
+
+def parts(options: dict, classifier: object) -> list[str]:
+    """The transforms; the score is their mean."""
+    return list(chosen_transforms(options["transform"]))
+
+
+def chosen_transforms(transform: str) -> dict[str, Transform]:
+    return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
 
 
 def check(*, transform: str) -> None:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, check_exposure, recognition
+from saliency_bench.scoring.perturbation import Curves, area_over, check_exposure, exposures_of, fraction_counts
 
 PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 HIGHER_IS_BETTER = False
@@ -29,7 +29,7 @@ def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float |
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:
-        Float64 (B,) in [0, 1], lower is better.
+        (B, P): a at each exposure, the parts of the score; `reduce` gives the area, in [0, 1], lower is better.
 
     Example: a 4 x 4 image, and a classifier whose p_c is the share of white among the four pixels in the upper left
     corner. The image is white and the map ranks the pixels row by row:
@@ -50,10 +50,22 @@ def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float |
     ...         return torch.stack([1 - white, white], 1).log()
     >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
     >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_roae(curves).round(6).tolist(), saliency_roae(curves, exposure=0.3).tolist()
-    ([0.075], [0.0])
+    >>> saliency_roae(curves).tolist()
+    [[1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    >>> reduce(saliency_roae(curves), {"exposure": None}).round(6).tolist()
+    [0.075]
 
     Raises: UserError for an unknown reference or an exposure out of range.
     """
     check(reference=reference, exposure=exposure)
-    return recognition(curves, "rest", reference, exposure)
+    counts = fraction_counts(curves.height, curves.width, exposures_of(exposure))
+    return curves.recognised("rest", reference, counts)
+
+
+def parts(options: dict, classifier: object) -> list[str]:
+    """The exposures, as shares of the pixels."""
+    return [f"{exposure:g}" for exposure in exposures_of(options["exposure"])]
+
+
+def reduce(values: np.ndarray, options: dict) -> np.ndarray:
+    return area_over(exposures_of(options["exposure"]), values)

@@ -2,34 +2,29 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import datasets
 import torch
-from torch import nn
 
 from saliency_bench import options
-from saliency_bench.classifiers.classifier import Classifier, SampleError
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
-from saliency_bench.engine.precomputed import PrecomputedMaps
+from saliency_bench.engine.python_objects import Objects, object_of
+from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.metric import Metric, as_metric
 from saliency_bench.results.identity import Identity
-from saliency_bench.spec import PythonObject, RunSpec, check_names
+from saliency_bench.spec import RunSpec
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import Members, match
 from saliency_bench.targets.rules import TargetRule, check_ids, load_rule
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import identity as hash_of
-
-Objects = Mapping[PythonObject, object]  # what a spec says of each Python object, and the object
 
 
 @dataclass(frozen=True)
@@ -126,104 +121,7 @@ class RunContext:
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
         start = number * self.spec.batch_size
-        columns = self.rows[start : start + self.spec.batch_size]
-        wanted = [key for key in ("image", "mask", "label", "image_id") if key in columns]
-        rows = [{key: columns[key][position] for key in wanted} for position in range(len(columns["image"]))]
-        for position, row in enumerate(rows):
-            row["image_id"] = str(row.get("image_id", start + position))
-            if row["label"] is None or row["label"] < 0:
-                raise UserError(f"image {row['image_id']} has no label; leave it out of the dataset")
-        entries = [(row["image_id"], row["label"]) for row in rows]
-        try:
-            return Chunk(entries, self.classifier.prepare(rows), {})
-        except SampleError:
-            if self.spec.strict:
-                raise
-        faults = self._faults(rows)
-        good = [row for position, row in enumerate(rows) if position not in faults]
-        return Chunk(entries, self.classifier.prepare(good) if good else None, faults)
-
-    def _faults(self, rows: list[dict]) -> dict[int, str]:
-        """{position: why this sample cannot be prepared}, one by one."""
-        faults = {}
-        for position, row in enumerate(rows):
-            try:
-                self.classifier.prepare([row])
-            except SampleError as error:
-                faults[position] = error.reason
-        return faults
-
-
-def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
-    """(the spec of the settings of a run, the Python objects among them).
-
-    Explainers, metrics, model, label map and groups may be Python objects. Of explainers and metrics nothing but their
-    names and options is loaded. Raises: UserError for a setting, name or option that is not allowed.
-    """
-    check_names(settings)
-    objects: dict[PythonObject, object] = {}
-    plain = dict(settings)
-    for name, resolve in (("explainers", as_explainer), ("metrics", as_metric)):
-        if name in plain:
-            plain[name] = _names(name, plain[name], resolve, objects)
-    for name in ("label_map", "groups"):
-        if name in plain:
-            plain[name] = _table(name, plain[name], objects)
-    if isinstance(device := plain.get("device"), torch.device):
-        plain["device"] = str(device)
-    if isinstance(model := plain.get("model"), nn.Module):
-        plain["model"] = _module(model, objects)
-    return RunSpec.read(plain), objects
-
-
-def as_metric(given: str | Metric) -> Metric:
-    if isinstance(given, str | Metric):
-        return given if isinstance(given, Metric) else load_metric(given)
-    raise UserError(f"a metric is a name or what load_metric gives; got {given!r}")
-
-
-def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> object:
-    """Explainers or metrics as a spec holds them: by name where a name gives the same, else as a Python object."""
-    listed = [given] if isinstance(given, str) or callable(given) else given
-    if not isinstance(listed, Iterable):
-        return given  # for the spec to refuse
-    pairs = [(item, resolve(item)) for item in listed]
-    if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
-        raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
-    return [item if isinstance(item, str) else _name(resolved, resolve, objects) for item, resolved in pairs]
-
-
-def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
-    with suppress(UserError):  # no such name, or no such option of it
-        if resolve(str(item)) == item:
-            return str(item)
-    kind = "metric" if isinstance(item, Metric) else "explainer" if isinstance(item.version, int) else "function"
-    kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
-    written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity))
-    objects[written] = item
-    return written
-
-
-def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
-    if isinstance(given, ClassGroups):
-        written = PythonObject(kind="groups", name=given.name, digest=given.identity)
-    elif isinstance(given, Mapping):
-        content = {str(key): value for key, value in given.items()}
-        written = PythonObject(kind="dict", name=name, digest=hash_of(content))
-    else:
-        return given
-    objects[written] = given
-    return written
-
-
-def _module(model: nn.Module, objects: dict[PythonObject, object]) -> PythonObject:
-    kind = "classifier" if isinstance(model, Classifier) else "module"
-    # Where it is now: a run moves it to its own device later.
-    device = next((p.device for p in model.parameters() if p.device.type == "cuda"), "cpu")
-    classifier = load_classifier(model, device=device)
-    written = PythonObject(kind=kind, name=classifier.id, digest=classifier.digest)
-    objects[written] = classifier
-    return written
+        return read_chunk(self.rows, self.classifier, start, start + self.spec.batch_size, self.spec.strict)
 
 
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
@@ -233,22 +131,22 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     Names and options of explainers and metrics are checked before dataset and model are loaded.
     Raises: UserError for anything that cannot be loaded or does not fit together.
     """
-    explainers = [as_explainer(_given(entry, objects)) for entry in spec.explainers]
-    metrics = [as_metric(_given(entry, objects)) for entry in spec.metrics]
+    explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
+    metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
     rows, (called, _) = load_dataset(spec.dataset, split=spec.split), origin(spec.dataset)
     if len(rows) == 0:
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
     names = class_names(rows)
     classifier = load_classifier(
-        _given(spec.model, objects),
+        object_of(spec.model, objects),
         device=spec.device if device is None else device,
         precision=spec.precision,
         channels_last=spec.channels_last,
     )
     undecoded = _undecoded(rows)
-    classes = _classes(classifier, undecoded, f"{spec.split} of {called}")
-    members = match(names, classifier.labels, classes, _given(spec.label_map, objects))
-    groups = load_groups(_given(spec.groups, objects), classifier.labels, classes, names, members)
+    classes = _classes(spec, classifier, undecoded)
+    members = match(names, classifier.labels, classes, object_of(spec.label_map, objects))
+    groups = load_groups(object_of(spec.groups, objects), classifier.labels, classes, names, members)
     rule = load_rule(spec.target, classifier.labels, classes, groups)
     check_ids(rule, _ids(rows))
     return RunContext(
@@ -265,28 +163,20 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     )
 
 
-def _given(entry: str | PythonObject | None, objects: Objects) -> Any:
-    """The object that a spec mentions, or the name it holds. Raises: UserError for an object that is not there."""
-    if not isinstance(entry, PythonObject):
-        return entry
-    if entry not in objects:
-        raise UserError(f"{entry} was a Python object, which no file holds; give it to saliency_bench.run again")
-    return objects[entry]
-
-
 def _undecoded(rows: datasets.Dataset) -> datasets.Dataset:
-    for column in {"image", "mask"} & set(rows.column_names):
-        rows = rows.cast_column(column, datasets.Image(decode=False))
+    for column in ("image", "mask"):
+        if column in rows.column_names:
+            rows = rows.cast_column(column, datasets.Image(decode=False))
     return rows
 
 
-def _classes(classifier: Classifier, rows: datasets.Dataset, called: str) -> int:
+def _classes(spec: RunSpec, classifier: Classifier, rows: datasets.Dataset) -> int:
     """The number of logits, from the first sample that can be read."""
-    columns = [name for name in ("image", "mask", "image_id") if name in rows.column_names]
-    for row in rows.select_columns(columns):
-        with suppress(SampleError), torch.no_grad():
-            return classifier.eval()(classifier.prepare([row]).images).shape[1]
-    raise UserError(f"no image of the split {called} can be read")
+    for number in range(len(rows)):
+        if (batch := read_chunk(rows, classifier, number, number + 1, spec.strict).batch) is not None:
+            with torch.no_grad():
+                return classifier.eval()(batch.images).shape[1]
+    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read")
 
 
 def _ids(rows: datasets.Dataset) -> list[str]:

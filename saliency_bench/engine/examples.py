@@ -42,9 +42,11 @@ def choose(folder: Path, summary: dict) -> list[tuple[str, str]]:
         if cell["metric_text"] == metric and not is_baseline(cell)
     } or {summary["cells"][0]["cell_id"]: 1.0}
     scores: dict[str, list[float]] = {}
-    for batch in pq.ParquetFile(folder / "records.parquet").iter_batches(columns=["cell_id", "image_id", "value"]):
-        for cell, image_id, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if cell in cells and value is not None:
+    for batch in pq.ParquetFile(folder / "records.parquet").iter_batches(
+        columns=["cell_id", "image_id", "part", "value"]
+    ):
+        for cell, image_id, part, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if cell in cells and part is None and value is not None:
                 scores.setdefault(image_id, []).append(cells[cell] * value)
     by_mean = sorted(scores, key=lambda image_id: (-np.mean(scores[image_id]), image_id))
     by_spread = sorted(scores, key=lambda image_id: (-np.ptp(scores[image_id]), image_id)) if len(cells) > 1 else []

@@ -1,56 +1,59 @@
-"""Parts become one file: records.parquet and predictions.parquet, the same bytes however the parts came about."""
+"""Chunk files become records.parquet and predictions.parquet: the same bytes whatever way they were computed."""
 
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.engine.chunks import prediction_part
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.predictions import prediction_file
 from saliency_bench.results import records
-from saliency_bench.utils.files import read_json
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.utils.messages import complain
 
 
 def merge(context: RunContext, samples: int) -> None:
-    """Parts to records.parquet and predictions.parquet, cut to the samples asked for (a chunk is computed whole).
+    """Chunk files to records.parquet and predictions.parquet, cut to the samples asked for (a chunk is computed whole).
 
-    Cells of an earlier start that cover fewer samples than this one are named and not shown beside the others.
+    Cells of an earlier start that cover fewer samples than this one are named and not shown with the others.
     """
     chunks = -(-samples // context.spec.batch_size)
-    in_last = samples - (chunks - 1) * context.spec.batch_size
-    plan = read_json(context.out / "run.json")["cells"]
-    parts = parts_of(context.out, plan, chunks)
-    complete = complete_cells(plan, parts, chunks)
+    plan = read_manifest(context.out).cells
+    files = chunk_files(context.out, plan, chunks)
+    complete = complete_cells(plan, files, chunks)
 
-    def cut(part: Path) -> pa.Table:
-        table = pq.read_table(part)
-        if int(part.name[:6]) < chunks - 1:
-            return table
-        rows_per_cell = len(table) // len(records.notes_in(table.schema).get("cells", [None]))
-        return table.filter(pa.array(np.arange(len(table)) % rows_per_cell < in_last))
+    predictions = [pq.read_table(prediction_file(context, number)) for number in range(chunks)]
+    predictions[-1] = predictions[-1].slice(0, samples - (chunks - 1) * context.spec.batch_size)
+    records.concat(predictions, context.out / "predictions.parquet", predictions[0].schema.remove_metadata())
+    last = predictions[-1]["image_id"].combine_chunks()
 
-    predictions = [prediction_part(context, number) for number in range(chunks)]
-    records.concat(map(cut, predictions), context.out / "predictions.parquet", records.PREDICTIONS)
-    whole = (table.filter(pc.is_in(table["cell_id"], pa.array(complete))) for table in map(cut, parts))
-    records.concat(whole, context.out / "records.parquet", records.SCHEMA)
+    def cut(path: Path) -> pa.Table:
+        table = pq.read_table(path)
+        table = table.filter(pc.is_in(table["cell_id"], pa.array(complete, pa.string())))
+        return table.filter(pc.is_in(table["image_id"], last)) if number_of(path) == chunks - 1 else table
+
+    records.concat(map(cut, files), context.out / "records.parquet", records.SCHEMA)
 
 
-def parts_of(folder: Path, plan: dict[str, dict], chunks: int) -> list[Path]:
-    """All parts of a run's first chunks, in the order of explainers in run.json, then chunks."""
+def number_of(path: Path) -> int:
+    """The number of the chunk that a file holds."""
+    return int(path.name[:6])
+
+
+def chunk_files(folder: Path, plan: dict[str, dict], chunks: int) -> list[Path]:
+    """All files of a run's first chunks, in the order of explainers in run.json, then chunks."""
     order = {key: position for position, key in enumerate(dict.fromkeys(cell["parts"] for cell in plan.values()))}
-    parts = [part for key in order for part in (folder / "parts" / key).glob("*.parquet")]
+    files = [path for key in order for path in (folder / "chunks" / key).glob("*.parquet")]
     return sorted(
-        (part for part in parts if int(part.name[:6]) < chunks), key=lambda part: (order[part.parent.name], part.name)
+        (path for path in files if number_of(path) < chunks), key=lambda path: (order[path.parent.name], path.name)
     )
 
 
-def complete_cells(plan: dict[str, dict], parts: list[Path], chunks: int) -> list[str]:
+def complete_cells(plan: dict[str, dict], files: list[Path], chunks: int) -> list[str]:
     """The cells that have all chunks; of others a line on standard error says how to complete them."""
-    found: Counter = Counter(cell for part in parts for cell in records.notes_of(part)["cells"])
+    found: Counter = Counter(cell for path in files for cell in records.notes_of(path)["cells"])
     for cell_id in plan:
         if found[cell_id] < chunks:
             name = f"{plan[cell_id]['explainer_text']} by {plan[cell_id]['metric_text']}"

@@ -104,7 +104,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 def wants_more(metric: Metric) -> bool:
     """Whether a metric needs the explainer and not just its map of each image as it is."""
-    return metric.kind != "sample" or "explain" in metric.needs
+    return "explain" in metric.needs
 
 
 def check_name(name: str) -> None:

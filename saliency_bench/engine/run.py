@@ -1,8 +1,8 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
     OUT/run.json           settings, identity and cells: `Manifest`
-    OUT/predictions/       one part per chunk            -> predictions.parquet
-    OUT/parts/EXPLAINER/   one part per chunk            -> records.parquet
+    OUT/predictions/       one file per chunk            -> predictions.parquet
+    OUT/chunks/EXPLAINER/  one file per chunk            -> records.parquet
     OUT/thumbnails/        small maps for the report     -> examples.npz
     OUT/summary.json  timings.json  report.html
 
@@ -22,10 +22,13 @@ import datasets
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench.engine.chunks import ahead, by_explainer, explain, is_predicted, missing, predict
-from saliency_bench.engine.context import Cell, Objects, RunContext, describe, load
+from saliency_bench.engine.chunks import by_explainer, explain, missing
+from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import merge
+from saliency_bench.engine.predictions import is_predicted, predict
+from saliency_bench.engine.python_objects import Objects, describe
+from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.manifest import MANIFEST, Manifest, read_manifest
@@ -108,7 +111,7 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         seconds = _compute(context, share, progress and accelerator.is_local_main_process)
         accelerator.wait_for_everyone()
         seconds["computing"] = time.perf_counter() - begun
-        summary = _write_results(context, cells, watch, seconds) if accelerator.is_main_process else {}
+        summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
     return Run(context.out, summary)
 
 
@@ -131,7 +134,7 @@ def _compute(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> 
     seconds: dict[str, float] = {}
     plan = {number: by_explainer(cells) for number, cells in share.items()}
     with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
-        for number, chunk in ahead(context, list(plan), waited.append):
+        for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk)
             for explainer, wanted in plan[number].items():
                 begun = time.perf_counter()
@@ -142,11 +145,10 @@ def _compute(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> 
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
-def _write_results(context: RunContext, cells: list[Cell], watch: Stopwatch, seconds: dict) -> dict:
+def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
     """Everything that is made of the parts; the summary."""
     merge(context, context.samples)
-    metrics = {cell.id: cell.metric for cell in cells}
-    summary = summarise(context, context.samples, context.spec.command(), metrics)
+    summary = summarise(context, context.samples, context.spec.command())
     write_json(context.out / "timings.json", {"started": watch.started, "seconds": watch.seconds, **seconds})
     write_examples(context, summary)
     report([context.out])

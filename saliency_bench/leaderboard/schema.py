@@ -38,6 +38,7 @@ FORMAT = 1
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
+MOST_PARTS = 100  # of a score
 LONGEST = 2000  # characters of a note
 
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -262,7 +263,7 @@ def read_submission(folder: str | Path, where: str = "") -> Submission:
     """`where` is what to call it. Raises: UserError that names file and field."""
     path = Path(folder) / RECORDS
     result = read_result(Path(folder) / RESULT)
-    table = _read_records(path, len(result.cells) * result.dataset.used)
+    table = _read_records(path, len(result.cells) * result.dataset.used * (1 + MOST_PARTS))
     check_records(result, table, path)
     return Submission(result, table, where or str(folder))
 
@@ -302,7 +303,7 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
             raise UserError(f"{path}: {column} must not be null")
     if not np.isfinite(table["value"].drop_null().to_numpy()).all():
         raise UserError(f"{path}: value must be finite, or null with its reason")
-    pairs = table.select(["cell_id", "image_id"]).group_by(["cell_id", "image_id"]).aggregate([])
+    pairs = table.select(["cell_id", "image_id", "part"]).group_by(["cell_id", "image_id", "part"]).aggregate([])
     if len(pairs) < len(table):
         raise UserError(f"{path}: image_id comes twice in a cell")
     _, values, counts = read_values(table)
@@ -336,9 +337,9 @@ def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not here
             return
         raise UserError(f"{path.with_name(RESULT)}: metric_options of cell {cell.cell_id}: {error}") from error
-    if metric.version != cell.metric_version or metric.kind != "sample":
+    if metric.version != cell.metric_version:
         return
-    if not same(own := float(metric.aggregate(scores)), cell.value):
+    if not same(own := float(scores.mean()), cell.value):
         raise UserError(f"{path}: value of cell {cell.cell_id} comes to {own:.6g}, but {RESULT} says {cell.value:.6g}")
 
 

@@ -21,12 +21,13 @@ from PIL import Image
 from pydantic import Field, ValidationError
 
 from saliency_bench.data.loading import list_datasets
-from saliency_bench.engine.context import RunContext, as_metric, describe, load
+from saliency_bench.engine.context import RunContext, load
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
+from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Count, Part, field_line
-from saliency_bench.metric import Metric, list_metrics, load_metric
+from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import NAMED, check_format
 from saliency_bench.spec import RunSpec, hint, takes_settings

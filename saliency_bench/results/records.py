@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.utils.files import write_with
+from saliency_bench.utils.messages import complain
 
 SCHEMA = pa.schema(
     [
@@ -20,10 +21,11 @@ SCHEMA = pa.schema(
         ("metric", pa.string()),
         ("metric_options", pa.string()),
         ("image_id", pa.string()),
+        ("group", pa.string()),  # the cluster of the sample; null where the dataset has none
         ("label", pa.string()),
         ("prediction", pa.string()),
         ("target", pa.string()),
-        ("exposure", pa.float64()),
+        ("part", pa.string()),  # null: the score of the sample; else a part of it
         ("value", pa.float64()),
         ("reason", pa.string()),
     ]
@@ -32,6 +34,7 @@ SCHEMA = pa.schema(
 PREDICTIONS = pa.schema(
     [
         ("image_id", pa.string()),
+        ("group", pa.string()),
         ("label", pa.int64()),
         ("prediction", pa.int64()),
         ("confidence", pa.float64()),
@@ -50,6 +53,19 @@ def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema, **notes: o
         table = table.replace_schema_metadata({"saliency-bench": json.dumps(notes, sort_keys=True)})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
     return table
+
+
+def read_whole(path: Path) -> pa.Table | None:
+    """A file that is there and whole, else None; a torn one is named on standard error."""
+    if not path.exists():
+        return None
+    try:
+        table = pq.read_table(path)
+        notes_in(table.schema)
+        return table
+    except (pa.ArrowException, OSError, ValueError, KeyError):
+        complain(f"{path} cannot be read and is recomputed")
+        return None
 
 
 def notes_of(path: Path) -> dict:

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results.summary import FORMAT
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance"}
-SCORES = ["cell_id", "image_id", "value"]
+SCORES = ["cell_id", "image_id", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 
 
@@ -179,7 +179,8 @@ def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa
 
 
 def read_values(table: pa.Table) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
-    """Of records: (image ids, {cell: a score per image id}, {cell: how many scores there are})."""
+    """Of records without parts: (image ids, {cell: a score per image id}, {cell: how many scores there are})."""
+    table = table.filter(pc.is_null(table["part"]))
     cells, cell = _coded(table["cell_id"])
     ids, image = _coded(table["image_id"])
     matrix = np.full((len(cells), len(ids)), np.nan)

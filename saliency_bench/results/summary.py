@@ -2,7 +2,6 @@
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.statistics import bootstrap, contrasts, ranks
@@ -20,25 +18,17 @@ from saliency_bench.utils.provenance import provenance
 FORMAT = 1
 NAN = float("nan")
 LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + how many explainers a paired test finds better"
-Aggregate = Callable[[np.ndarray], float]
 
 
-def summarise(context, samples: int, command: str, metrics: dict[str, Metric] | None = None) -> dict:
-    """Write and return summary.json of a run's records and predictions.
-
-    metrics: of the cells computed just now; that of an older cell is loaded by name, for how to aggregate its scores.
-    """
+def summarise(context, samples: int, command: str) -> dict:
+    """Write and return summary.json of a run's records and predictions."""
     folder = context.out
     plan = read_json(folder / "run.json")
     predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     scores, reasons, marks = _by_cell(folder / "records.parquet")
-    aggregates = {
-        cell_id: ((metrics or {}).get(cell_id) or load_metric(cell["metric"], **cell["metric_options"])).aggregate
-        for cell_id, cell in plan["cells"].items()
-        if cell_id in scores
-    }
+    cells = [cell_id for cell_id in plan["cells"] if cell_id in scores]
     seed = context.spec.seed
-    compared, ranked = _compared(plan["cells"], scores, aggregates, seed)
+    compared, ranked = _compared(plan["cells"], scores, cells, seed)
     passes, halved = _passes(folder, list(plan["cells"]), -(-samples // context.spec.batch_size))
     summary = {
         "format": FORMAT,
@@ -67,9 +57,9 @@ def summarise(context, samples: int, command: str, metrics: dict[str, Metric] | 
         "batch_size": context.spec.batch_size,
         "cells": [
             plan["cells"][cell_id]
-            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], seed, aggregate)
+            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], seed)
             | {"forward_passes": passes[cell_id], "rank": ranked.get(cell_id)}
-            for cell_id, aggregate in aggregates.items()
+            for cell_id in cells
         ],
         "comparisons": compared,
         "faults": _faults(reasons),
@@ -87,8 +77,10 @@ def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter], dict[str
     scores: dict[str, array] = defaultdict(lambda: array("d"))
     reasons: dict[str, Counter] = defaultdict(Counter)
     marks: dict[str, Counter] = defaultdict(Counter)
-    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "value", "reason"]):
-        for cell, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "part", "value", "reason"]):
+        for cell, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            if part is not None:
+                continue
             scores[cell].append(NAN if value is None else value)
             if value is None:
                 reasons[cell][reason] += 1
@@ -108,7 +100,7 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
     how often a batch was halved for want of memory. Both are of whole chunks, also where a limit cuts the last one."""
     passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
     halved = 0
-    for part in (folder / "parts").glob("*/*.parquet"):
+    for part in (folder / "chunks").glob("*/*.parquet"):
         if int(part.name[:6]) < chunks:
             notes = records.notes_of(part)
             halved += notes["halved"]
@@ -119,13 +111,12 @@ def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict
 
 
 def _compared(
-    plan: dict[str, dict], scores: dict[str, array], aggregates: dict[str, Aggregate], seed: int
+    plan: dict[str, dict], scores: dict[str, array], planned: list[str], seed: int
 ) -> tuple[list[dict], dict[str, int | None]]:
     """Of each metric that is a mean: its explainers in pairs on the samples that both have, and {cell: its rank}."""
     columns: dict[tuple, list[str]] = {}
-    for cell_id, aggregate in aggregates.items():
-        if aggregate is np.mean:
-            columns.setdefault((plan[cell_id]["metric_text"], plan[cell_id]["metric_version"]), []).append(cell_id)
+    for cell_id in planned:
+        columns.setdefault((plan[cell_id]["metric_text"], plan[cell_id]["metric_version"]), []).append(cell_id)
     found: list[dict] = []
     ranked: dict[str, int | None] = {}
     for (text, _), cells in columns.items():
@@ -142,15 +133,15 @@ def _compared(
     return found, ranked
 
 
-def _cell(values: array, reasons: Counter, marks: Counter, seed: int, aggregate: Aggregate) -> dict:
+def _cell(values: array, reasons: Counter, marks: Counter, seed: int) -> dict:
     flat = marks.pop(FLAT, 0)
     numbers = np.array(values, dtype=float)
-    interval = _interval(numbers[~np.isnan(numbers)], seed, aggregate)
+    interval = _interval(numbers[~np.isnan(numbers)], seed)
     return interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "marked": dict(sorted(marks.items()))}
 
 
-def _interval(values: np.ndarray, seed: int, aggregate: Aggregate = np.mean) -> dict:
-    value, low, high = bootstrap(values, aggregate, seed=seed)
+def _interval(values: np.ndarray, seed: int) -> dict:
+    value, low, high = bootstrap(values, seed=seed)
     return {"value": value, "low": low, "high": high, "n": len(values)}
 
 

@@ -147,7 +147,16 @@ class ExplainerShell(MapShell):
     def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
         return super()._averaged(predictions=images, **options)
 
-    def scores(self, images, references, *, classifier=None, explainer=None, target=None, **options):
+    def scores(
+        self,
+        images: np.ndarray,
+        references: np.ndarray,
+        *,
+        classifier: Any = None,
+        explainer: Any = None,
+        target: Any = None,
+        **options: Any,
+    ) -> np.ndarray:
         name = self.name  # type: ignore[attr-defined]
         try:
             from saliency_bench.scoring.samples import score_samples
@@ -174,7 +183,15 @@ class CurveShell(MapShell):
         return datasets.Value("int64")
 
     def scores(
-        self, maps: Any, references: Any, *, images=None, classifier=None, target=None, batch_size=16, **options: Any
+        self,
+        maps: Any,
+        references: Any,
+        *,
+        images: Any = None,
+        classifier: Any = None,
+        target: Any = None,
+        batch_size: int = 16,
+        **options: Any,
     ) -> np.ndarray:
         name = self.name  # type: ignore[attr-defined]
         try:

@@ -240,11 +240,14 @@ def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
 
-def recognition(curves: Curves, keep: str, reference: str, exposure: float | None) -> np.ndarray:
-    """Float64 (B,): `Curves.recognised` at an exposure, a share of the pixels; None: its area over `EXPOSURES`."""
-    shares = EXPOSURES if exposure is None else (exposure,)
-    right = curves.recognised(keep, reference, fraction_counts(curves.height, curves.width, shares))
-    return right[:, 0] if exposure is not None else area(right, np.array(shares))
+def exposures_of(exposure: float | None) -> tuple[float, ...]:
+    """The shares of the pixels at which an accuracy curve is taken: `EXPOSURES`, or one alone."""
+    return EXPOSURES if exposure is None else (exposure,)
+
+
+def area_over(exposures: Sequence[float], values: np.ndarray) -> np.ndarray:
+    """(B,): the area under `values` (B, P) at P exposures; the value itself at a single one."""
+    return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
 
 
 def black(classifier: nn.Module, images: Images) -> Images:

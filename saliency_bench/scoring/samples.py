@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.metric import Metric, load_metric
-from saliency_bench.reasons import NO_PROBABILITIES, NO_PROBABILITIES_CHANGED
-from saliency_bench.scoring.perturbation import Curves, check_frame, read_images
+from saliency_bench.reasons import NO_PROBABILITIES
+from saliency_bench.scoring.inputs import MetricInputs
+from saliency_bench.scoring.perturbation import check_frame, read_images
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Images, Maps, Scores, Target
@@ -38,14 +39,14 @@ def score_samples(
     target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted. groups: what
     `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1.
 
-    Raises: UserError for what the caller can mend, maps and logits that are not finite among it.
+    Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
     metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
     if "masks" in metric.needs:
         raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
     if target is not None and not {"target", "maps", "curves"} & set(metric.needs):
         raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
-    explainer, module = as_explainer(explainer), load_classifier(classifier)
+    explainer, module = as_explainer(explainer).seeded(0), load_classifier(classifier)
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
@@ -62,19 +63,25 @@ def score_samples(
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
-        pictures = images[part].to(module.device)
-        scores, faulty = _batch(metric, pictures, module, explainer, weights, groups, seeds[part])
-        if faulty:
+        inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part])
+        scored = inputs.score(metric)
+        if faulty := scored.faulty | inputs.faults:
             first = min(faulty)
             raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
-        found.append(scores)
+        found.append(np.array([np.nan if value is None else value for value in scored.values]))
     return np.concatenate(found)
 
 
-def _batch(
-    metric: Metric, images: Images, classifier, explainer: Explainer, given, groups, seeds: list[int]
-) -> tuple[Scores, dict[int, str]]:
-    """The scores, and {place: what is wrong}."""
+def _inputs(
+    metric: Metric,
+    images: Images,
+    classifier: Classifier,
+    explainer: Explainer,
+    given: Tensor | None,
+    groups: ClassGroups | Mapping | str | Path | None,
+    seeds: Sequence[int],
+) -> MetricInputs:
+    """given: the target (B, K), the classes (B,), or None for the predicted classes."""
     with untouched(classifier), torch.inference_mode():
         logits = classifier(images).cpu()
     classes = logits.shape[1]
@@ -85,22 +92,16 @@ def _batch(
     known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
-    explain = MapProvider(explainer.seeded(0), classifier, seeds)
-    inputs: dict[str, Any] = {
-        "classifier": classifier,
-        "images": images,
-        "target": target,
-        "logits": logits,
-        "groups": known,
-        "explain": explain,
-        "seeds": seeds,
-    }
+    faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits)).tolist(), NO_PROBABILITIES)
+    inputs = MetricInputs(
+        classifier, explainer, images, target, logits, lambda sample, purpose: seeds[sample], groups=known,
+        faults=faults,
+    )  # fmt: skip
     if {"maps", "curves"} & set(metric.needs):
-        maps = explain(images, target)
-        explain.first = images, target, torch.from_numpy(maps)
-        inputs |= {"maps": maps, "curves": Curves(classifier, images, target, maps, seeds)}
-    scores = metric(**{need: inputs[need] for need in metric.needs})
-    faulty = dict(explain.faulty)
-    if "curves" in metric.needs:
-        faulty |= dict.fromkeys(inputs["curves"].lost(scores), NO_PROBABILITIES_CHANGED)
-    return scores, faulty | dict.fromkeys(np.flatnonzero(no_probabilities(logits)), NO_PROBABILITIES)
+        explain = MapProvider(explainer, classifier, seeds)
+        try:
+            inputs.maps = torch.from_numpy(explain(images, target))
+        except ExplainerRaisedError as error:
+            raise UserError(f"{metric.name} of {explainer}: {error}") from error
+        inputs.faults = explain.faulty | faults
+    return inputs

@@ -68,7 +68,6 @@ def test_says_what_must_be_known(name):
     assert isinstance(metric.higher_is_better, bool)
     assert metric.range[0] < metric.range[1]
     assert isinstance(metric.version, int)
-    assert metric.kind in ("sample", "dataset")
     assert metric.needs
     assert inspect.getdoc(metric.function)
     module = registry.load("metrics", name, part="score")
@@ -105,11 +104,10 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     before |= {key: inputs[key].copy() for key in ("maps", "masks")}
     weights = [parameter.clone() for parameter in inputs["classifier"].parameters()]
     values = scores(metric, inputs)
-    if metric.kind == "sample":
-        assert values.shape == (B,)
-        assert values.dtype == np.float64
-        low, high = metric.range
-        assert ((low <= values) & (values <= high)).all()
+    assert values.shape == (B,)
+    assert values.dtype == np.float64
+    low, high = metric.range
+    assert ((low <= values) & (values <= high)).all()
     for key in ("images", "target"):
         assert torch.equal(before[key], inputs[key])
     for key in ("maps", "masks"):
@@ -117,7 +115,18 @@ def test_gives_one_number_a_sample_and_changes_nothing(name, inputs):
     assert all(torch.equal(a, b) for a, b in zip(weights, inputs["classifier"].parameters(), strict=True))
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if load_metric(name).kind == "sample"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_part_of_a_score_has_a_name(name, inputs):
+    metric = load_metric(name)
+    (scores, parts), names = metric.with_parts(**asked(metric, inputs)), metric.parts(inputs["classifier"])
+    assert len(set(names)) == len(names)
+    assert (parts is None) == (names == ())
+    if parts is not None:
+        assert parts.shape == (B, len(names))
+        assert np.isnan(scores).tolist() == np.isnan(parts).all(axis=1).tolist()
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_a_batch_is_its_samples_one_by_one(name, inputs):
     metric = load_metric(name)
     single = np.concatenate([scores(metric, inputs, slice(i, i + 1)) for i in range(B)])

@@ -15,13 +15,18 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_consistency import score as module
-from saliency_bench.metrics.saliency_consistency.score import distance, saliency_consistency, shares
+from saliency_bench.metrics.saliency_consistency.score import distance, shares
 from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, rotated, shifted
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
 from saliency_bench.target import one_hot
 
 H, W = 10, 15
+
+
+def saliency_consistency(*inputs, **options):
+    return load_metric("saliency_consistency", **options)(*inputs)
 
 
 def both(x, y):
@@ -236,6 +241,9 @@ def test_one_transform_and_the_mean():
     given = prepared(Fixed(), torch.rand(2, 3, H, W), ramp)
     each = [saliency_consistency(*given, transform=name) for name in TRANSFORMS]
     assert saliency_consistency(*given) == pytest.approx(np.mean(each, axis=0))
+    metric = load_metric("saliency_consistency")
+    assert metric.parts(None) == tuple(TRANSFORMS)
+    np.testing.assert_array_equal(metric.with_parts(*given)[1], np.stack(each, axis=1))
 
 
 @given(st.floats(0.01, 100), st.floats(-50, 50))

@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from saliency_bench.errors import UserError
-from saliency_bench.metrics.saliency_kae.score import saliency_kae
-from saliency_bench.metrics.saliency_roae.score import saliency_roae
+from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 from saliency_bench.targets import class_vs_group, contrast, group
@@ -14,6 +13,15 @@ from saliency_bench.targets import class_vs_group, contrast, group
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) to the even number
+
+
+def saliency_kae(curves, **options):
+    return load_metric("saliency_kae", **options)(curves)
+
+
+def saliency_roae(curves, **options):
+    return load_metric("saliency_roae", **options)(curves)
+
 
 both = pytest.mark.parametrize("score", [saliency_kae, saliency_roae])
 
@@ -32,7 +40,8 @@ def right(p, members):
 def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
     labels = [0, 1, 2]
     curves = slow.curves(one_hot(labels, K))
-    scores = score(curves, reference=fill)
+    scores, metric = score(curves, reference=fill), load_metric(score.__name__, reference=fill)
+    assert metric.parts(None) == tuple(f"{exposure:g}" for exposure in EXPOSURES)
     seen = set()
     for i, label in enumerate(labels):
         accuracy = [right(drawn(score, slow, i, count, fill), {label}) for count in COUNTS]
@@ -41,6 +50,7 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
             (EXPOSURES[j] - EXPOSURES[j - 1]) * (accuracy[j] + accuracy[j - 1]) / 2 for j in range(1, len(EXPOSURES))
         )
         assert scores[i] == pytest.approx(area)
+        assert metric.with_parts(curves)[1][i].tolist() == accuracy
         for exposure, expected in zip(EXPOSURES, accuracy, strict=True):
             assert score(curves, reference=fill, exposure=exposure)[i] == expected
     assert seen == {0.0, 1.0}

@@ -1,0 +1,172 @@
+"""From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer
+from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.maps import is_flat
+from saliency_bench.metric import Metric
+from saliency_bench.reasons import NO_PROBABILITIES_CHANGED, reason_for
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.types import Images, Maps, Target
+
+Value = float | None
+
+
+@dataclass
+class ScoredBatch:
+    """A metric's scores of a batch.
+
+    values   of each sample, None where there is none; reasons say why, or what must be known about a score that stands
+    parts    {name: a value per sample, None where there is none}; part_reasons say why
+    faulty   {sample: what went wrong}: what lies neither in the data nor in the metric's definition
+    raised   whether the explainer failed when it was asked for further maps
+    """
+
+    values: list[Value]
+    reasons: list[str | None]
+    parts: dict[str, list[Value]] = field(default_factory=dict)
+    part_reasons: dict[str, list[str | None]] = field(default_factory=dict)
+    faulty: dict[int, str] = field(default_factory=dict)
+    raised: bool = False
+
+    def fail(self, faulty: dict[int, str]) -> None:
+        """Note what went wrong with samples that had no reason to be left out so far."""
+        self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
+        for sample, reason in self.faulty.items():
+            self.reasons[sample] = reason
+
+
+@dataclass
+class MetricInputs:
+    """What metrics may ask for (`metric.NEEDS`) about a batch and the maps of one explainer; made when first asked for.
+
+    explainer   with the run's seed
+    logits      of the images, on the CPU
+    seed_for    (sample, purpose) -> the seed of what is drawn at random for it
+    maps        None where no metric asks for the maps of the images as they are
+    masks       bool (B, H, W), and `unusable`: why a sample has none
+    faults      {sample: why no metric can score it}
+    halved      how often a batch did not fit in memory when further maps were made
+    """
+
+    classifier: nn.Module
+    explainer: Explainer
+    images: Images
+    target: Target
+    logits: Tensor
+    seed_for: Callable[[int, str], int]
+    maps: Maps | None = None
+    masks: np.ndarray | None = None
+    unusable: list[str | None] | None = None
+    groups: ClassGroups | None = None
+    faults: dict[int, str] = field(default_factory=dict)
+    halved: int = 0
+
+    @cached_property
+    def curves(self) -> Curves:
+        assert self.maps is not None
+        return Curves(self.classifier, self.images, self.target, self.maps, self._seeds("noise"))
+
+    @cached_property
+    def flat(self) -> np.ndarray:
+        assert self.maps is not None
+        return is_flat(self.maps.cpu().numpy())
+
+    def _seeds(self, purpose: str) -> list[int]:
+        return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
+
+    def score(self, metric: Metric) -> ScoredBatch:
+        """A metric's scores where they are defined, reasons where not; of flat maps and of what it marks, both."""
+        count = len(self.images)
+        reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
+        reasons = [self.faults.get(sample, reason) for sample, reason in enumerate(reasons)]
+        # A metric of curves gets the whole batch, which shares its passes with other metrics.
+        asked = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
+        names = metric.parts(self.classifier)
+        result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
+        if asked:
+            self._fill(result, metric, asked)
+        result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
+        return result
+
+    def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int]) -> None:
+        explain = self._provider(asked)
+        inputs = self._inputs(metric, asked, explain)
+        try:
+            (scores, parts), marked = metric.with_parts(**inputs), metric.marks(**inputs)
+        except ExplainerRaisedError as error:
+            result.raised = True
+            return result.fail(dict.fromkeys(asked, str(error)))
+        except UserError:
+            raise
+        except ValueError as error:  # metrics that need no core have their own words
+            raise UserError(f"{metric}: {error}") from error
+        self.halved += explain.halved
+        faulty = explain.faulty
+        if "curves" in metric.needs:
+            faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
+        result.fail({asked[index]: reason for index, reason in faulty.items()})
+        for index, sample in enumerate(asked):
+            if result.reasons[sample] is None:
+                value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
+                flat = self._is_flat(metric, explain, index, sample)
+                result.values[sample], result.reasons[sample] = value, reason_for(value, flat, metric.undefined, mark)
+                for column, values in enumerate(result.parts.values()):
+                    values[sample] = None if parts is None else _finite(parts[index, column])
+
+    def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
+        """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
+        if "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs):
+            return index in explain.flat
+        return bool(self.flat[sample])
+
+    def _provider(self, kept: list[int]) -> MapProvider:
+        """Further maps of the samples that are kept; those of the images as they are need not be made again."""
+        seeds = self._seeds("explain")
+        first = None
+        if self.maps is not None:
+            whole = len(kept) == len(self.images)
+            given = self.images, self.target, self.maps
+            first = given if whole else (self.images[kept], self.target[kept], self.maps[kept])
+        return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
+
+    def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
+        """What the metric asks for by the names of its parameters, of the samples that are kept."""
+        whole = len(kept) == len(self.images)
+        # The very images of the first maps, by which further maps of them are recognised.
+        images, target, maps = explain.first or (
+            (self.images, self.target, None) if whole else (self.images[kept], self.target[kept], None)
+        )
+        inputs: dict[str, Callable[[], object]] = {
+            "maps": lambda: None if maps is None else maps.cpu().numpy(),
+            "masks": lambda: None if self.masks is None else self.masks[kept],
+            "curves": lambda: self.curves,
+            "classifier": lambda: self.classifier,
+            "images": lambda: images,
+            "target": lambda: target,
+            "logits": lambda: self.logits[kept],
+            "groups": lambda: self.groups,
+            "explain": lambda: explain,
+            "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
+        }
+        return {need: inputs[need]() for need in metric.needs}
+
+
+def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
+    """Why a part is missing: for the reason of its sample, or because the metric does not define it there."""
+    return [
+        None if value is not None else reason_for(None, False, metric.absent) if score is not None else reason
+        for value, score, reason in zip(values, result.values, result.reasons, strict=True)
+    ]
+
+
+def _finite(value: float) -> Value:
+    return float(value) if np.isfinite(value) else None
