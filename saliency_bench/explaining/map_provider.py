@@ -1,4 +1,4 @@
-"""Further maps of the explainer that is scored: for another target, or for a picture that was changed.
+"""More maps of the explainer that is scored: for another target, or of a changed picture.
 
 A metric that asks for `explain` calls it as explain(images, target) -> maps; seeds, run seed and options are those of
 the maps that are scored, so that nothing differs but what the metric changes.
@@ -25,12 +25,14 @@ class ExplainerRaisedError(RuntimeError):
 
 @dataclass
 class MapProvider:
-    """Maps of the samples 0 to B-1 of one batch.
+    """Maps of the samples 0 to B-1 of one batch: explain(images, target, samples) -> maps.
 
-    seeds: of each sample. first: (images, target, maps) that are there already; a map that is asked for again with the
-    same images and the same row of the target is not made twice.
-    Afterwards `faulty` says of samples what went wrong, as that one of their maps was not finite (it was given as
-    zeros), `flat` holds those one of whose maps was constant, and `halved` counts batches that did not fit in memory.
+    seeds    of each sample
+    first    (images, target, maps) made before; a map asked for again with the same images and the same row of the
+             target is not made twice
+    faulty   {sample: what went wrong}, such as a map that was not finite (given as zeros)
+    flat     samples of which a map was constant
+    halved   how often a batch did not fit in memory
     """
 
     explainer: Explainer
@@ -42,22 +44,22 @@ class MapProvider:
     halved: int = 0
 
     def __call__(self, images: Images, target: Target, samples: Sequence[int] | None = None) -> np.ndarray:
-        """Float32 (b, H, W) of images (b, 3, H, W), target (b, K) or (1, K), and the samples they stem from: all."""
-        places = list(range(len(images)) if samples is None else samples)
+        """Float32 (b, H, W) of images (b, 3, H, W) of the given samples (default: all), target (b, K) or (1, K)."""
+        samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
-        known = torch.zeros(len(places), dtype=torch.bool)
-        maps = np.zeros((len(places), *images.shape[2:]), dtype=np.float32)
-        if self.first is not None and images is self.first[0] and places == list(range(len(images))):
+        known = torch.zeros(len(samples), dtype=torch.bool)
+        maps = np.zeros((len(samples), *images.shape[2:]), dtype=np.float32)
+        if self.first is not None and images is self.first[0] and samples == list(range(len(images))):
             known = (self.first[1] == target).all(dim=1).cpu()
             maps[known.numpy()] = self.first[2].cpu().numpy()[known.numpy()]
-        todo = (~known).nonzero().flatten().tolist()
-        if todo:
-            maps[todo] = self._made(images[todo], target[todo], [places[index] for index in todo])
-        self.flat |= {places[index] for index in np.flatnonzero(is_flat(maps))}
+        missing = (~known).nonzero().flatten().tolist()
+        if missing:
+            maps[missing] = self._made(images[missing], target[missing], [samples[index] for index in missing])
+        self.flat |= {samples[index] for index in np.flatnonzero(is_flat(maps))}
         return maps
 
-    def _made(self, images: Images, target: Target, places: list[int]) -> np.ndarray:
-        seeds = [self.seeds[place] for place in places]
+    def _made(self, images: Images, target: Target, samples: list[int]) -> np.ndarray:
+        seeds = [self.seeds[sample] for sample in samples]
         try:
             maps, halved = halving(self.explainer, self.classifier, images, target, seeds)
         except UserError:  # a refusal by name, which holds for every sample
@@ -67,7 +69,7 @@ class MapProvider:
         self.halved += halved
         bad = not_finite(maps)
         maps[bad] = 0
-        self.faulty |= {places[index]: NOT_FINITE for index in bad}
+        self.faulty |= {samples[index]: NOT_FINITE for index in bad}
         return maps.cpu().numpy()
 
 
