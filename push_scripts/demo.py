@@ -4,7 +4,7 @@ example:
   saliency-bench demo --out saliency-bench-demo
 
 Needs no network and no GPU. Draws shapes-xai, trains a small ResNet on it from scratch, explains the test split with
-every explainer below and scores the three main metrics. A second start reuses what is there.
+every explainer below and scores the three main metrics. A second start reuses what exists.
 """
 
 import json

@@ -39,7 +39,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """2 if anything failed, said in one line; the run is whole all the same."""
+    """2 if anything failed, with one line about it; the run is complete all the same."""
     faults = result.summary["faults"]
     if not faults:
         return 0

@@ -1,4 +1,4 @@
-"""Propose a run, or maps made by a method of one's own, to the board: a pull request on NAMESPACE/results.
+"""Propose a run, or maps of your own method, to the leaderboard: a pull request on NAMESPACE/results.
 
 example:
   saliency-bench submit runs/first --dry-run
@@ -6,7 +6,7 @@ example:
   saliency-bench submit mine --name my-method --metrics saliency_miou saliency_pointing_game
 
 A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. What
-the board has already with the same values is not sent; values that contradict it are shown, and stand beside it.
+the board has already with the same values is not sent; values that contradict it are shown, and sent as well.
 --dry-run shows what would be sent and needs no login. Results are published under CC-BY-4.0: by submitting you agree.
 """
 

@@ -1,11 +1,11 @@
-"""Write what is needed to make maps with a method of one's own: ids, targets, the prepared frame and an example.
+"""Write what your own method needs to make maps: ids, targets, the prepared frame and an example.
 
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
   saliency-bench submit mine --name my-method --dry-run
 
-The README.md in the folder says how maps are to be made; `--images npy` writes the images as the classifier gets them.
+The README.md in the folder says how to make them; `--images npy` writes the images as the classifier gets them.
 """
 
 import json

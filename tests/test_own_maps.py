@@ -214,14 +214,14 @@ def header(shape, dtype="<f4"):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no .npy file"),
-        (b"PK\x03\x04 an archive", "is no .npy file"),
+        (b"", "is not a .npy file"),
+        (b"PK\x03\x04 an archive", "is not a .npy file"),
         (header((32, 32)), "which is not what its header says"),  # promises more than there is
         (header((32, 32)) + bytes(5000), "which is not what its header says"),
         (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
         (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
-        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is no .npy file"),
-        (b"\x93NUMPY\x09\x00" + bytes(50), "is no .npy file"),
+        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
+        (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),
     ],
 )
 def test_what_only_looks_like_a_map_is_never_read(content, words, blank, values, tmp_path):
@@ -250,7 +250,7 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_pa
     first = maps / f"{next(iter(values))}.npy"
     first.rename(tmp_path / "outside.npy")
     first.symlink_to(tmp_path / "outside.npy")
-    with pytest.raises(UserError, match="is no plain file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         score(blank, maps)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no map"):
@@ -285,7 +285,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
     with pytest.raises(UserError, match="no column map"):
         score(blank, path)
     path.write_bytes(b"PAR1 but no more")
-    with pytest.raises(UserError, match="is no Parquet file of maps"):
+    with pytest.raises(UserError, match="is not a Parquet file"):
         score(blank, path)
 
 
@@ -326,7 +326,7 @@ def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
         method(torch.nn.Identity(), images, target, seeds=seeds), np.stack(list(values.values())[:2])
     )
     for other in ((images.flip(3), target), (images, target.flip(0))):
-        with pytest.raises(UserError, match="no further map can be asked for"):
+        with pytest.raises(UserError, match="no further maps"):
             method(torch.nn.Identity(), *other, seeds=seeds)
 
 
@@ -349,7 +349,7 @@ def test_another_dataset_or_model_than_the_templates(blank, values, shapes, resn
         score(other, maps)
     (other / "samples.csv").write_text("image_id,file\nx,../y.npy\n")
     (other / "template.json").write_text(json.dumps(told))
-    with pytest.raises(UserError, match="is not as it was written"):
+    with pytest.raises(UserError, match=r"samples\.csv was changed"):
         score(other, maps)
 
 
@@ -377,6 +377,14 @@ def test_the_settings_of_the_template_are_those_of_the_scores(values, shapes, re
                       progress=False)  # fmt: skip
     assert (done.summary["precision"], done.summary["batch_size"]) == ("bf16", 4)
     assert done.summary["groups"]["name"] == "groups.json"
+
+
+def test_settings_are_checked_before_maps_are_read(blank, tmp_path):
+    (tmp_path / "maps").mkdir()
+    with pytest.raises(UserError, match=r"batch_size .*; got 0"):
+        score(blank, tmp_path / "maps", batch_size=0)
+    with pytest.raises(UserError, match="holds no map"):
+        score(blank, tmp_path / "maps")
 
 
 def test_a_template_holds_no_python_objects(shapes, resnet, tmp_path):

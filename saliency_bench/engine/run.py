@@ -7,7 +7,7 @@
     OUT/summary.json  timings.json  report.html
 
 The unit of work is a chunk: `batch_size` consecutive samples, computed whole by one explainer and scored by all its
-metrics. A part is written under a temporary name and renamed, so that what is there is whole; a run that is started
+metrics. A file is written under a temporary name and renamed, so that every file is complete; a run that is started
 again computes what is missing. Adding an explainer or a metric adds cells and redoes none.
 """
 
@@ -83,7 +83,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     `summary["faults"]` counts what was left out because it failed.
 
     Started again with the same `out`, it computes what is missing.
-    Raises: UserError for anything the caller can fix; `out` then holds nothing new but whole parts.
+    Raises: UserError for anything the caller can fix; `out` then holds nothing new but complete chunks.
     """
     return start(*describe(settings), progress=progress)
 
@@ -157,10 +157,10 @@ def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
-    """One run writes to a folder at a time; the lock falls with its process. Raises: UserError naming the folder."""
-    # A run that was killed at once leaves nothing but its lock and temporary files, which begin with a dot.
-    strange = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
-    if strange and not (out / MANIFEST).exists():
+    """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder."""
+    # A run that was killed at once leaves only its lock and temporary files, which begin with a dot.
+    foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
+    if foreign and not (out / MANIFEST).exists():
         raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
     lock = FileLock(out / ".lock", timeout=0)
     try:

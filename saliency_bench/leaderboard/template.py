@@ -1,8 +1,8 @@
-"""A template for maps that are made elsewhere: what to explain, in which frame; and the scoring of what came back.
+"""A template for precomputed maps: what to explain, in which frame; and the scoring of the maps that come back.
 
 OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
 OUT/template.json   settings, identity, size of the prepared frame: `Template`
-OUT/example.py      makes maps with a small method of its own, to be replaced
+OUT/example.py      makes maps with a small method, to be replaced by yours
 OUT/README.md       what to do
 OUT/images/         the prepared frames, if asked for
 """
@@ -63,7 +63,7 @@ class Template(Part):
 def template(
     dataset: str, model: str, out: str | Path, *, images: str | None = None, progress: bool = True, **settings: Any
 ) -> Path:
-    """Write what is needed to make maps elsewhere into the new folder `out`, and return it.
+    """Write what is needed to make maps without the package into the new folder `out`, and return it.
 
     dataset, model, out: as for `run`.
     SETTINGS
@@ -74,7 +74,7 @@ def template(
     Python object, which a template cannot hold.
     """
     if images not in (None, *IMAGES):
-        raise UserError(f"images='{images}' is neither png nor npy")
+        raise UserError(f"images must be png or npy; got '{images}'")
     names = {"dataset": dataset, "model": model, "out": out}
     spec, objects = describe({**names, **settings, "explainers": [], "metrics": []})
     if objects:
@@ -166,7 +166,7 @@ def _save(path: Path, values: np.ndarray) -> None:
 
 
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """(what template.json says, {image id: the file of its map}). Raises: UserError that names file and field."""
+    """(the content of template.json, {image id: the file of its map}). Raises: UserError naming file and field."""
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
         raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
@@ -180,7 +180,7 @@ def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
         raise UserError(f"{table} cannot be read ({error}); make the template again") from error
     rows = list(csv.DictReader(io.StringIO(text)))
     if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != content.samples:
-        raise UserError(f"{table} is not as it was written; make the template again")
+        raise UserError(f"{table} was changed; make the template again")
     files = {row["image_id"]: file_of(row["image_id"], position) for position, row in enumerate(rows)}
     if len(files) < len(rows):
         raise UserError(f"{table} names an image twice; make the template again")
@@ -199,7 +199,7 @@ def score_maps(
     device: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Score maps that were made elsewhere as a run scores those of its explainers, with the same metrics and chunks.
+    """Score precomputed maps as a run scores those of its explainers, with the same metrics and chunks.
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
@@ -216,18 +216,12 @@ def score_maps(
         raise UserError(f"there are no maps: {source} does not exist (nor {MAPS}.parquet beside it)")
     scorers = _scorers(metrics)
     refuse(scorers, name)
-    spec = content.spec
-    method = explainer_of(name, source, files, (content.size[0], content.size[1]), spec.seed, partial)
-    spec, objects = describe(
-        dict(spec)
-        | {
-            "explainers": [method],
-            "metrics": scorers,
-            "out": source.parent / f"scored-{name}-{method.version}" if out is None else out,
-            "batch_size": spec.batch_size if batch_size is None else batch_size,
-            "device": device,
-        }
-    )
+    settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
+    settings |= {} if batch_size is None else {"batch_size": batch_size}
+    describe(settings)  # refuses what is not allowed before maps are read
+    method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, partial)
+    out = source.parent / f"scored-{name}-{method.version}" if out is None else out
+    spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
     context = load(spec, objects, accelerator.device)
     if metrics is None and context.groups is None:
