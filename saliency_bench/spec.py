@@ -8,6 +8,7 @@ import inspect
 import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from operator import index
 from pathlib import PurePath
 from textwrap import fill
@@ -96,7 +97,9 @@ class RunSpec(BaseModel):
             return tuple(value)
         if isinstance(value, PurePath):
             return str(value)
-        return index(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
+        with suppress(TypeError):  # no integer
+            return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+        return value
 
     @classmethod
     def read(cls, settings: Mapping[str, object]) -> "RunSpec":
@@ -112,7 +115,7 @@ class RunSpec(BaseModel):
             name = str(first["loc"][0])
             rule = f"is missing: {about(name)}"
             if first["type"] != "missing":
-                rule = f"{_rule(first['msg'])}; got {repr(first['input'])[:SHOWN]}"
+                rule = f"{_rule(first['msg'])}; got {' '.join(repr(first['input']).split())[:SHOWN]}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -115,6 +116,7 @@ def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
         ({"model": 5}, "model .*; got 5"),
         ({"explainers": 5}, "explainers .*; got 5"),
         ({"label_map": 5}, "label_map .*; got 5"),
+        ({"limit": np.zeros((3, 3))}, r"limit .*; got array\(\[\[0"),
         ({"dataset": ""}, "dataset .*; got ''"),
         ({"bach_size": 4}, "'bach_size'; did you mean batch_size"),
         ({"batchsize": 4}, "'batchsize'; did you mean batch_size"),
@@ -133,8 +135,6 @@ def test_a_missing_setting_is_named():
 
 
 def test_values_of_other_libraries_are_written_as_pythons(tmp_path):
-    import numpy as np
-
     spec, _ = describe(LEAST | {"explainers": "random", "metrics": "saliency_miou", "out": tmp_path,
                                 "limit": np.int64(4), "device": torch.device("cuda:1")})  # fmt: skip
     assert (spec.limit, spec.out, spec.device) == (4, str(tmp_path), "cuda:1")

@@ -139,8 +139,8 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
             label = int(batch.labels[index])
             sides = context.rule.terms(image_id, label, logits[index].numpy(), context.members)
             file = file_of(image_id, len(rows))
-            told = {"image_id": image_id, "file": file, "label": context.names[label], "target": sides.text(names)}
-            rows.append(told | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
+            row = {"image_id": image_id, "file": file, "label": context.names[label], "target": sides.text(names)}
+            rows.append(row | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
             if images:
                 _write_frame(context.out / "images" / file, batch.images[index], images)
     if len(sizes) > 1 or (
