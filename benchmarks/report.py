@@ -24,7 +24,7 @@ from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, ForwardPasses, as_json
 from saliency_bench.results.summary import FORMAT
 from saliency_bench.utils.files import write_json
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.hashing import hash_of
 
 ASKED = 2.0
 METRICS = 5
@@ -54,7 +54,7 @@ for seed in (0, 1):
         scores = rng.normal(0.5 + 0.01 * number, 0.2, args.samples)
         margin = 2 * scores.std() / np.sqrt(args.samples)
         cell = CellResult(
-            cell_id=identity(explainer, metric, seed), explainer_id=identity(explainer), explainer=explainer,
+            cell_id=hash_of(explainer, metric, seed), explainer_id=hash_of(explainer), explainer=explainer,
             explainer_options={}, explainer_text=explainer, explainer_version=1, baseline=False, metric=metric,
             metric_options={}, metric_text=metric, metric_version=1, higher_is_better=number % 2 == 0,
             value=scores.mean(), low=scores.mean() - margin, high=scores.mean() + margin, n=args.samples, rank=None,

@@ -1,22 +1,50 @@
-"""Options that several commands share."""
+"""Options that are spelled alike in every command; those that are settings of a run come from `RunSpec`."""
 
-from argparse import ArgumentParser
+from argparse import ArgumentParser, Namespace, _ActionsContainer
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin
 
+from pydantic_core import PydanticUndefined
 
-def dataset(parser: ArgumentParser) -> None:
-    parser.add_argument("--dataset", default="shapes-xai", help="name, Hub id or folder (default: shapes-xai)")
+from saliency_bench.spec import RunSpec, about, flag, hint, shown
 
-
-def work(parser: ArgumentParser, batch_size: int) -> None:
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N samples")
-    parser.add_argument("--batch-size", type=int, default=batch_size, metavar="N", help=f"default: {batch_size}")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
+UNCHANGED = object()  # the default of RunSpec
 
 
-def out(parser: ArgumentParser, default: str | None = None) -> None:
-    about = "folder to write" + (f" (default: {default})" if default else "")
-    parser.add_argument("--out", default=default, required=default is None, metavar="DIR", help=about)
+def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
+    """Options for these settings of a run, all by default; `defaults`: where they are not those of `RunSpec`."""
+    for name in names or RunSpec.model_fields:
+        setting(parser, name, default=defaults.get(name, UNCHANGED))
+
+
+def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED, text: str = "") -> None:
+    """An option for one setting. text: of its help, instead of what the setting says of itself and its default."""
+    field = RunSpec.model_fields[name]
+    default = field.default if default is UNCHANGED else default
+    required = default is PydanticUndefined
+    parser.add_argument(
+        flag(name),
+        required=required,
+        default=None if required else default,
+        help=text or about(name) + shown(default),
+        **_kind(field.annotation, name),
+    )
+
+
+def _kind(annotation: Any, name: str) -> dict[str, Any]:
+    """What argparse must know of the values."""
+    kinds = [kind for kind in get_args(annotation) or (annotation,) if kind is not NoneType]
+    if bool in kinds:
+        return {"action": "store_true"}
+    if choices := [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]:
+        return {"choices": choices}
+    shape: dict[str, Any] = {"nargs": "+"} if get_origin(annotation) is tuple else {}
+    return shape | {"metavar": hint(name, "metavar"), "type": int if int in kinds else str}
+
+
+def given(args: Namespace, *without: str) -> dict[str, Any]:
+    """The settings of a run among the arguments of a command."""
+    return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
 
 
 def namespace(parser: ArgumentParser) -> None:

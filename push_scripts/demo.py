@@ -4,7 +4,7 @@ example:
   saliency-bench demo --out saliency-bench-demo
 
 Needs no network and no GPU. Draws shapes-xai, trains a small ResNet on it from scratch, explains the test split with
-every explainer below and scores the three main metrics. A second start reuses what is there.
+every explainer below and scores the three main metrics. A second start reuses what exists.
 """
 
 import json
@@ -13,6 +13,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
+from saliency_bench.spec import RunSpec
 
 EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
@@ -21,15 +22,13 @@ EPOCHS = 30
 
 
 def arguments(parser: ArgumentParser) -> None:
-    _shared.out(parser, default="saliency-bench-demo")
-    _shared.work(parser, batch_size=16)
+    _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
     _shared.json(parser)
 
 
 def main(args: Namespace) -> None:
     from saliency_bench.data.building import build
-    from saliency_bench.engine.context import check_counts
-    from saliency_bench.engine.run import run
+    from saliency_bench.engine.run import start
     from saliency_bench.engine.training import train
     from saliency_bench.results.summary import LEGEND
     from saliency_bench.utils.files import read_json
@@ -38,10 +37,11 @@ def main(args: Namespace) -> None:
         if not args.json:
             print(text, flush=True)
 
-    check_counts(args.batch_size, args.limit)
     started = time.perf_counter()
     out = Path(args.out)
     dataset, model = out / "shapes-xai", out / "resnet"
+    settings = _shared.given(args) | {"dataset": dataset, "model": model, "out": out / "run"}
+    spec = RunSpec.read(settings | {"explainers": EXPLAINERS, "metrics": METRICS})
     if not dataset.exists():
         say(f"1. drawing shapes-xai into {dataset}")
         build("shapes-xai", dataset, size=SIZE, progress=not args.json)
@@ -51,9 +51,7 @@ def main(args: Namespace) -> None:
               device=args.device, progress=not args.json)  # fmt: skip
     say(f"   test accuracy {read_json(model / 'training_log.json')['test_accuracy']:.1%}")
     say(f"3. explaining the test split with {', '.join(EXPLAINERS)}")
-    result = run(dataset=str(dataset), model=str(model), explainers=EXPLAINERS, metrics=METRICS, out=out / "run",
-                 limit=args.limit, batch_size=args.batch_size, seed=args.seed, device=args.device,
-                 progress=not args.json)  # fmt: skip
+    result = start(spec, {}, progress=not args.json)
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return

@@ -15,62 +15,16 @@ METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
 
 def arguments(parser: ArgumentParser) -> None:
-    _shared.dataset(parser)
-    parser.add_argument("--model", required=True, help="Hub id, local folder or torchvision:NAME")
-    parser.add_argument(
-        "--explainers", nargs="+", default=EXPLAINERS, metavar="NAME",
-        help=f"names, with options as rise:masks=1000,p=0.3 (default, for any network: {' '.join(EXPLAINERS)})",
-    )  # fmt: skip
-    parser.add_argument(
-        "--metrics", nargs="+", default=METRICS, metavar="NAME",
-        help=f"names, with options as saliency_miou:threshold=0.3 (default: {' '.join(METRICS)})",
-    )  # fmt: skip
-    _shared.out(parser)
-    parser.add_argument("--split", default="test", help="default: test")
-    parser.add_argument(
-        "--target",
-        default="label",
-        help="label, predicted, contrast:second (the predicted class and not the runner-up of its group), "
-        "or a CSV file with image_id,target[,against]",
-    )
-    parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
-    parser.add_argument(
-        "--groups", metavar="FILE",
-        help="groups of the model's classes: JSON {group: [class, ...]} or CSV with class,group "
-             "(default: known for ImageNet, pets, VOC and shapes)",
-    )  # fmt: skip
-    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], help="of the network; default: fp32")
-    parser.add_argument("--channels-last", action="store_true", help="memory layout that many networks run faster in")
-    parser.add_argument(
-        "--strict", action="store_true", help="stop at a sample or chunk that fails, instead of leaving it out"
-    )
-    _shared.work(parser, batch_size=16)
+    _shared.settings(parser, dataset="shapes-xai", explainers=EXPLAINERS, metrics=METRICS)
     _shared.json(parser)
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.engine.run import run
+    from saliency_bench.engine.python_objects import describe
+    from saliency_bench.engine.run import start
     from saliency_bench.results.summary import LEGEND
 
-    result = run(
-        dataset=args.dataset,
-        model=args.model,
-        explainers=args.explainers,
-        metrics=args.metrics,
-        out=args.out,
-        split=args.split,
-        target=args.target,
-        label_map=args.label_map,
-        limit=args.limit,
-        batch_size=args.batch_size,
-        seed=args.seed,
-        device=args.device,
-        progress=not args.json,
-        strict=args.strict,
-        precision=args.precision,
-        channels_last=args.channels_last,
-        groups=args.groups,
-    )
+    result = start(*describe(_shared.given(args)), progress=not args.json)
     if not result.summary:  # another process of the same run prints
         return 0
     if args.json:
@@ -85,7 +39,7 @@ def main(args: Namespace) -> int:
 
 
 def _faulty(result) -> int:
-    """2 if anything failed, said in one line; the run is whole all the same."""
+    """2 if anything failed, with one line about it; the run is complete all the same."""
     faults = result.summary["faults"]
     if not faults:
         return 0

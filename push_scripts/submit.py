@@ -1,4 +1,4 @@
-"""Propose a run, or maps made by a method of one's own, to the board: a pull request on NAMESPACE/results.
+"""Propose a run, or maps of your own method, to the leaderboard: a pull request on NAMESPACE/results.
 
 example:
   saliency-bench submit runs/first --dry-run
@@ -6,7 +6,7 @@ example:
   saliency-bench submit mine --name my-method --metrics saliency_miou saliency_pointing_game
 
 A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. What
-the board has already with the same values is not sent; values that contradict it are shown, and stand beside it.
+the board has already with the same values is not sent; values that contradict it are shown, and sent as well.
 --dry-run shows what would be sent and needs no login. Results are published under CC-BY-4.0: by submitting you agree.
 """
 
@@ -24,11 +24,11 @@ def arguments(parser: ArgumentParser) -> None:
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="what your method is called")
     maps.add_argument("--template", metavar="DIR", help="for a folder of .npy files or a Parquet file elsewhere")
-    maps.add_argument("--metrics", nargs="+", metavar="NAME", help="default: all that need one map per image")
+    _shared.setting(maps, "metrics", default=None, text="names (default: all that need one map per image)")
     maps.add_argument("--partial", action="store_true", help="leave out images without a map, instead of stopping")
-    maps.add_argument("--out", metavar="DIR", help="folder of the run that scores them (default: beside the maps)")
-    maps.add_argument("--batch-size", type=int, metavar="N", help="default: 16")
-    maps.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: beside the maps)")
+    _shared.setting(maps, "batch_size", default=None, text="samples per chunk (default: the template's)")
+    _shared.setting(maps, "device")
     _shared.json(parser)
 
 

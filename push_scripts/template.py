@@ -1,54 +1,39 @@
-"""Write what is needed to make maps with a method of one's own: ids, targets, the prepared frame and an example.
+"""Write what your own method needs to make maps: ids, targets, the prepared frame and an example.
 
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
   saliency-bench submit mine --name my-method --dry-run
 
-The README.md in the folder says how maps are to be made; `--images npy` writes the images as the classifier gets them.
+The README.md in the folder says how to make them; `--images npy` writes the images as the classifier gets them.
 """
 
 import json
 from argparse import ArgumentParser, Namespace
 
 from saliency_bench.push_scripts import _shared
+from saliency_bench.spec import RunSpec, about
+
+LEFT_OUT = ("dataset", "model", "explainers", "metrics")  # the first two stand alone, the others are not known yet
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("dataset", metavar="DATASET", help="name, Hub id or folder")
-    parser.add_argument("model", metavar="MODEL", help="Hub id, local folder or torchvision:NAME")
-    _shared.out(parser)
-    parser.add_argument("--split", default="test", help="default: test")
-    parser.add_argument(
-        "--target", default="label", help="label, predicted, contrast:second, or a CSV file (default: label)"
-    )
-    parser.add_argument("--label-map", metavar="FILE", help="JSON: {dataset class: model class, or a list of them}")
+    for name in ("dataset", "model"):
+        parser.add_argument(name, metavar=name.upper(), help=about(name))
+    _shared.settings(parser, *(name for name in RunSpec.model_fields if name not in LEFT_OUT))
     parser.add_argument("--images", choices=["png", "npy"], help="write the prepared frames, as 8 or 32 bits")
-    _shared.work(parser, batch_size=16)
     _shared.json(parser)
 
 
 def main(args: Namespace) -> None:
     from saliency_bench.leaderboard.template import read_template, template
 
-    out = template(
-        args.dataset,
-        args.model,
-        args.out,
-        split=args.split,
-        target=args.target,
-        label_map=args.label_map,
-        limit=args.limit,
-        images=args.images,
-        seed=args.seed,
-        batch_size=args.batch_size,
-        device=args.device,
-        progress=not args.json,
-    )
-    told, _ = read_template(out)
+    out = template(**_shared.given(args), images=args.images, progress=not args.json)
+    content, _ = read_template(out)
     if args.json:
-        print(json.dumps({"template": str(out), **told.model_dump()}, indent=2))
+        print(json.dumps({"template": str(out), **content.model_dump()}, indent=2))
         return
-    print(f"{out}: {told.samples} images, maps of {told.size[0]} x {told.size[1]}; {out / 'README.md'} says how")
+    height, width = content.size
+    print(f"{out}: {content.samples} images, maps of {height} x {width}; {out / 'README.md'} says how")
     print(f"next: python {out / 'example.py'}")
     print(f"      saliency-bench submit {out} --name my-method --dry-run")

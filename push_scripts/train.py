@@ -11,15 +11,16 @@ from saliency_bench.push_scripts import _shared
 
 
 def arguments(parser: ArgumentParser) -> None:
-    _shared.dataset(parser)
+    _shared.setting(parser, "dataset", default="shapes-xai")
     parser.add_argument(
         "--model", required=True, help="Hub id or folder of pretrained weights, or a config.json to start from scratch"
     )
-    _shared.out(parser)
+    _shared.setting(parser, "out")
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help="default: 30")
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of Adam; default: 0.001")
     parser.add_argument("--size", type=int, default=224, metavar="N", help="images become N x N; default: 224")
-    _shared.work(parser, batch_size=32)
+    _shared.settings(parser, "limit", "seed", "device")
+    _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")
     _shared.json(parser)
 
 

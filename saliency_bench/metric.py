@@ -133,3 +133,10 @@ def load_metric(name: str, **chosen: object) -> Metric:
         reduction=getattr(module, "reduce", None),
         absent=getattr(module, "ABSENT", ""),
     )
+
+
+def as_metric(given: str | Metric) -> Metric:
+    """A metric of a name, or as it is. Raises: UserError for anything else."""
+    if isinstance(given, str | Metric):
+        return given if isinstance(given, Metric) else load_metric(given)
+    raise UserError(f"a metric is a name or what load_metric gives; got {given!r}")

@@ -6,9 +6,8 @@ import pytest
 from pydantic import ValidationError
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, read_cells, read_plan
+from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, read_cells
 from saliency_bench.results.summary import table
-from saliency_bench.utils.files import write_json
 
 KEY = {
     "cell_id": "0123456789abcdef",
@@ -86,17 +85,6 @@ def test_a_field_of_another_kind_is_refused_by_name(field, value):
 def test_a_missing_field_is_named(field):
     with pytest.raises(UserError, match=rf"cells\.0\.{field}"):
         read_cells([{name: value for name, value in RESULT.items() if name != field}])
-
-
-def test_the_plan_of_another_version_is_refused_in_one_line(tmp_path):
-    write_json(tmp_path / "run.json", {"cells": {KEY["cell_id"]: KEY}})
-    assert read_plan(tmp_path) == {KEY["cell_id"]: CellKey.model_validate(KEY)}
-    older = {name: value for name, value in KEY.items() if name != "explainer_id"} | {"parts": "fedcba9876543210"}
-    for content in ({"cells": {KEY["cell_id"]: older}}, {}):
-        write_json(tmp_path / "run.json", content)
-        with pytest.raises(UserError, match=r"run\.json .*--out") as error:
-            read_plan(tmp_path)
-        assert "\n" not in str(error.value)
 
 
 def test_the_table_shows_rank_interval_and_fewer_samples():

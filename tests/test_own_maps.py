@@ -74,8 +74,8 @@ def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, res
     told, files = read_template(blank)
     rows = list(csv.DictReader((blank / "samples.csv").open()))
     dataset, classifier = sb.load_dataset(shapes), sb.load_classifier(resnet, device="cpu")
-    assert (told.size, told.samples, told.split) == ([32, 32], COUNT, "test")
-    assert told.digest == classifier.digest
+    assert (told.size, told.samples, told.spec.split, told.spec.limit) == ([32, 32], COUNT, "test", COUNT)
+    assert told.identity.classifier == classifier.digest
     assert [row["image_id"] for row in rows] == dataset["image_id"][:COUNT] == list(files)
     names = dataset.features["label"].names
     assert [row["label"] for row in rows] == [names[label] for label in dataset["label"][:COUNT]]
@@ -128,7 +128,7 @@ def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shap
         assert by_image(done.folder, mine["metric"]) == by_image(other.folder, mine["metric"])
     assert done.summary["cells"][0]["explainer"] == "mine"
     assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
-    assert "maps made elsewhere" in done.summary["command"]
+    assert "explainers mine (maps " in done.summary["command"]
     assert "Precomputed maps." in done.report.read_text()
     assert [cell.explainer for cell in of_run(done.folder, "ada").result.cells] == ["mine", "mine"]
 
@@ -214,14 +214,14 @@ def header(shape, dtype="<f4"):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "is no .npy file"),
-        (b"PK\x03\x04 an archive", "is no .npy file"),
+        (b"", "is not a .npy file"),
+        (b"PK\x03\x04 an archive", "is not a .npy file"),
         (header((32, 32)), "which is not what its header says"),  # promises more than there is
         (header((32, 32)) + bytes(5000), "which is not what its header says"),
         (header((2**40, 2**40)) + bytes(16), "but the prepared frame is"),  # nothing is made room for
         (header((32, 32), "|O") + b"\x80\x04K\x01.", "not numbers"),
-        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is no .npy file"),
-        (b"\x93NUMPY\x09\x00" + bytes(50), "is no .npy file"),
+        (b"\x93NUMPY\x01\x00\x10\x00__import__('os')", "is not a .npy file"),
+        (b"\x93NUMPY\x09\x00" + bytes(50), "is not a .npy file"),
     ],
 )
 def test_what_only_looks_like_a_map_is_never_read(content, words, blank, values, tmp_path):
@@ -250,7 +250,7 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_pa
     first = maps / f"{next(iter(values))}.npy"
     first.rename(tmp_path / "outside.npy")
     first.symlink_to(tmp_path / "outside.npy")
-    with pytest.raises(UserError, match="is no plain file"):
+    with pytest.raises(UserError, match="is not a regular file"):
         score(blank, maps)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no map"):
@@ -285,7 +285,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
     with pytest.raises(UserError, match="no column map"):
         score(blank, path)
     path.write_bytes(b"PAR1 but no more")
-    with pytest.raises(UserError, match="is no Parquet file of maps"):
+    with pytest.raises(UserError, match="is not a Parquet file"):
         score(blank, path)
 
 
@@ -326,27 +326,71 @@ def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
         method(torch.nn.Identity(), images, target, seeds=seeds), np.stack(list(values.values())[:2])
     )
     for other in ((images.flip(3), target), (images, target.flip(0))):
-        with pytest.raises(UserError, match="no further map can be asked for"):
+        with pytest.raises(UserError, match="no further maps"):
             method(torch.nn.Identity(), *other, seeds=seeds)
 
 
 def test_another_dataset_or_model_than_the_templates(blank, values, shapes, resnet, tmp_path):
     maps = write(tmp_path / "maps", values)
-    for key, words in (("fingerprint", "the dataset is no longer the one"), ("digest", "the model is no longer")):
+    for key, words in (("fingerprint", "the dataset is no longer"), ("classifier", "the model is no longer"),
+                       ("target", "the target is no longer")):  # fmt: skip
         other = tmp_path / key
         other.mkdir()
         (other / "samples.csv").write_text((blank / "samples.csv").read_text())
         told = json.loads((blank / "template.json").read_text())
-        (other / "template.json").write_text(json.dumps(told | {key: "0" * 32}))
+        (other / "template.json").write_text(json.dumps(told | {"identity": told["identity"] | {key: "0" * 32}}))
         with pytest.raises(UserError, match=words):
             score(other, maps)
     (other / "template.json").write_text(json.dumps(told | {"size": "big"}))
-    with pytest.raises(UserError, match=r"template.json: size: Input should be a valid array"):
+    with pytest.raises(UserError, match=r"template.json: size: "):
+        score(other, maps)
+    (other / "template.json").write_text(json.dumps(told | {"format": 1}))
+    with pytest.raises(UserError, match=r"template.json has format 1, .* 2; make the template again"):
         score(other, maps)
     (other / "samples.csv").write_text("image_id,file\nx,../y.npy\n")
     (other / "template.json").write_text(json.dumps(told))
-    with pytest.raises(UserError, match="is not as it was written"):
+    with pytest.raises(UserError, match=r"samples\.csv was changed"):
         score(other, maps)
+
+
+def test_a_target_file_that_was_edited_after_the_template_is_noticed(values, shapes, resnet, tmp_path):
+    rule = tmp_path / "rule.csv"
+    ids = sb.load_dataset(shapes)["image_id"]
+    rule.write_text("image_id,target\n" + "".join(f"{image_id},1\n" for image_id in ids))
+    out = sb.template(str(shapes), str(resnet), tmp_path / "t", target=rule, limit=COUNT, progress=False)
+    maps = write(tmp_path / "maps", values)
+    assert score(out, maps).summary["target"] == "rule.csv"
+    rule.write_text(rule.read_text().replace(",1", ",2"))
+    with pytest.raises(UserError, match="the target is no longer"):
+        score(out, maps, out=tmp_path / "again")
+
+
+def test_the_settings_of_the_template_are_those_of_the_scores(values, shapes, resnet, tmp_path, monkeypatch):
+    """Also from another folder, and for settings that a command without --precision or --groups would not have."""
+    monkeypatch.chdir(tmp_path)
+    Path("groups.json").write_text(json.dumps({"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}))
+    settings = {"groups": "groups.json", "precision": "bf16", "batch_size": 4, "limit": COUNT}
+    out = sb.template(str(shapes), str(resnet), "t", device="cpu", progress=False, **settings).resolve()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    done = score_maps(write(tmp_path / "maps", values), "mine", template=out, metrics="saliency_miou", device="cpu",
+                      progress=False)  # fmt: skip
+    assert (done.summary["precision"], done.summary["batch_size"]) == ("bf16", 4)
+    assert done.summary["groups"]["name"] == "groups.json"
+
+
+def test_settings_are_checked_before_maps_are_read(blank, tmp_path):
+    (tmp_path / "maps").mkdir()
+    with pytest.raises(UserError, match=r"batch_size .*; got 0"):
+        score(blank, tmp_path / "maps", batch_size=0)
+    with pytest.raises(UserError, match="holds no map"):
+        score(blank, tmp_path / "maps")
+
+
+def test_a_template_holds_no_python_objects(shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"label_map \(dict "):
+        sb.template(str(shapes), str(resnet), tmp_path / "t", label_map={"circle": 1})
+    assert not (tmp_path / "t").exists()
 
 
 def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_path, monkeypatch, capsys):

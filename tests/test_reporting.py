@@ -24,12 +24,15 @@ from saliency_bench.reports.page import report
 from saliency_bench.reports.samples import outline, picture
 from saliency_bench.reports.words import verdict
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, CellResult, as_json, read_cells
+from saliency_bench.results.cell import CellKey, CellResult, read_cells
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import Manifest
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.statistics import bootstrap
 from saliency_bench.results.summary import RunFacts, summarise, table
+from saliency_bench.spec import RunSpec
 from saliency_bench.utils.files import read_json, write_json
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
@@ -48,8 +51,10 @@ def make_run(
     records.write(folder / "predictions.parquet", predicted, records.PREDICTIONS)
     columns = [_column(rng, key, predicted, methods[key.explainer]) for key in keys]
     records.write(folder / "records.parquet", pa.concat_tables(columns), records.SCHEMA)
-    plan = dict(zip([key.cell_id for key in keys], as_json(keys), strict=True))
-    write_json(folder / "run.json", {"cells": plan})
+    spec = RunSpec(dataset="shapes-xai", model="m", explainers=tuple(methods), metrics=tuple(metrics), out=str(folder))
+    identity = Identity(fingerprint="f" * 16, split="test", classifier="d" * 16, geometry={}, layer=None,
+                        target="label", labels=[], precision="fp32", seed=0)  # fmt: skip
+    Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
     facts = RunFacts(
         folder=folder, dataset="shapes-xai", split="test", fingerprint="f1", samples=len(ids), used=len(ids),
         classes=len(LABELS), model="runs/models/small-resnet", revision=None, digest="d1", geometry="as it is",
@@ -75,8 +80,8 @@ def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: 
 
 def _key(explainer: str, metric: str, seed: int, higher_is_better: bool = True) -> CellKey:
     return CellKey(
-        cell_id=identity(explainer, metric, seed),
-        explainer_id=identity(explainer),
+        cell_id=hash_of(explainer, metric, seed),
+        explainer_id=hash_of(explainer),
         explainer=explainer.partition(":")[0],
         baseline=explainer in ("random", "centre"),
         explainer_options={},
@@ -453,7 +458,7 @@ def test_differences_by_hand():
             Path(name),
             [_result(_key("rise", "saliency_miou", seed, higher_is_better=False), len(ids), 0.5)],
             ids,
-            {identity("rise", "saliency_miou", seed): np.array(values)},
+            {hash_of("rise", "saliency_miou", seed): np.array(values)},
             {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
         )
         for name, seed, ids, values in (
@@ -476,7 +481,7 @@ def test_explainers_that_follow_the_seed_of_the_run_are_paired(copied, other, tm
                 cell.update(
                     explainer_options={"masks": 10, "seed": 1},
                     explainer_text="rise:masks=10,seed=1",
-                    explainer_id=identity("s"),
+                    explainer_id=hash_of("s"),
                 )
 
     def unseeded(summary):

@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import schema as results
 from saliency_bench.leaderboard.schema import of_run, read_submission
 from saliency_bench.results.public_names import public_command, public_name
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.hashing import hash_of
 
 
 def brightness(classifier, images, target):
@@ -95,10 +95,10 @@ def test_public_names(tmp_path):
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     """Written out again, from run.json and the hash's definition."""
     plan = json.loads((run.folder / "run.json").read_text())
-    setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size", "groups")}
+    setting = {key: value for key, value in plan["identity"].items() if key != "groups"}
     cell = submission.result.cells[0]
     metric = [cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version]
-    assert cell.cell_id == identity(setting, ["random", "{}", cell.explainer_version], metric)
+    assert cell.cell_id == hash_of(setting, ["random", "{}", cell.explainer_version], metric)
 
 
 def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(submission, folder):
@@ -109,7 +109,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
         metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
         setting = {key: value for key, value in content["setting"].items() if key != "groups"}
         content["setting"]["groups"] = groups
-        first["cell_id"] = identity(setting, ["random", "{}", first["explainer_version"]], metric, groups)
+        first["cell_id"] = hash_of(setting, ["random", "{}", first["explainer_version"]], metric, groups)
 
     change(folder, ask)
     cells = results.read_result(folder / "result.json").cells
@@ -132,7 +132,8 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
         (lambda c: c["cells"][0].update(n=13), "cells.0.n is 13, but dataset.used is 12"),
         (lambda c: c["cells"][0].update(explainer="gradcam"), "cells.0.cell_id is "),
         (lambda c: c["setting"].update(seed=1), "cells.0.cell_id is "),
-        (lambda c: c["setting"].update(more="x"), "cells.0.cell_id is "),
+        (lambda c: c["setting"].update(more="x"), "setting.more: "),
+        (lambda c: c["setting"].pop("seed"), "setting.seed: "),
         (lambda c: c["dataset"].update(split="train"), "dataset.split is train, but the settings say test"),
         (lambda c: c["cells"].append(c["cells"][0]), "2 times"),
         (lambda c: c.update(note="x" * 3000), "note: String should have at most 2000 characters"),

@@ -12,12 +12,17 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.statistics import bootstrap
+from saliency_bench.spec import PythonObject
+from saliency_bench.utils.hashing import hash_of
 
 EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
+CLASSES = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
 
 
 def go(out, shapes, resnet, **changes):
@@ -175,7 +180,7 @@ def my_own(classifier, images, target):
 def test_an_own_function_is_an_explainer(shapes, resnet, tmp_path):
     result = go(tmp_path / "run", shapes, resnet, explainers=[my_own, "random"], metrics=["saliency_miou"], limit=8)
     assert [cell["explainer"] for cell in result.summary["cells"]] == ["my_own", "random"]
-    assert "Python function" in result.summary["command"]
+    assert "explainers my_own (function " in result.summary["command"]
 
 
 def test_a_plain_module_is_a_model(shapes, tmp_path):
@@ -413,7 +418,7 @@ def test_a_full_disk_is_one_line_and_the_run_goes_on_later(done, shapes, resnet,
         ({"explainers": []}, "at least one"),
         ({"split": "tset"}, "tset"),
         ({"target": "lable"}, "neither a rule"),
-        ({"limit": 0}, "at least 1"),
+        ({"limit": 0}, "limit .*; got 0"),
         ({"label_map": {"disc": 0}}, "no entry for"),
         ({"explainers": [nan], "strict": True}, "image shapes-.*: the map holds NaN"),
         ({"explainers": [failing], "strict": True, "limit": 16}, "raised ZeroDivisionError: by design"),
@@ -540,6 +545,30 @@ def test_an_image_id_that_comes_twice_is_refused(shapes, resnet, tmp_path):
     dataset.to_parquet(tmp_path / "data" / "data" / "test-00000-of-00001.parquet")
     with pytest.raises(UserError, match="comes 2 times"):
         go(tmp_path / "run", tmp_path / "data", resnet)
+
+
+def test_a_folder_of_an_older_format_is_refused(shapes, resnet, tmp_path):
+    done = go(tmp_path / "run", shapes, resnet, limit=2)
+    content = json.loads((done.folder / "run.json").read_text())
+    assert content.pop("format") == 2
+    for older, words in ((content, "no format"), (content | {"format": 1}, "format 1")):
+        (done.folder / "run.json").write_text(json.dumps(older))
+        with pytest.raises(UserError, match=rf"run\.json has {words}.*2.*--out") as error:
+            go(tmp_path / "run", shapes, resnet, limit=2)
+        assert "\n" not in str(error.value)
+
+
+def test_run_json_holds_the_settings_of_the_latest_start_and_the_cells_of_all(shapes, resnet, tmp_path):
+    changes = {"explainers": [my_own], "metrics": ["saliency_miou"], "label_map": dict.fromkeys(CLASSES, 1)}
+    go(tmp_path / "run", shapes, resnet, limit=2, **changes)
+    go(tmp_path / "run", shapes, resnet, limit=3, **changes | {"explainers": ["random"]})
+    manifest = read_manifest(tmp_path / "run")
+    assert (manifest.spec.limit, manifest.spec.explainers, manifest.spec.batch_size) == (3, ("random",), 8)
+    assert [cell.explainer for cell in manifest.cells.values()] == ["my_own", "random"]
+    # Written out again: what stands for the dict, and the identity as a submission holds it.
+    table = PythonObject(kind="dict", name="label_map", digest=hash_of(dict.fromkeys(CLASSES, 1)))
+    assert manifest.spec.label_map == table
+    assert manifest.identity.labels == [[1]] * 8
 
 
 def test_a_torn_plan_is_one_line(shapes, resnet, tmp_path):

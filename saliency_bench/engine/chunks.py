@@ -21,7 +21,7 @@ from saliency_bench.results import records
 from saliency_bench.scoring.inputs import MetricInputs, ScoredBatch, Value
 from saliency_bench.targets.rules import TargetTerms, stack
 from saliency_bench.types import Batch, Chunk, Maps, Target
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
 
@@ -39,7 +39,7 @@ def missing(context: RunContext, number: int, cells: list[Cell]) -> list[Cell]:
 
 
 def _folder(context: RunContext, explainer: Explainer) -> Path:
-    return context.out / "chunks" / identity(explainer.identity)
+    return context.out / "chunks" / hash_of(explainer.identity)
 
 
 def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
@@ -51,7 +51,7 @@ def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
     for path in _folder(context, explainer).glob(f"{number:06d}-*.parquet"):
         table = records.read_whole(path)
         notes = None if table is None else records.notes_in(table.schema)
-        if notes is None or notes["raised"] or (context.strict and notes["faults"]):
+        if notes is None or notes["raised"] or (context.spec.strict and notes["faults"]):
             path.unlink()
         else:
             done |= set(notes["cells"])
@@ -91,7 +91,7 @@ def explain(
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
     rows = [row for cell in cells for row in _rows(context, cell, chunk, predicted, terms, scored.get(cell.id))]
     records.write(
-        _folder(context, explainer) / f"{number:06d}-{identity([cell.id for cell in cells])}.parquet",
+        _folder(context, explainer) / f"{number:06d}-{hash_of([cell.id for cell in cells])}.parquet",
         rows,
         records.SCHEMA,
         cells=[cell.id for cell in cells],
@@ -104,7 +104,7 @@ def explain(
 
 def _without_probabilities(context: RunContext, batch: Batch, readable: list[dict]) -> dict[int, str]:
     without = [index for index, row in enumerate(readable) if row["prediction"] is None]
-    if without and context.strict:
+    if without and context.spec.strict:
         raise UserError(f"image {batch.ids[without[0]]}: {NO_PROBABILITIES}")
     return dict.fromkeys(without, NO_PROBABILITIES)
 
@@ -115,23 +115,23 @@ def _maps(
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
     seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
     try:
-        maps, halved = halving(explainer.seeded(context.seed), context.classifier, batch.images, target, seeds)
+        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:
         reason = reason_of(error)
-        if context.strict:
+        if context.spec.strict:
             raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
         return None, dict.fromkeys(range(len(batch)), reason), 0
     bad = not_finite(maps)
     reason = getattr(explainer.function, "not_finite", NOT_FINITE)
-    if bad and context.strict:
+    if bad and context.spec.strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
 
 
 def _seed(context: RunContext, batch: Batch, index: int, purpose: str) -> int:
-    return seed_of(context.seed, batch.ids[index], purpose)
+    return seed_of(context.spec.seed, batch.ids[index], purpose)
 
 
 def _inputs(
@@ -140,7 +140,7 @@ def _inputs(
 ) -> MetricInputs:  # fmt: skip
     return MetricInputs(
         classifier=context.classifier,
-        explainer=explainer.seeded(context.seed),
+        explainer=explainer.seeded(context.spec.seed),
         images=batch.images,
         target=target,
         logits=logits,
@@ -155,7 +155,7 @@ def _inputs(
 
 def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:
     scores = inputs.score(cell.metric)
-    if scores.faulty and context.strict:
+    if scores.faulty and context.spec.strict:
         first, reason = min(scores.faulty.items())
         images = f"images from {batch.ids[0]} to {batch.ids[-1]}" if scores.raised else f"image {batch.ids[first]}"
         raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
@@ -187,7 +187,7 @@ def _rows(
         common = {
             "cell_id": cell.id,
             "dataset": context.dataset,
-            "split": context.split,
+            "split": context.spec.split,
             "model": context.classifier.id,
             "explainer": cell.explainer.name,
             "explainer_options": options.text(cell.explainer.options),

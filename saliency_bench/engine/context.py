@@ -1,8 +1,8 @@
-"""What a run works on, and its cells: one explainer scored by one metric, each with an identity of its own."""
+"""What a run works on, loaded from its spec, and its cells: one explainer scored by one metric."""
 
 import json
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -14,16 +14,19 @@ from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
+from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.metric import Metric
+from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.metric import Metric, as_metric
 from saliency_bench.results.cell import CellKey, field_line
+from saliency_bench.results.identity import Identity
+from saliency_bench.spec import RunSpec
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import Members, match
 from saliency_bench.targets.rules import TargetRule, check_ids, load_rule
 from saliency_bench.types import Chunk
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.hashing import hash_of
 
 
 @dataclass(frozen=True)
@@ -45,7 +48,7 @@ class Cell:
     def _key(self) -> CellKey:
         return CellKey(
             cell_id=self.id,
-            explainer_id=identity(self.explainer.identity),
+            explainer_id=hash_of(self.explainer.identity),
             explainer=self.explainer.name,
             explainer_options=json.loads(options.text(self.explainer.options)),
             explainer_text=str(self.explainer),
@@ -59,85 +62,131 @@ class Cell:
         )
 
 
-@dataclass
+@dataclass(frozen=True)
 class RunContext:
-    """What a run works on, loaded once. `dataset` is its own name (`data.origin`), wherever it was loaded from."""
+    """What a run works on, loaded once.
 
-    classifier: Classifier
-    rows: datasets.Dataset
+    dataset   its own name (`data.origin`), wherever it was loaded from
+    rows      its samples, pictures not yet decoded; names: of its classes
+    members   for each class of the dataset, the classes of the model that stand for it
+    groups    groups of the model's classes; None where none are known
+    """
+
+    spec: RunSpec
+    explainers: list[Explainer]
+    metrics: list[Metric]
     dataset: str
-    split: str
+    rows: datasets.Dataset
     names: list[str]
+    classifier: Classifier
     members: Members
+    groups: ClassGroups | None
     rule: TargetRule
-    seed: int
-    batch_size: int
-    out: Path
-    strict: bool = False
-    groups: ClassGroups | None = None
+
+    @property
+    def out(self) -> Path:
+        return Path(self.spec.out)
+
+    @property
+    def samples(self) -> int:
+        """How many samples the run is about."""
+        return min(self.spec.limit or len(self.rows), len(self.rows))
+
+    @property
+    def chunks(self) -> range:
+        return range(-(-self.samples // self.spec.batch_size))
 
     @cached_property
-    def identity(self) -> dict:
-        """Everything of a cell but its explainer and metric."""
-        return {
+    def identity(self) -> Identity:
+        """What all cells have in common."""
+        entries = {
             "fingerprint": fingerprint(self.rows),
-            "split": self.split,
+            "split": self.spec.split,
             "classifier": self.classifier.digest,
             "geometry": self.classifier.geometry.as_dict(),
             "layer": self.classifier.layer,
             "target": self.rule.identity,
             "labels": self.members,
             "precision": self.classifier.precision + (", channels last" if self.classifier.channels_last else ""),
-            "seed": self.seed,
+            "seed": self.spec.seed,
+            "groups": None if self.groups is None else self.groups.identity,
         }
+        return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
 
-    def cell(self, explainer: Explainer, metric: Metric) -> Cell:
-        """Raises: UserError for a metric that needs groups of classes where none are known."""
-        parts: list[object] = [self.identity, explainer.identity, metric.identity]
-        if "groups" in metric.needs:
-            if self.groups is None:
+    @cached_property
+    def cells(self) -> list[Cell]:
+        """Every explainer by every metric. Raises: UserError for a metric whose groups of classes are not known."""
+        for metric in self.metrics:
+            if "groups" in metric.needs and self.groups is None:
                 raise UserError(
                     f"{metric.name} needs groups of classes, and none are known for these; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
-            parts.append(self.groups.identity)
-        return Cell(identity(*parts), explainer, metric)
+        return [
+            Cell(self.identity.cell_id(explainer.identity, metric.identity, metric.needs), explainer, metric)
+            for explainer in self.explainers
+            for metric in self.metrics
+        ]
 
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
-        start = number * self.batch_size
-        return read_chunk(self.rows, self.classifier, start, start + self.batch_size, self.strict)
+        start = number * self.spec.batch_size
+        return read_chunk(self.rows, self.classifier, start, start + self.spec.batch_size, self.spec.strict)
 
 
-def load_context(
-    dataset, model, split, target, label_map, batch_size, seed, device, out: Path, *, strict=False, precision=None,
-    channels_last=None, groups=None,
-) -> RunContext:  # fmt: skip
-    """Load dataset and classifier and match their classes, before any file is written."""
-    dataset = str(dataset)
-    rows, (called, _) = load_dataset(dataset, split=split), origin(dataset)
+def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
+    """Load what a spec names and match the classes of dataset and model; nothing is written.
+
+    objects: the Python objects that the spec mentions. device: to compute on, here; default: the spec's.
+    Names and options of explainers and metrics are checked before dataset and model are loaded.
+    Raises: UserError for anything that cannot be loaded or does not fit together.
+    """
+    explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
+    metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
+    rows, (called, _) = load_dataset(spec.dataset, split=spec.split), origin(spec.dataset)
     if len(rows) == 0:
-        raise UserError(f"the split {split} of {dataset} is empty")
+        raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
     names = class_names(rows)
-    classifier = load_classifier(model, device=device, precision=precision, channels_last=channels_last)
-    undecoded = rows.cast_column("image", datasets.Image(decode=False))
-    if "mask" in rows.column_names:
-        undecoded = undecoded.cast_column("mask", datasets.Image(decode=False))
-    context = RunContext(
-        classifier, undecoded, called, split, names, [], TargetRule("label", "label"), seed, batch_size, out, strict
+    classifier = load_classifier(
+        object_of(spec.model, objects),
+        device=spec.device if device is None else device,
+        precision=spec.precision,
+        channels_last=spec.channels_last,
     )
-    classes = _classes(context)
-    context.members = match(names, classifier.labels, classes, label_map)
-    context.groups = load_groups(groups, classifier.labels, classes, names, context.members)
-    context.rule = load_rule(target, classifier.labels, classes, context.groups)
-    check_ids(context.rule, _ids(rows))
-    return context
+    undecoded = _undecoded(rows)
+    classes = _classes(spec, classifier, undecoded)
+    members = match(names, classifier.labels, classes, object_of(spec.label_map, objects))
+    groups = load_groups(object_of(spec.groups, objects), classifier.labels, classes, names, members)
+    rule = load_rule(spec.target, classifier.labels, classes, groups)
+    check_ids(rule, _ids(rows))
+    return RunContext(
+        spec=spec,
+        explainers=list(dict.fromkeys(explainers)),
+        metrics=list(dict.fromkeys(metrics)),
+        dataset=called,
+        rows=undecoded,
+        names=names,
+        classifier=classifier,
+        members=members,
+        groups=groups,
+        rule=rule,
+    )
 
 
-def check_counts(batch_size: int, limit: int | None) -> None:
-    """Raises: UserError for a chunk or a run of no samples."""
-    if batch_size < 1 or (limit is not None and limit < 1):
-        raise UserError("--batch-size and --limit must be at least 1")
+def _undecoded(rows: datasets.Dataset) -> datasets.Dataset:
+    for column in ("image", "mask"):
+        if column in rows.column_names:
+            rows = rows.cast_column(column, datasets.Image(decode=False))
+    return rows
+
+
+def _classes(spec: RunSpec, classifier: Classifier, rows: datasets.Dataset) -> int:
+    """The number of logits, from the first sample that can be read."""
+    for number in range(len(rows)):
+        if (batch := read_chunk(rows, classifier, number, number + 1, spec.strict).batch) is not None:
+            with torch.no_grad():
+                return classifier.eval()(batch.images).shape[1]
+    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read")
 
 
 def _ids(rows: datasets.Dataset) -> list[str]:
@@ -149,13 +198,3 @@ def _ids(rows: datasets.Dataset) -> list[str]:
         twice, times = Counter(ids).most_common(1)[0]
         raise UserError(f"the image id {twice} comes {times} times; every sample needs an id of its own")
     return ids
-
-
-def _classes(context: RunContext) -> int:
-    """The number of logits, from the first sample that can be read."""
-    one_by_one = replace(context, batch_size=1)
-    for number in range(len(context.rows)):
-        if (batch := one_by_one.chunk(number).batch) is not None:
-            with torch.no_grad():
-                return context.classifier.eval()(batch.images).shape[1]
-    raise UserError(f"no image of the split {context.split} of {context.dataset} can be read")

@@ -10,22 +10,23 @@ import pyarrow.parquet as pq
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.predictions import prediction_file
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, read_plan
+from saliency_bench.results.cell import CellKey
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.utils.messages import complain
 
 
-def merge(context: RunContext, samples: int) -> None:
-    """Chunk files to records.parquet and predictions.parquet, cut to the samples asked for (a chunk is computed whole).
+def merge(context: RunContext) -> None:
+    """Chunk files to records.parquet and predictions.parquet, cut to the run's samples (a chunk is computed whole).
 
     Cells of an earlier start that cover fewer samples than this one are named and not shown with the others.
     """
-    chunks = -(-samples // context.batch_size)
-    plan = read_plan(context.out)
+    chunks = len(context.chunks)
+    plan = read_manifest(context.out).cells
     files = chunk_files(context.out, plan, chunks)
     complete = complete_cells(plan, files, chunks)
 
     predictions = [pq.read_table(prediction_file(context, number)) for number in range(chunks)]
-    predictions[-1] = predictions[-1].slice(0, samples - (chunks - 1) * context.batch_size)
+    predictions[-1] = predictions[-1].slice(0, context.samples - (chunks - 1) * context.spec.batch_size)
     records.concat(predictions, context.out / "predictions.parquet", predictions[0].schema.remove_metadata())
     last = predictions[-1]["image_id"].combine_chunks()
 

@@ -1,9 +1,8 @@
-"""Saliency maps that were made elsewhere, read with care and scored like those of any explainer.
+"""Precomputed saliency maps, checked and scored like those of any explainer.
 
 Maps come as one file `IMAGE-ID.npy` per image in a folder, or as one Parquet file with the columns `image_id` and `map`
-(H lists of W numbers, or H * W numbers row by row). They are checked, all of them, before anything is scored, and
-copied, so that what is scored is what was checked. Nothing is unpickled, and no file is opened whose name is not that
-of a known image.
+(H lists of W numbers, or H * W numbers row by row). All are checked before anything is scored, and copied, so that what
+is scored is what was checked. Nothing is unpickled, and only files that are named after a known image are opened.
 """
 
 import tempfile
@@ -31,9 +30,9 @@ BATCH = 16  # rows of Parquet in memory at once
 
 
 class PrecomputedMaps:
-    """Checked maps, in the order of `ids`; called like an explainer, it gives each image its own.
+    """Checked maps, in the order of `ids`; called like an explainer, it returns the map of each image.
 
-    Images are told apart by their seeds, which are hashes of their ids. A map is for one picture and one target, so a
+    Images are identified by their seeds, which are hashes of their ids. A map is for one picture and one target, so a
     call for the same image with other pixels or another target is refused.
     """
 
@@ -50,7 +49,7 @@ class PrecomputedMaps:
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])
             if self.asked.setdefault(seed, content) != content:
-                raise UserError("maps made elsewhere are of the images as they are; no further map can be asked for")
+                raise UserError("precomputed maps are of the images as they are; there are no further maps")
             if (place := self.place.get(seed)) is not None:
                 maps[index] = self.maps[place]
         return torch.from_numpy(maps)
@@ -58,12 +57,12 @@ class PrecomputedMaps:
 
 def explainer_of(name: str, source: Path, samples: dict[str, str], size: tuple[int, int], seed: int,
                  partial: bool) -> Explainer:  # fmt: skip
-    """An explainer called `name` that gives the maps in `source`.
+    """An explainer called `name` that returns the maps in `source`.
 
     samples: {image id: the name of its file}. size: (H, W) of the prepared frame. seed: the run's. The version is a
     hash of ids and values, so that maps that differ in anything never mix.
-    Raises: UserError naming the file, for what is no map of `size` numbers, NaN and infinite values, an unknown image,
-    one that comes twice, and, unless `partial`, one that is missing.
+    Raises: UserError naming the file, for anything but a map of `size` finite numbers, an unknown image, one that comes
+    twice, and, unless `partial`, one that is missing.
     """
     check_name(name)
     found = _from_folder(source, samples, size) if source.is_dir() else _from_parquet(source, samples, size)
@@ -97,8 +96,8 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
     for metric in metrics:
         if wants_more(metric):
             raise UserError(
-                f"{metric.name} asks for further maps of the same explainer, which maps alone do not give; "
-                f"leave it out, or benchmark {name} as a function: sb.run(explainers=[{name}])"
+                f"{metric.name} asks for further maps of the same explainer, which precomputed maps cannot "
+                f"provide; leave it out, or benchmark {name} as a function: sb.run(explainers=[{name}])"
             )
 
 
@@ -134,7 +133,7 @@ def _from_folder(folder: Path, samples: dict[str, str], size: tuple[int, int]) -
 def _array(path: Path, size: tuple[int, int]) -> np.ndarray:
     """The header says what will be read, and the size of the file must agree, before anything is read."""
     if path.is_symlink() or not path.is_file():
-        raise UserError(f"{path} is no plain file")
+        raise UserError(f"{path} is not a regular file")
     try:
         with path.open("rb") as file:
             version = np.lib.format.read_magic(file)
@@ -142,7 +141,7 @@ def _array(path: Path, size: tuple[int, int]) -> np.ndarray:
             shape, _, dtype = read(file)
             begin = file.tell()
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is no .npy file ({_line(error)}); write it with numpy.save") from error
+        raise UserError(f"{path} is not a .npy file ({_line(error)}); write it with numpy.save") from error
     if dtype.kind not in "fiub":
         raise UserError(f"{path} holds {dtype}, not numbers; write float32")
     if tuple(shape) != size:
@@ -163,7 +162,7 @@ def _from_parquet(path: Path, samples: dict[str, str], size: tuple[int, int]) ->
                 where = f"{path}, image {image_id}"
                 yield image_id, _checked(_row(row, size, where), size, where)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} is no Parquet file of maps ({_line(error)})") from error
+        raise UserError(f"{path} is not a Parquet file of maps ({_line(error)})") from error
 
 
 def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: tuple[int, int]) -> None:

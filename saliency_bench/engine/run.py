@@ -1,23 +1,22 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
-    OUT/run.json           what the run is, and its cells
+    OUT/run.json           settings, identity and cells: `Manifest`
     OUT/predictions/       one file per chunk            -> predictions.parquet
     OUT/chunks/EXPLAINER/  one file per chunk            -> records.parquet
     OUT/thumbnails/        small maps for the report     -> examples.npz
     OUT/summary.json  timings.json  report.html
 
 The unit of work is a chunk: `batch_size` consecutive samples, computed whole by one explainer and scored by all its
-metrics. A part is written under a temporary name and renamed, so that what is there is whole; a run that is started
+metrics. A file is written under a temporary name and renamed, so that every file is complete; a run that is started
 again computes what is missing. Adding an explainer or a metric adds cells and redoes none.
 """
 
-import json
-import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import datasets
 import torch
@@ -25,19 +24,19 @@ from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
 from saliency_bench.engine.chunks import by_explainer, explain, missing
-from saliency_bench.engine.context import Cell, RunContext, check_counts, load_context
+from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import merge
 from saliency_bench.engine.predictions import is_predicted, predict
+from saliency_bench.engine.python_objects import Objects, describe
 from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, as_explainer
-from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reports.page import report
-from saliency_bench.results.cell import as_json, read_cells, read_plan
+from saliency_bench.results.cell import read_cells
+from saliency_bench.results.manifest import MANIFEST, Manifest, read_manifest
 from saliency_bench.results.summary import RunFacts, summarise, table
-from saliency_bench.types import Maps
-from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.spec import RunSpec, takes_settings
+from saliency_bench.utils.files import write_json
 from saliency_bench.utils.processes import accelerator_on, agreed
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
@@ -61,135 +60,82 @@ class Run:
         return table(read_cells(self.summary["cells"]), self.summary["dataset"]["used"])
 
 
-def run(
-    *,
-    dataset: str,
-    model,
-    explainers: Sequence[str | Explainer | Callable[..., Maps]],
-    metrics: Sequence[str | Metric],
-    out: str | Path,
-    split: str = "test",
-    target: str = "label",
-    label_map: dict | str | Path | None = None,
-    limit: int | None = None,
-    batch_size: int = 16,
-    seed: int = 0,
-    device: str | None = None,
-    progress: bool = True,
-    strict: bool = False,
-    precision: str | None = None,
-    channels_last: bool | None = None,
-    groups: dict | str | Path | None = None,
-) -> Run:
+@dataclass(frozen=True)
+class Stopwatch:
+    """Started when it is made. A clock that is set meanwhile changes the seconds as little as it does time."""
+
+    started: float = field(default_factory=lambda: time.time())
+    counter: float = field(default_factory=lambda: time.perf_counter())
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.counter
+
+
+@takes_settings()
+def run(*, progress: bool = True, **settings: Any) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
-    dataset: a name or folder (`load_dataset`). model: what `load_classifier` takes. explainers, metrics: names, with
-    options as "rise:masks=1000", or objects; an explainer may be any function (classifier, images, target) -> maps.
-    target: "label", "predicted", "contrast:second" or a CSV file. groups: {group: [class, ...]} of the model's classes,
-    or a file of it, for metrics and contrasts that ask for groups; those of ImageNet, pets, VOC and shapes are known.
-    limit: the first N samples. batch_size: samples per chunk, the unit that is computed whole: where the limit cuts the
-    last one, `forward_passes` of the summary count all of it, what was passed, and the scores its first samples only.
-    strict: a sample that cannot be read, logits or a map that are not finite or an explainer that raises ends the run;
-    else it is left out with its reason, and `summary["faults"]` counts it.
+    SETTINGS
+    progress: show a bar.
 
-    precision, channels_last: how the network computes (`load_classifier`); both are part of a cell's identity.
+    Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
+    a metric; a torch module or what `load_classifier` gives; a dict as label map or groups. `precision` and
+    `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not. Where `limit` cuts
+    the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples only.
+    `summary["faults"]` counts what was left out because it failed.
 
-    Started again with the same `out`, it computes what is missing. Raises: UserError for anything the caller can mend;
-    `out` then holds nothing new but whole parts.
+    Started again with the same `out`, it computes what is missing.
+    Raises: UserError for anything the caller can fix; `out` then holds nothing new but complete chunks.
     """
-    begun = time.time(), time.perf_counter()
-    chosen = dict.fromkeys(as_explainer(explainer) for explainer in _listed(explainers))
-    scorers = metrics_of(metrics)
-    if len({explainer.identity for explainer in chosen}) < len(chosen):
-        raise UserError("two explainers have the same name, options and code; give one of the functions another name")
-    check_counts(batch_size, limit)
-    accelerator = accelerator_on(device)
-    context = load_context(
-        dataset, model, split, target, label_map, batch_size, seed, accelerator.device, Path(out), strict=strict,
-        precision=precision, channels_last=channels_last, groups=groups,
-    )  # fmt: skip
-    cells = [context.cell(explainer, metric) for explainer in chosen for metric in scorers]
-    command = _command(dataset, model, split, target, label_map, limit, batch_size, seed, out, cells, precision,
-                       channels_last, groups)  # fmt: skip
-    return finish(context, cells, limit, accelerator, command, progress, begun)
+    return start(*describe(settings), progress=progress)
 
 
-def finish(
-    context: RunContext,
-    cells: list[Cell],
-    limit: int | None,
-    accelerator: Accelerator,
-    command: str,
-    progress: bool,
-    begun: tuple[float, float],
-) -> Run:
-    """Compute what is missing of `cells` and write records, summary and report, as `run` does with what it has loaded.
+def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
+    """`run` of settings that are written down; objects: the Python objects that they mention."""
+    watch = Stopwatch()
+    if not spec.explainers or not spec.metrics:
+        raise UserError("a run needs at least one explainer and one metric")
+    accelerator = accelerator_on(spec.device)
+    return compute(load(spec, objects, accelerator.device), accelerator, watch, progress=progress)
 
-    begun: (time, performance counter) when loading began.
+
+def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, progress: bool = True) -> Run:
+    """Compute what is missing of all cells, each process its share; then write records, summary and report.
+
+    watch: started when loading began.
     """
-    samples = min(limit or len(context.rows), len(context.rows))
-    chunks = range(-(-samples // context.batch_size))
-    shown = progress and accelerator.is_local_main_process
-
+    cells = context.cells  # before anything is written: a metric may not fit
     with ExitStack() as held:
-
-        def begin() -> list[tuple[int, list[str]]]:
-            held.enter_context(_alone(context.out))
-            _claim(context, cells)
-            wanted = {number: [cell.id for cell in missing(context, number, cells)] for number in chunks}
-            return [(number, ids) for number, ids in wanted.items() if ids or not is_predicted(context, number)]
-
-        todo = agreed(accelerator, begin)[accelerator.process_index :: accelerator.num_processes]
-        ready = time.perf_counter()
-        clock = _compute(context, {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}, shown)
+        todo = agreed(accelerator, lambda: _claim(context, cells, held))
+        todo = todo[accelerator.process_index :: accelerator.num_processes]
+        share = {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}
+        begun = time.perf_counter()
+        seconds = _compute(context, share, progress and accelerator.is_local_main_process)
         accelerator.wait_for_everyone()
-        clock["computing"] = time.perf_counter() - ready
-        if not accelerator.is_main_process:
-            return Run(context.out, {})
-        merge(context, samples)
-        summary = summarise(_facts(context, samples, command))
-        write_json(
-            context.out / "timings.json", {"started": begun[0], "seconds": time.perf_counter() - begun[1], **clock}
-        )
-        write_examples(
-            context.out,
-            read_cells(summary["cells"]),
-            context.batch_size,
-            lambda position: context.classifier.prepare([context.rows[position]]),
-        )
-        report([context.out])
+        seconds["computing"] = time.perf_counter() - begun
+        summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
     return Run(context.out, summary)
 
 
-def _facts(context: RunContext, samples: int, command: str) -> RunFacts:
-    classifier, groups = context.classifier, context.groups
-    return RunFacts(
-        folder=context.out,
-        dataset=context.dataset,
-        split=context.split,
-        fingerprint=context.identity["fingerprint"],
-        samples=len(context.rows),
-        used=samples,
-        classes=len(context.names),
-        model=classifier.id,
-        revision=classifier.revision,
-        digest=classifier.digest,
-        geometry=str(classifier.geometry),
-        target=context.rule.name,
-        groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
-        precision=context.identity["precision"],
-        seed=context.seed,
-        batch_size=context.batch_size,
-        command=command,
-        provenance=provenance(torch.device(classifier.device)),
-    )
+def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, list[str]]]:
+    """Lock the folder until `held` closes and write down what it holds; the chunks to compute, with their cells' ids.
+
+    Raises: UserError where the folder is in use or holds something else.
+    """
+    held.enter_context(_locked(context.out))
+    earlier = read_manifest(context.out) if (context.out / MANIFEST).exists() else None
+    plan = {cell.id: cell.key for cell in cells}
+    Manifest(spec=context.spec, identity=context.identity, cells=plan).after(earlier).write(context.out)
+    wanted = {number: [cell.id for cell in missing(context, number, cells)] for number in context.chunks}
+    return [(number, ids) for number, ids in wanted.items() if ids or not is_predicted(context, number)]
 
 
-def _compute(context: RunContext, mine: dict[int, list[Cell]], shown: bool) -> dict:
+def _compute(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> dict:
     """Predict, explain and score what is missing of these chunks; the seconds it took."""
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    plan = {number: by_explainer(cells) for number, cells in mine.items()}
+    plan = {number: by_explainer(cells) for number, cells in share.items()}
     with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk)
@@ -202,12 +148,49 @@ def _compute(context: RunContext, mine: dict[int, list[Cell]], shown: bool) -> d
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
+def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
+    """Everything that is made of the parts; the summary."""
+    merge(context)
+    summary = summarise(_facts(context))
+    write_json(context.out / "timings.json", {"started": watch.started, "seconds": watch.seconds, **seconds})
+    cells = read_cells(summary["cells"])
+    write_examples(
+        context.out, cells, context.spec.batch_size, lambda index: context.classifier.prepare([context.rows[index]])
+    )
+    report([context.out])
+    return summary
+
+
+def _facts(context: RunContext) -> RunFacts:
+    classifier, groups = context.classifier, context.groups
+    return RunFacts(
+        folder=context.out,
+        dataset=context.dataset,
+        split=context.spec.split,
+        fingerprint=context.identity.fingerprint,
+        samples=len(context.rows),
+        used=context.samples,
+        classes=len(context.names),
+        model=classifier.id,
+        revision=classifier.revision,
+        digest=classifier.digest,
+        geometry=str(classifier.geometry),
+        target=context.rule.name,
+        groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
+        precision=context.identity.precision,
+        seed=context.spec.seed,
+        batch_size=context.spec.batch_size,
+        command=context.spec.command(),
+        provenance=provenance(torch.device(classifier.device)),
+    )
+
+
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
-    """One run writes to a folder at a time; the lock falls with its process. Raises: UserError naming the folder."""
-    # A run that was killed at once leaves nothing but its lock and temporary files, which begin with a dot.
-    strange = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
-    if strange and not (out / "run.json").exists():
+def _locked(out: Path) -> Iterator[None]:
+    """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder."""
+    # A run that was killed at once leaves only its lock and temporary files, which begin with a dot.
+    foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
+    if foreign and not (out / MANIFEST).exists():
         raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
     lock = FileLock(out / ".lock", timeout=0)
     try:
@@ -223,55 +206,3 @@ def _alone(out: Path) -> Iterator[None]:
         yield
     finally:
         lock.release()
-
-
-def _claim(context: RunContext, cells: list[Cell]) -> None:
-    """Write run.json, or add cells to it. Raises: UserError where the folder holds a run of something else."""
-    path = context.out / "run.json"
-    groups = None if context.groups is None else context.groups.identity
-    # As JSON gives it back: tuples become lists.
-    settings = json.loads(json.dumps(context.identity | {"batch_size": context.batch_size, "groups": groups}))
-    planned = {cell.id: cell.key for cell in cells}
-    if path.exists():
-        before = read_json(path)
-        if differing := [key for key in settings if before.get(key) != settings[key]]:
-            what = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups"}.get(
-                differing[0], differing[0]
-            )
-            raise UserError(f"{context.out} holds a run with another {what}; choose another --out")
-        planned = read_plan(context.out) | planned
-    write_json(path, settings | {"cells": dict(zip(planned, as_json(planned.values()), strict=True))})
-
-
-def _command(
-    dataset, model, split, target, label_map, limit, batch_size, seed, out, cells: list[Cell], precision, channels_last,
-    groups,
-) -> str:  # fmt: skip
-    """The command line that makes this run again; a run of own functions or modules has none, and says so."""
-    if not isinstance(model, str | Path) or isinstance(label_map, dict) or isinstance(groups, dict):
-        return "saliency_bench.run (a model, label map or groups given as a Python object)"
-    explainers = list(dict.fromkeys(str(cell.explainer) for cell in cells))
-    if own := [cell.explainer for cell in cells if isinstance(cell.explainer.version, str)]:
-        return f"saliency_bench.run ({own[0]} is a Python function)"
-    words = ["saliency-bench", "run", "--dataset", str(dataset), "--model", str(model), "--explainers", *explainers,
-             "--metrics", *dict.fromkeys(str(cell.metric) for cell in cells), "--split", split,
-             "--target", target]  # fmt: skip
-    words += ["--label-map", str(label_map)] if label_map else []
-    words += ["--groups", str(groups)] if groups else []
-    words += ["--limit", str(limit)] if limit else []
-    words += ["--precision", precision] if precision else []
-    words += ["--channels-last"] if channels_last else []
-    words += ["--batch-size", str(batch_size), "--seed", str(seed), "--out", str(out)]
-    return shlex.join(words)
-
-
-def metrics_of(metrics: str | Metric | Sequence[str | Metric]) -> list[Metric]:
-    """Each once. Raises: UserError for none, or an unknown one."""
-    return list(dict.fromkeys(m if isinstance(m, Metric) else load_metric(m) for m in _listed(metrics)))
-
-
-def _listed(thing) -> list:
-    listed = [thing] if isinstance(thing, str | Explainer | Metric) or callable(thing) else list(thing)
-    if not listed:
-        raise UserError("a run needs at least one explainer and one metric")
-    return listed

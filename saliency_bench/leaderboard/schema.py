@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from saliency_bench import registry
 from saliency_bench.analysis.differences import same
@@ -28,10 +28,12 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, Count, Hash, Interval, StrictModel, Text, as_json, field_line
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_command, public_name
 from saliency_bench.results.run_folder import RunData, read_run, read_values
-from saliency_bench.utils.files import read_json, write_json
-from saliency_bench.utils.hashing import identity
+from saliency_bench.utils.files import write_json
+from saliency_bench.utils.hashing import hash_of
 
 FORMAT = 2
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
@@ -60,33 +62,11 @@ class Model(StrictModel):
     accuracy: Interval
 
 
-class Setting(BaseModel):
-    """What a cell's id is made of, beside its explainer and metric (`RunContext.identity`).
-
-    groups: the identity of the classes' groups, part of the ids of metrics that ask for them.
-    """
-
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
-
-    fingerprint: Hash
-    split: Text
-    classifier: Hash
-    geometry: dict[str, JsonValue]
-    layer: str | None
-    target: Text
-    labels: list[list[int]]
-    precision: Text
-    seed: int
-    groups: JsonValue = None
-
-
-def ids_under(cell: CellResult, setting: Setting) -> list[str]:
-    """The ids that this explainer and metric can have under these settings (`RunContext.cell`)."""
-    common = setting.model_dump(mode="json", exclude={"groups"})
+def ids_under(cell: CellResult, setting: Identity) -> list[str]:
+    """The ids that this explainer and metric can have under these settings."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
-    of_groups = [] if setting.groups is None else [identity(common, explainer, metric, setting.groups)]
-    return [identity(common, explainer, metric), *of_groups]
+    return setting.cell_ids(explainer, metric)
 
 
 class Provenance(BaseModel):
@@ -110,7 +90,7 @@ class Result(StrictModel):
     dataset: Dataset
     model: Model
     target: Text
-    setting: Setting
+    setting: Identity
     cells: Annotated[list[CellResult], Field(min_length=1)]
     command: Annotated[str, StringConstraints(max_length=10_000)]
     provenance: Provenance
@@ -143,7 +123,7 @@ class Result(StrictModel):
     @property
     def folder(self) -> str:
         content = sorted((cell.cell_id, cell.value, cell.n) for cell in self.cells)
-        return f"{self.group}/{self.submitter}-{identity(content)}"
+        return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
@@ -187,8 +167,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     """
     folder = Path(folder)
     run = read_run(folder)
-    plan, summary = read_json(folder / "run.json"), run.summary
-    setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size")}
+    summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     local = model["revision"] is None  # a checkpoint of the Hub has one
     names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], local)}
@@ -199,7 +178,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "license": LICENSE,
         "model": model | {"id": names[model["id"]]},
         "target": summary["target"],
-        "setting": setting,
+        "setting": read_manifest(folder).identity.model_dump(mode="json"),
         "cells": as_json(run.cells),
         "command": public_command(
             summary["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}

@@ -1,18 +1,18 @@
-"""A template for maps that are made elsewhere: what to explain, in which frame; and the scoring of what came back.
+"""A template for precomputed maps: what to explain, in which frame; and the scoring of the maps that come back.
 
 OUT/samples.csv     image_id, file (of its map), label, target in words, plus and minus: classes of the model
-OUT/template.json   dataset, model, size of the prepared frame: `Template`
-OUT/example.py      makes maps with a small method of its own, to be replaced
+OUT/template.json   settings, identity, size of the prepared frame: `Template`
+OUT/example.py      makes maps with a small method, to be replaced by yours
 OUT/README.md       what to do
 OUT/images/         the prepared frames, if asked for
 """
 
 import csv
 import io
-import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -21,106 +21,106 @@ from PIL import Image
 from pydantic import Field, ValidationError
 
 from saliency_bench.data.names import list_datasets
-from saliency_bench.engine.context import RunContext, check_counts, load_context
+from saliency_bench.engine.context import RunContext, load
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
-from saliency_bench.engine.run import Run, finish, metrics_of
+from saliency_bench.engine.python_objects import describe
+from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
-from saliency_bench.metric import Metric, list_metrics, load_metric
-from saliency_bench.results.cell import Count, Hash, StrictModel, field_line
+from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
+from saliency_bench.results.cell import Count, StrictModel, field_line
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import NAMED, check_format
+from saliency_bench.spec import RunSpec, hint, takes_settings
 from saliency_bench.target import no_probabilities
+from saliency_bench.targets.rules import RULES
 from saliency_bench.utils.devices import device_of
-from saliency_bench.utils.files import write_json, write_text, write_with
+from saliency_bench.utils.files import read_json, write_json, write_text, write_with
 from saliency_bench.utils.overlays import eight_bit
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.progress import bar
 
+FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
 
 
 class Template(StrictModel):
-    """`template.json`. dataset, model, target, label_map: as `run` takes them; size: (H, W) of the prepared frame."""
+    """`template.json`.
 
-    format: Literal[1] = 1
-    dataset: str
-    split: str
-    fingerprint: Hash
-    model: str
-    digest: Hash
-    geometry: str
+    spec: the settings of the run to come, but for explainers and metrics; files and folders by their full path.
+    identity: what it found, so that maps are never scored on other data. size: (H, W) of the prepared frame.
+    """
+
+    format: Literal[2] = FORMAT
+    spec: RunSpec
+    identity: Identity
     size: Annotated[list[int], Field(min_length=2, max_length=2)]
-    target: str
-    label_map: str | None
-    limit: int | None
-    seed: int
     samples: Count
 
 
+@takes_settings("explainers", "metrics")
 def template(
-    dataset: str,
-    model: str,
-    out: str | Path,
-    *,
-    split: str = "test",
-    target: str = "label",
-    label_map: str | Path | None = None,
-    limit: int | None = None,
-    images: str | None = None,
-    seed: int = 0,
-    batch_size: int = 16,
-    device: str | None = None,
-    progress: bool = True,
+    dataset: str, model: str, out: str | Path, *, images: str | None = None, progress: bool = True, **settings: Any
 ) -> Path:
-    """Write what is needed to make maps elsewhere into the new folder `out`, and return it.
+    """Write what is needed to make maps without the package into the new folder `out`, and return it.
 
-    dataset, model, split, target, label_map, limit, seed: as for `run`. images: "png" (8 bits per channel) or "npy"
-    (float32 (3, H, W) in [0, 1], to the last bit what the classifier gets) to have the prepared frames written too.
-    Raises: UserError for what `run` would refuse, an `out` that is not empty, a model without a fixed frame.
+    dataset, model, out: as for `run`.
+    SETTINGS
+    images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier gets)
+    to have the prepared frames written too.
+
+    Raises: UserError for what `run` would refuse, an `out` that is not empty, a model without a fixed frame, and a
+    Python object, which a template cannot hold.
     """
-    out = Path(out)
     if images not in (None, *IMAGES):
-        raise UserError(f"images='{images}' is neither png nor npy")
-    check_counts(batch_size, limit)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"{out} exists and is not empty; choose another --out")
-    context = load_context(dataset, model, split, target, label_map, batch_size, seed, device_of(device), out)
-    count = min(limit or len(context.rows), len(context.rows))
-    rows, size = _samples(context, count, images, progress)
+        raise UserError(f"images must be png or npy; got '{images}'")
+    names = {"dataset": dataset, "model": model, "out": out}
+    spec, objects = describe({**names, **settings, "explainers": [], "metrics": []})
+    if objects:
+        raise UserError(f"a template holds names and files only; got {', '.join(map(str, objects))}")
+    folder = Path(spec.out)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty; choose another --out")
+    context = load(spec, objects, device_of(spec.device))
+    rows, size = _samples(context, images, progress)
     table = io.StringIO()
     writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
-    write_text(out / SAMPLES, table.getvalue())
-    told = Template(
-        dataset=_place(dataset),
-        split=split,
-        fingerprint=context.identity["fingerprint"],
-        model=_place(model),
-        digest=context.classifier.digest,
-        geometry=str(context.classifier.geometry),
-        size=list(size),
-        target=_place(target) if context.rule.by_id is not None else target,
-        label_map=None if label_map is None else str(Path(label_map).resolve()),
-        limit=limit,
-        seed=seed,
-        samples=len(rows),
-    )
+    write_text(folder / SAMPLES, table.getvalue())
+    content = Template(spec=_absolute(spec), identity=context.identity, size=list(size), samples=len(rows))
+    words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
+    words |= {"geometry": str(context.classifier.geometry)}
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
         text = Text(Path(__file__).with_name(source).read_text(encoding="utf-8"), keep_trailing_newline=True)
-        write_text(out / name, text.render(**told.model_dump(), images=images))
-    write_json(out / TEMPLATE, told.model_dump(mode="json"))  # last: a folder that has it is whole
-    return out
+        write_text(folder / name, text.render(**words))
+    write_json(folder / TEMPLATE, content.model_dump(mode="json"))  # last: a folder that has it is whole
+    return folder
 
 
-def _samples(context: RunContext, count: int, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
+def _absolute(spec: RunSpec) -> RunSpec:
+    """With full paths where a setting names a file or folder of this machine, so that it is found from anywhere."""
+    paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
+    return spec.model_copy(update={name: _full(value) for name, value in paths.items()})
+
+
+def _full(name: str) -> str:
+    path = Path(name).expanduser()
+    return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
+
+
+def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
     """(the rows of samples.csv, the size of the prepared frame)."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
-    chunks = range(-(-count // context.batch_size))
     for number, _ in bar(
-        ((number, None) for number in chunks), shown=progress, desc="samples", unit="batch", total=len(chunks)
+        ((number, None) for number in context.chunks),
+        shown=progress,
+        desc="samples",
+        unit="batch",
+        total=len(context.chunks),
     ):
         chunk = context.chunk(number)
         if (batch := chunk.batch) is None:  # a run leaves out what cannot be read as well
@@ -132,15 +132,15 @@ def _samples(context: RunContext, count: int, images: str | None, progress: bool
                 logits = context.classifier(batch.images).cpu()
             left_out = no_probabilities(logits)
         for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
-            if number * context.batch_size + position >= count:
+            if number * context.spec.batch_size + position >= context.samples:
                 break
             if left_out[index]:  # by a run as well
                 continue
             label = int(batch.labels[index])
             sides = context.rule.terms(image_id, label, logits[index].numpy(), context.members)
             file = file_of(image_id, len(rows))
-            told = {"image_id": image_id, "file": file, "label": context.names[label], "target": sides.text(names)}
-            rows.append(told | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
+            row = {"image_id": image_id, "file": file, "label": context.names[label], "target": sides.text(names)}
+            rows.append(row | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
             if images:
                 _write_frame(context.out / "images" / file, batch.images[index], images)
     if len(sizes) > 1 or (
@@ -165,29 +165,26 @@ def _save(path: Path, values: np.ndarray) -> None:
         np.save(file, values, allow_pickle=False)
 
 
-def _place(name: str) -> str:
-    """A folder or file of this machine is named so that it is found from any other folder."""
-    path = Path(name).expanduser()
-    return str(path.resolve()) if path.exists() and str(name) not in list_datasets() else str(name)
-
-
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """(what template.json says, {image id: the file of its map}). Raises: UserError that names file and field."""
-    folder = Path(folder)
+    """(the content of template.json, {image id: the file of its map}). Raises: UserError naming file and field."""
+    path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
+    if not path.is_file() or not table.is_file():
+        raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
+    check_format(path, read_json(path), FORMAT, "make the template again")
     try:
-        told = Template.model_validate_json((folder / TEMPLATE).read_text(encoding="utf-8"))
-        text = (folder / SAMPLES).read_text(encoding="utf-8")
+        content = Template.model_validate_json(path.read_text(encoding="utf-8"))
+        text = table.read_text(encoding="utf-8")
     except ValidationError as error:
-        raise UserError(f"{folder / TEMPLATE}: {field_line(error)}") from error
+        raise UserError(f"{path}: {field_line(error)}") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{folder} is no template ({error}); make one with `saliency-bench template`") from error
+        raise UserError(f"{table} cannot be read ({error}); make the template again") from error
     rows = list(csv.DictReader(io.StringIO(text)))
-    if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != told.samples:
-        raise UserError(f"{folder / SAMPLES} is not as it was written; make the template again")
-    files = {row["image_id"]: file_of(row["image_id"], place) for place, row in enumerate(rows)}
+    if any(None in row.values() or set(row) != set(COLUMNS) for row in rows) or len(rows) != content.samples:
+        raise UserError(f"{table} was changed; make the template again")
+    files = {row["image_id"]: file_of(row["image_id"], position) for position, row in enumerate(rows)}
     if len(files) < len(rows):
-        raise UserError(f"{folder / SAMPLES} names an image twice; make the template again")
-    return told, files
+        raise UserError(f"{table} names an image twice; make the template again")
+    return content, files
 
 
 def score_maps(
@@ -198,44 +195,56 @@ def score_maps(
     metrics: str | Metric | Sequence[str | Metric] | None = None,
     out: str | Path | None = None,
     partial: bool = False,
-    batch_size: int = 16,
+    batch_size: int | None = None,
     device: str | None = None,
     progress: bool = True,
 ) -> Run:
-    """Score maps that were made elsewhere as a run scores those of its explainers, with the same metrics and chunks.
+    """Score precomputed maps as a run scores those of its explainers, with the same metrics and chunks.
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
-    .npy files or a Parquet file (`own_maps`). name: of the method. metrics: default all that need one map per image.
-    out: of the run; default a folder beside the maps, named after method and maps. partial: images without a map are
-    left out and counted.
-    Raises: UserError of `own_maps` and `run`, or where dataset or model are not those of the template.
+    .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
+    image. out: of the run; default a folder beside the maps, named after method and maps. partial: images without a map
+    are left out and counted. batch_size: default the template's.
+    Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or
+    target are no longer those of the template.
     """
-    begun = time.time(), time.perf_counter()
-    maps, folder = Path(maps), Path(maps if template is None else template)
-    told, files = read_template(folder)
-    source = maps if template is not None else next(
-        (place for place in (maps / MAPS, maps / f"{MAPS}.parquet") if place.exists()), maps / MAPS
-    )  # fmt: skip
+    watch = Stopwatch()
+    folder = Path(maps if template is None else template)
+    content, files = read_template(folder)
+    source = Path(maps) if template is not None else _maps_in(Path(maps))
     if not source.exists():
         raise UserError(f"there are no maps: {source} does not exist (nor {MAPS}.parquet beside it)")
-    check_counts(batch_size, told.limit)
-    if metrics is None:
-        scorers = [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
-    else:
-        scorers = metrics_of(metrics)
+    scorers = _scorers(metrics)
     refuse(scorers, name)
-    height, width = told.size
-    method = explainer_of(name, source, files, (height, width), told.seed, partial)
-    chosen = source.parent / f"scored-{name}-{method.version}" if out is None else Path(out)
-    accelerator = accelerator_on(device)
-    context = load_context(told.dataset, told.model, told.split, told.target, told.label_map, batch_size, told.seed,
-                     accelerator.device, chosen)  # fmt: skip
+    settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
+    settings |= {} if batch_size is None else {"batch_size": batch_size}
+    describe(settings)  # refuses what is not allowed before maps are read
+    method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, partial)
+    out = source.parent / f"scored-{name}-{method.version}" if out is None else out
+    spec, objects = describe(settings | {"explainers": [method], "out": out})
+    accelerator = accelerator_on(spec.device)
+    context = load(spec, objects, accelerator.device)
     if metrics is None and context.groups is None:
-        scorers = [metric for metric in scorers if "groups" not in metric.needs]
-    for what, now, then in (("dataset", context.identity["fingerprint"], told.fingerprint),
-                            ("model", context.classifier.digest, told.digest)):  # fmt: skip
-        if now != then:
+        context = _without_groups(context)
+    for entry, value in context.identity:
+        if value != getattr(content.identity, entry):
+            what = NAMED.get(entry, entry)
             raise UserError(f"the {what} is no longer the one that {folder / TEMPLATE} was made for; make it again")
-    cells = [context.cell(method, metric) for metric in scorers]
-    command = f"saliency_bench.run ({method} is maps made elsewhere)"
-    return finish(context, cells, told.limit, accelerator, command, progress, begun)
+    return compute(context, accelerator, watch, progress=progress)
+
+
+def _maps_in(folder: Path) -> Path:
+    return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
+
+
+def _scorers(metrics: str | Metric | Sequence[str | Metric] | None) -> list[Metric]:
+    """Default: all that need one map of each image."""
+    if metrics is None:
+        return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
+    return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str | Metric) else metrics)]
+
+
+def _without_groups(context: RunContext) -> RunContext:
+    """Without the metrics that need groups of classes, where none are known."""
+    kept = [metric for metric in context.metrics if "groups" not in metric.needs]
+    return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

@@ -6,7 +6,6 @@ so every field is checked when it is read.
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import (
@@ -21,7 +20,6 @@ from pydantic import (
 )
 
 from saliency_bench.errors import UserError
-from saliency_bench.utils.files import read_json
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
@@ -116,7 +114,6 @@ class CellResult(Interval, CellKey):
 
 
 CELLS = TypeAdapter(list[CellResult])
-PLAN = TypeAdapter(dict[str, CellKey])
 
 
 def read_cells(content: object) -> list[CellResult]:
@@ -125,17 +122,6 @@ def read_cells(content: object) -> list[CellResult]:
         return CELLS.validate_json(json.dumps(content))
     except ValidationError as error:
         raise UserError(f"cells.{field_line(error)}") from error
-
-
-def read_plan(folder: Path) -> dict[str, CellKey]:
-    """{cell id: key}: the cells of a run's run.json. Raises: UserError that names the file and the field."""
-    path = folder / "run.json"
-    try:
-        return PLAN.validate_json(json.dumps(read_json(path).get("cells")))
-    except ValidationError as error:
-        raise UserError(
-            f"{path} is not from this version of saliency-bench (cells.{field_line(error)}); choose another --out"
-        ) from error
 
 
 def as_json(cells: Iterable[CellKey]) -> list[dict]:

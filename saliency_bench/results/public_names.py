@@ -4,7 +4,9 @@ import re
 import shlex
 from pathlib import Path
 
-PATHS = ("--out", "--label-map", "--groups", "--target")  # options of `run` that take a file or folder
+from saliency_bench.spec import RunSpec, flag, hint
+
+PATHS = tuple(flag(name) for name in RunSpec.model_fields if hint(name, "path"))  # may be a file or folder
 
 
 def public_name(name: str, local: bool | None = None) -> str:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, as_json, read_plan
+from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, as_json
+from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.statistics import bootstrap, contrasts, ranks
 from saliency_bench.utils.files import read_json, write_json
 
@@ -65,7 +66,7 @@ class Outcome:
 
 def summarise(facts: RunFacts) -> dict:
     """Write summary.json from a run's records and predictions, and return its JSON."""
-    plan = read_plan(facts.folder)
+    plan = read_manifest(facts.folder).cells
     predictions = pq.read_table(facts.folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
     outcomes = _outcomes(facts.folder / "records.parquet")
     keys = [key for key in plan.values() if key.cell_id in outcomes]

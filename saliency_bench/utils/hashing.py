@@ -5,7 +5,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 
 
-def identity(*parts: object) -> str:
+def hash_of(*parts: object) -> str:
     """16 hexadecimal digits of a hash of the parts' canonical JSON."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,200 @@
+"""What a run is, as far as it can be written down: one model, from which all that names its settings is made.
+
+`saliency_bench.run(**settings)` and `template`, the options of their commands, `run.json`, `template.json` and the
+command line that repeats a run: a new setting is one new field here.
+"""
+
+import inspect
+import re
+import shlex
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from operator import index
+from pathlib import PurePath
+from textwrap import fill
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from saliency_bench.errors import UserError, unknown
+
+F = TypeVar("F", bound=Callable)
+SHOWN = 60  # characters of a refused value
+
+
+class PythonObject(BaseModel):
+    """A Python object that a run was given instead of a name: what it is, its name and a hash of its content."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    kind: str
+    name: str
+    digest: str
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.kind} {self.digest})"
+
+
+def _setting(about: str, default: Any = ..., *, metavar: str | None = None, path: bool = False, **bounds: Any) -> Any:
+    """A field: its description, without default; what help calls its value; whether that may be a file or folder."""
+    return Field(default, description=about, json_schema_extra={"metavar": metavar, "path": path}, **bounds)
+
+
+class RunSpec(BaseModel):
+    """All settings of a run. A template's has neither explainers nor metrics yet.
+
+    Names and files are text; a Python object given in the place of one is written down as a `PythonObject`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    dataset: str = _setting("name, Hub id or folder", min_length=1, path=True)
+    model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
+    explainers: tuple[str | PythonObject, ...] = _setting(
+        "names, with options as rise:masks=1000,p=0.3", metavar="NAME"
+    )
+    metrics: tuple[str | PythonObject, ...] = _setting(
+        "names, with options as saliency_miou:threshold=0.3", metavar="NAME"
+    )
+    out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
+    split: str = _setting("of the dataset", "test")
+    target: str = _setting(
+        "what is explained: label, predicted, contrast:second (the predicted class and not the runner-up of its "
+        "group), or a CSV file with image_id,target[,against]",
+        "label",
+        path=True,
+    )
+    label_map: str | PythonObject | None = _setting(
+        "JSON file {dataset class: model class, or a list of them}, where their names differ",
+        None,
+        metavar="FILE",
+        path=True,
+    )
+    groups: str | PythonObject | None = _setting(
+        "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with class,group; "
+        "those of ImageNet, pets, VOC and shapes are known",
+        None,
+        metavar="FILE",
+        path=True,
+    )
+    limit: int | None = _setting("only the first N samples", None, metavar="N", ge=1)
+    batch_size: int = _setting("samples per chunk, which is computed whole", 16, metavar="N", ge=1)
+    seed: int = _setting("of whatever is drawn at random", 0, metavar="N")
+    precision: Literal["fp32", "bf16", "fp16"] | None = _setting(
+        "of the network; fp32 unless the model was loaded with another", None
+    )
+    channels_last: bool | None = _setting("memory layout in which many networks run faster", None)
+    strict: bool = _setting("stop at a sample or chunk that fails, instead of leaving it out with its reason", False)
+    device: str | None = _setting("cpu, cuda or cuda:N; cuda where there is one unless given", None)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _plain(cls, value: object) -> object:
+        """Paths as text, integers of other libraries as Python's, lists as tuples."""
+        if isinstance(value, list):
+            return tuple(value)
+        if isinstance(value, PurePath):
+            return str(value)
+        with suppress(TypeError):  # no integer
+            return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
+        return value
+
+    @classmethod
+    def read(cls, settings: Mapping[str, object]) -> "RunSpec":
+        """The spec of these settings.
+
+        Raises: UserError naming the first setting that is unknown (with the nearest name), missing or not allowed.
+        """
+        check_names(settings)
+        try:
+            return cls.model_validate(dict(settings))
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = str(first["loc"][0])
+            rule = f"is missing: {about(name)}"
+            if first["type"] != "missing":
+                rule = f"{_rule(first['msg'])}; got {' '.join(repr(first['input']).split())[:SHOWN]}"
+            raise UserError(f"{name} ({flag(name)}) {rule}") from error
+
+    def python_objects(self) -> dict[str, list[PythonObject]]:
+        """{setting: the Python objects it was given}"""
+        values = {name: value if isinstance(value, tuple) else (value,) for name, value in self}
+        objects = {name: [v for v in value if isinstance(v, PythonObject)] for name, value in values.items()}
+        return {name: found for name, found in objects.items() if found}
+
+    def command(self) -> str:
+        """The command line that repeats this run. Python objects have no place in one: they are listed instead."""
+        if objects := self.python_objects():
+            listed = "; ".join(f"{name} {', '.join(map(str, objects[name]))}" for name in objects)
+            return f"saliency_bench.run(...) with Python objects: {listed}"
+        words = ["saliency-bench", "run"]
+        for name, value in self:
+            if value is True:
+                words.append(flag(name))
+            elif value is not None and value is not False:
+                words += [flag(name), *map(str, value if isinstance(value, tuple) else [value])]
+        return shlex.join(words)
+
+
+def flag(name: str) -> str:
+    """The option of the command line for a setting: --batch-size for batch_size."""
+    return "--" + name.replace("_", "-")
+
+
+def about(name: str) -> str:
+    """What a setting means, in a few words, without its default."""
+    return RunSpec.model_fields[name].description or ""
+
+
+def hint(name: str, key: str) -> Any:
+    """`metavar` or `path` of a setting, see `_setting`."""
+    extra = RunSpec.model_fields[name].json_schema_extra
+    return extra[key] if isinstance(extra, dict) else None
+
+
+def shown(default: object) -> str:
+    """A default as help shows it; what is off or left open by default says so itself."""
+    if default is PydanticUndefined or default is None or default is False:
+        return ""
+    return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises: UserError for a name that is no setting of a run, with the nearest that is."""
+    for name in names:
+        if name not in RunSpec.model_fields:
+            raise unknown("argument", name, RunSpec.model_fields)
+
+
+def takes_settings(*without: str) -> Callable[[F], F]:
+    """For a function with `**settings`: a signature and docstring that list them, but for those of `without`.
+
+    The docstring holds the line SETTINGS where the list belongs.
+    """
+
+    def decorate(function: F) -> F:
+        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        taken = {parameter.name for parameter in own} | set(without)
+        fields = {name: field for name, field in RunSpec.model_fields.items() if name not in taken}
+        keywords = [_parameter(name, field) for name, field in fields.items()]
+        positional = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
+        named = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
+        signature = inspect.signature(function).replace(parameters=[*positional, *keywords, *named])
+        setattr(function, "__signature__", signature)  # noqa: B010
+        lines = (fill(f"{name}: {about(name)}{shown(field.default)}", 116) for name, field in fields.items())
+        function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("SETTINGS", "\n".join(lines))
+        return function
+
+    return decorate
+
+
+def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    default = inspect.Parameter.empty if field.is_required() else field.default
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
+
+
+def _rule(message: str) -> str:
+    """pydantic's, in our words: "Input should be ..." becomes "must be ..."."""
+    return re.sub(r"^\w+ should", "must", message).replace("a valid string", "text").replace("tuple", "list")

@@ -1,0 +1,194 @@
+"""The settings of a run are written once: every field of RunSpec is in all that names settings."""
+
+import argparse
+import inspect
+import json
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench import spec as module
+from saliency_bench.cli import parser_of
+from saliency_bench.engine import python_objects
+from saliency_bench.engine.context import load
+from saliency_bench.engine.python_objects import describe
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts import _shared
+from saliency_bench.push_scripts import run as command
+from saliency_bench.spec import PythonObject, RunSpec, flag, takes_settings
+
+LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "out": "o"}
+# Another value for each setting that is not required.
+OTHER = {
+    "split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
+    "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
+}  # fmt: skip
+
+
+def options(parser):
+    return {action.dest: action for action in parser._actions}
+
+
+@pytest.fixture
+def wider(monkeypatch):
+    """RunSpec with one field more, in the place of the class."""
+
+    class Wider(RunSpec):
+        colour: str | None = module._setting("of the frames", None, metavar="NAME")
+
+    for place in (module, _shared, python_objects):
+        monkeypatch.setattr(place, "RunSpec", Wider)
+    return Wider
+
+
+def test_a_new_setting_is_one_new_field(wider):
+    @takes_settings()
+    def function(*, progress: bool = True, **settings):
+        """Do it.
+
+        SETTINGS
+        """
+
+    assert inspect.signature(function).parameters["colour"].default is None
+    assert "colour: of the frames" in function.__doc__
+    parser = parser_of("run", command)
+    assert options(parser)["colour"].help == "of the frames"
+    args = parser.parse_args(["--model", "m", "--out", "o", "--colour", "red"])
+    settings = _shared.given(args)
+    spec, _ = describe(settings)
+    assert spec.colour == "red"
+    assert spec.command().endswith("--colour red")
+    assert json.loads(spec.model_dump_json())["colour"] == "red"
+    with pytest.raises(UserError, match="did you mean colour"):
+        wider.read(LEAST | {"color": "red"})
+
+
+@pytest.mark.parametrize("name", RunSpec.model_fields)
+def test_every_setting_is_in_signature_docs_command_line_and_command(name):
+    field = RunSpec.model_fields[name]
+    for function in (sb.run, sb.template):
+        if function is sb.run or name not in ("explainers", "metrics"):
+            assert name in inspect.signature(function).parameters
+    parameter = inspect.signature(sb.run).parameters[name]
+    assert (parameter.default is parameter.empty) == field.is_required()
+    assert field.is_required() or parameter.default == field.default
+    assert f"\n{name}: " in sb.run.__doc__
+    option = options(parser_of("run", command))[name]
+    assert option.option_strings == [flag(name)]
+    assert field.description in option.help
+    assert flag(name) in shlex.split(RunSpec.read(LEAST | OTHER).command())
+
+
+def test_every_setting_that_can_differ_is_tried_here():
+    assert set(LEAST) | set(OTHER) == set(RunSpec.model_fields)
+    default = RunSpec.read(LEAST)
+    assert all(getattr(default, name) != value for name, value in OTHER.items())
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, OTHER, *({name: value} for name, value in OTHER.items()), {"out": "two words", "model": "it's"}]
+)
+def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
+    spec = RunSpec.read(LEAST | {"explainers": ["rise:masks=9", "random"]} | changes)
+    words = shlex.split(spec.command())
+    assert words[:2] == ["saliency-bench", "run"]
+    args = parser_of("run", command).parse_args(words[2:])
+    assert RunSpec.read(_shared.given(args)) == spec
+    assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"limit": 0}, r"limit \(--limit\) .*1; got 0"),
+        ({"batch_size": 0}, r"batch_size \(--batch-size\) .*1; got 0"),
+        ({"batch_size": 2.5}, r"batch_size .*; got 2\.5"),
+        ({"batch_size": True}, "batch_size .*; got True"),
+        ({"seed": "seven"}, "seed .*; got 'seven'"),
+        ({"precision": "fp23"}, "precision .*'fp32', 'bf16' or 'fp16'; got 'fp23'"),
+        ({"strict": 1}, "strict .*; got 1"),
+        ({"model": 5}, "model .*; got 5"),
+        ({"explainers": 5}, "explainers .*; got 5"),
+        ({"label_map": 5}, "label_map .*; got 5"),
+        ({"limit": np.zeros((3, 3))}, r"limit .*; got array\(\[\[0"),
+        ({"dataset": ""}, "dataset .*; got ''"),
+        ({"bach_size": 4}, "'bach_size'; did you mean batch_size"),
+        ({"batchsize": 4}, "'batchsize'; did you mean batch_size"),
+    ],
+)
+def test_a_setting_that_is_not_allowed_is_named_with_its_value(changes, words):
+    for read in (RunSpec.read, lambda settings: sb.run(**settings)):
+        with pytest.raises(UserError, match=words) as error:
+            read(LEAST | {"explainers": ["random"], "metrics": ["saliency_miou"]} | changes)
+        assert "\n" not in str(error.value)
+
+
+def test_a_missing_setting_is_named():
+    with pytest.raises(UserError, match=r"model \(--model\) is missing"):
+        sb.run(dataset="d", explainers="random", metrics="saliency_miou", out="o")
+
+
+def test_values_of_other_libraries_are_written_as_pythons(tmp_path):
+    spec, _ = describe(LEAST | {"explainers": "random", "metrics": "saliency_miou", "out": tmp_path,
+                                "limit": np.int64(4), "device": torch.device("cuda:1")})  # fmt: skip
+    assert (spec.limit, spec.out, spec.device) == (4, str(tmp_path), "cuda:1")
+    assert type(spec.limit) is int
+
+
+def brightness(classifier, images, target):
+    return images.mean(dim=1)
+
+
+def test_python_objects_are_written_down_as_kind_name_and_digest():
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 8))
+    rise, miou = sb.load_explainer("rise", masks=7), sb.load_metric("saliency_miou")
+    other = replace(miou, version=99)
+    given = {
+        "model": network,
+        "explainers": [brightness, rise, "random"],
+        "metrics": [miou, other],
+        "groups": {"a": [0]},
+    }
+    spec, objects = describe(LEAST | given)
+    assert spec.explainers[1:] == ("rise:masks=7", "random")
+    assert spec.metrics[0] == "saliency_miou"
+    written = {"model": spec.model, "explainer": spec.explainers[0], "metric": spec.metrics[1], "groups": spec.groups}
+    assert {key: (value.kind, value.name) for key, value in written.items()} == {
+        "model": ("module", "module:Sequential"), "explainer": ("function", "brightness"),
+        "metric": ("metric", "saliency_miou"), "groups": ("dict", "groups"),
+    }  # fmt: skip
+    assert set(objects) == set(written.values())
+    assert spec.model.digest == sb.load_classifier(network, device="cpu").digest
+    assert all(str(value) in spec.command() for value in written.values())
+    with torch.no_grad():
+        network[2].weight += 1
+    again, _ = describe(LEAST | given | {"groups": {"a": [1]}})
+    assert again.model.digest != spec.model.digest
+    assert again.groups.digest != spec.groups.digest
+    assert again.explainers == spec.explainers
+
+
+def test_a_python_object_that_a_file_mentions_must_be_given_again(shapes):
+    spec = RunSpec.read(LEAST | {"dataset": str(shapes), "explainers": ["random"], "metrics": ["saliency_miou"],
+                                 "model": PythonObject(kind="module", name="mine", digest="0f")})  # fmt: skip
+    again = RunSpec.model_validate_json(spec.model_dump_json())
+    assert again == spec
+    with pytest.raises(UserError, match=r"mine \(module 0f\)"):
+        load(again, {}, "cpu")
+
+
+def test_the_spec_imports_no_torch():
+    code = "import sys, saliency_bench.spec; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_options_of_commands_are_in_the_order_of_the_fields():
+    parser = argparse.ArgumentParser()
+    _shared.settings(parser)
+    assert list(options(parser))[1:] == list(RunSpec.model_fields)
