@@ -1,27 +1,28 @@
-# Everything runs in .venv; PYTHON picks the interpreter that makes it (3.11 or later).
+# Everything runs in .venv; PYTHON picks the interpreter that makes it (3.11 or later), CONSTRAINTS the versions in it.
 PYTHON ?= python3
+CONSTRAINTS ?= constraints.txt
 CODE = saliency_bench explainers metrics hub_builders push_scripts
 
 .PHONY: install demo test slow lint types coverage clean
 
 install: .venv/bin/saliency-bench
-.venv/bin/saliency-bench: pyproject.toml setup.py constraints.txt
+.venv/bin/saliency-bench: pyproject.toml setup.py $(CONSTRAINTS)
 	$(PYTHON) -m venv .venv
-	.venv/bin/pip install --quiet -c constraints.txt -e ".[test]"
+	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[test]"
 	touch $@
 
 demo: install
 	.venv/bin/saliency-bench demo
 test: install
-	.venv/bin/pytest
+	.venv/bin/pytest -n 2
 slow: install
-	.venv/bin/pytest -m slow
+	.venv/bin/pytest -n 2 --dist loadfile -m slow
 lint: install
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 types: install
 	.venv/bin/mypy $(CODE)
 coverage: install
-	.venv/bin/pytest --cov --cov-report=term
+	.venv/bin/pytest -n 2 --cov --cov-report=term
 clean:
 	rm -rf .venv build dist *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

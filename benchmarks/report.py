@@ -21,6 +21,7 @@ import pyarrow as pa
 from saliency_bench.engine.examples import save_arrays
 from saliency_bench.reports.page import report
 from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult, ForwardPasses, as_json
 from saliency_bench.results.summary import FORMAT
 from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import identity
@@ -52,16 +53,15 @@ for seed in (0, 1):
         explainer, metric = f"explainer_{number // METRICS}", f"metric_{number % METRICS}"
         scores = rng.normal(0.5 + 0.01 * number, 0.2, args.samples)
         margin = 2 * scores.std() / np.sqrt(args.samples)
-        cell = {
-            "cell_id": identity(explainer, metric, seed), "parts": identity(explainer),
-            "explainer": explainer, "explainer_options": {}, "explainer_text": explainer, "explainer_version": 1,
-            "metric": metric, "metric_options": {}, "metric_text": metric, "metric_version": 1,
-            "higher_is_better": number % 2 == 0, "n": args.samples, "left_out": {}, "flat": 0,
-            "value": scores.mean(), "low": scores.mean() - margin, "high": scores.mean() + margin,
-            "forward_passes": {"explain": args.samples, "metric": 0},
-        }  # fmt: skip
+        cell = CellResult(
+            cell_id=identity(explainer, metric, seed), explainer_id=identity(explainer), explainer=explainer,
+            explainer_options={}, explainer_text=explainer, explainer_version=1, baseline=False, metric=metric,
+            metric_options={}, metric_text=metric, metric_version=1, higher_is_better=number % 2 == 0,
+            value=scores.mean(), low=scores.mean() - margin, high=scores.mean() + margin, n=args.samples, rank=None,
+            left_out={}, flat=0, marked={}, forward_passes=ForwardPasses(explain=args.samples),
+        )  # fmt: skip
         texts = {
-            "cell_id": cell["cell_id"], "dataset": "made-up", "split": "test", "model": "none", "explainer": explainer,
+            "cell_id": cell.cell_id, "dataset": "made-up", "split": "test", "model": "none", "explainer": explainer,
             "explainer_options": "{}", "metric": metric, "metric_options": "{}", "label": "one", "prediction": "two",
             "target": "one",
         }  # fmt: skip
@@ -86,11 +86,11 @@ for seed in (0, 1):
             "accuracy": {"value": 1.0, "low": 1.0, "high": 1.0, "n": args.samples},
         },
         "masks": {"usable": args.samples, "mean_share": 0.1, "left_out": {}},
-        "target": "label", "precision": "fp32", "seed": seed, "batch_size": 100, "cells": cells, "faults": {},
+        "target": "label", "precision": "fp32", "seed": seed, "batch_size": 100, "cells": as_json(cells), "faults": {},
         "halved_chunks": 0, "command": "none", "provenance": {},
     }  # fmt: skip
     write_json(folder / "summary.json", summary)
-    explainers = list(dict.fromkeys(cell["explainer"] for cell in cells))
+    explainers = list(dict.fromkeys(cell.explainer for cell in cells))
     save_arrays(
         folder / "examples.npz",
         ids=np.array(ids[: len(KINDS)]),

@@ -10,7 +10,7 @@ by bilinear interpolation (`align_corners=False`). It has no target: maps of all
 
 import torch
 
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
@@ -24,7 +24,7 @@ def attention(classifier: Classifier, images: Images, target: Target) -> Maps:
 
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
-    with torch.no_grad(), attending(classifier, images) as seen:
+    with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
     return seen.maps(seen.matrices[-1].float().mean(dim=1), images)
 

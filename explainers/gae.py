@@ -11,7 +11,7 @@ of patches is enlarged to the image by bilinear interpolation (`align_corners=Fa
 
 import torch
 
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.target import score
@@ -28,7 +28,7 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
-    with attending(classifier, images, start) as seen:
+    with recording_attention(classifier, images, start) as seen:
         total = score(classifier(images), target, on).sum()
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices)

@@ -11,7 +11,7 @@ bilinear interpolation (`align_corners=False`); it is not normalised.
 
 import torch
 
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import cut_if_positive
@@ -28,7 +28,7 @@ def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: s
     One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
-    with attending(classifier, images, start=-1) as seen:
+    with recording_attention(classifier, images, start=-1) as seen:
         total = score(classifier(images), target, on).sum()
     matrix = seen.matrices[-1]
     (gradient,) = torch.autograd.grad(total, matrix)

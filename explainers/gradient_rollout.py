@@ -13,7 +13,7 @@ Published code leaves out block 0; that is `start=1`. Here all blocks count, as 
 
 import torch
 
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import by_row, check_start, positive, product
 from saliency_bench.target import score
@@ -32,7 +32,7 @@ def gradient_rollout(
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
-    with attending(classifier, images, start) as seen:
+    with recording_attention(classifier, images, start) as seen:
         total = score(classifier(images), target, on).sum()
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices)

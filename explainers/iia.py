@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, attending
+from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at, replaced_at
@@ -153,7 +153,7 @@ def _of_attention(
     for numbers in torch.arange(count, device=image.device).split(size):
         a, b = numbers // len(places), numbers % len(places)
         points = low + places[b].view(-1, 1, 1, 1) * (features[a] - low)
-        with attending(classifier, way[a], 0 if published else -1, Replacing, points=points) as seen:
+        with recording_attention(classifier, way[a], 0 if published else -1, Replacing, points=points) as seen:
             total = score(classifier(way[a]), row, on).sum()
         matrices = seen.matrices if published else seen.matrices[-1:]
         gradients = torch.autograd.grad(total, matrices)
@@ -165,7 +165,7 @@ def _of_attention(
 
 
 def _last_attention(classifier: Classifier, images: Images) -> Tensor:
-    with torch.no_grad(), attending(classifier, images) as seen:
+    with torch.no_grad(), recording_attention(classifier, images) as seen:
         classifier(images)
     return seen.matrices[-1].float()
 

@@ -13,7 +13,7 @@ Some published scripts leave out block 0; that is `start=1`.
 
 import torch
 
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target
@@ -30,7 +30,7 @@ def rollout(classifier: Classifier, images: Images, target: Target, *, start: in
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     check(start=start)
-    with torch.no_grad(), attending(classifier, images, start) as seen:
+    with torch.no_grad(), recording_attention(classifier, images, start) as seen:
         classifier(images)
     joint = product(by_row(matrix.float().mean(dim=1)) for matrix in seen.matrices[start:])
     return seen.maps(joint + torch.eye(joint.shape[-1], device=joint.device), images)

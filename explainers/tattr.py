@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from saliency_bench.classifiers.attention import AttentionRecorder, attending
+from saliency_bench.classifiers.attention import AttentionRecorder, recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
@@ -84,7 +84,9 @@ def check(*, start: int, **others: object) -> None:
 
 
 def _alone(classifier: Classifier, image: Images, weights: Target, start: int, on: str) -> Maps:
-    with attending(classifier, image, start, Propagating, embedded=True, device=classifier.device.type) as seen:
+    with recording_attention(
+        classifier, image, start, Propagating, embedded=True, device=classifier.device.type
+    ) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
     total = score(logits, weights, on).sum()

@@ -1,1 +1,1 @@
-"""Datasets: one builder per file (see saliency_bench/data/building.py)."""
+"""Datasets: one builder per file (see saliency_bench/data/builders.py)."""

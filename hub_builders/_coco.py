@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import first_folder, json_of, library, needed, part
@@ -59,42 +59,42 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
     return there
 
 
-def entries_of(root: Path, split: str, captions: bool, report: Report) -> tuple[dict[int, Entry], dict[int, str]]:
+def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, Entry], dict[int, str]]:
     """({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
     content = json_of(root / "annotations" / f"instances_{split}.json", dict)
-    listed = partial(_dicts, report=report, file=f"instances_{split}.json")
+    listed = partial(_dicts, log=log, file=f"instances_{split}.json")
     names = {one["id"]: str(one.get("name")) for one in listed(content, "categories") if type(one.get("id")) is int}
     found: dict[int, Entry] = {}
     for image in listed(content, "images"):
         key, file_name = image.get("id"), image.get("file_name")
         if type(key) is not int or not isinstance(file_name, str):
-            report.remark(str(key), f"instances_{split}.json: an image without id or file_name is passed over")
+            log.remark(str(key), f"instances_{split}.json: an image without id or file_name is passed over")
         elif key in found:
-            report.remark(file_name, f"instances_{split}.json: image id {key} comes twice; the first counts")
+            log.remark(file_name, f"instances_{split}.json: image id {key} comes twice; the first counts")
         else:
             found[key] = Entry(file_name, split, _number(image.get("height")) * _number(image.get("width")))
     for one in listed(content, "annotations"):
         if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
-            report.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
+            log.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
         elif one["image_id"] in found:
             keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
             found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
     if captions:
         file = f"captions_{split}.json"
-        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", report, file):
+        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file):
             if type(one.get("image_id")) is not int or not isinstance(one.get("caption"), str):
-                report.remark(str(one.get("id")), f"{file}: a caption without text or image is passed over")
+                log.remark(str(one.get("id")), f"{file}: a caption without text or image is passed over")
             elif one["image_id"] in found:
                 found[one["image_id"]].captions.append(one["caption"])
     return found, names
 
 
-def _dicts(content: dict, key: str, report: Report, file: str) -> list[dict]:
+def _dicts(content: dict, key: str, log: BuildLog, file: str) -> list[dict]:
     listed = content.get(key)
     if not isinstance(listed, list):
         raise UserError(f'a COCO annotation file has no list "{key}"; download it again: {HOME}')
     if odd := sum(not isinstance(one, dict) for one in listed):
-        report.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
+        log.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
     return [one for one in listed if isinstance(one, dict)]
 
 

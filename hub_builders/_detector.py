@@ -45,8 +45,8 @@ def _read(file: Path) -> dict[str, list[int]]:
     known: dict[str, list[int]] = {}
     for line in file.read_bytes().splitlines() if file.is_file() else []:
         try:
-            said = json.loads(line)
-            known[str(said["what"])] = [int(one) for one in said["found"]]
+            entry = json.loads(line)
+            known[str(entry["what"])] = [int(one) for one in entry["found"]]
         except (ValueError, KeyError, TypeError, RecursionError):
             continue  # the line that was being written when the pass was stopped: it is asked again
     return known

@@ -68,7 +68,7 @@ def boxed(box: Sequence[object]) -> str:
 
 
 def dicom(
-    path: Path, units: np.ndarray, place: tuple[float, float, float], uid: str, series: str, patient: str, **tags
+    path: Path, units: np.ndarray, position: tuple[float, float, float], uid: str, series: str, patient: str, **tags
 ):
     """One CT slice as scanners write it: unsigned pixels, intercept -1024. `tags` replace tags; None takes one out."""
     pydicom = library("pydicom")
@@ -84,7 +84,7 @@ def dicom(
         "SeriesInstanceUID": series,
         "PatientID": patient,
         "Modality": "CT",
-        "ImagePositionPatient": list(place),
+        "ImagePositionPatient": list(position),
         "ImageOrientationPatient": [1, 0, 0, 0, 1, 0],
         "PixelSpacing": [0.7, 0.7],
         "Rows": values.shape[0],

@@ -10,7 +10,7 @@ from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import urlparse
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
@@ -29,14 +29,14 @@ BUSY = (429, 500, 502, 503, 504)
 Pair = tuple[str, str]  # question, answer
 
 
-def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, report: Report) -> dict[Pair, bool]:
+def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, log: BuildLog) -> dict[Pair, bool]:
     """Which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
 
     server: address of a chat-completion server to ask instead of the provider; it gets no token of Hugging Face unless
     it is one of its Inference Endpoints
     Raises: UserError without answers and token, or if the service fails; the answers until then are kept.
     """
-    known = read(file, model, report)
+    known = read(file, model, log)
     missing = sorted(set(pairs) - set(known))
     if missing:
         client = _client(file, model, provider, server, len(missing))
@@ -45,24 +45,24 @@ def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: s
             _append(
                 file, {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": known[pair]}
             )
-    return {pair: _yes(pair, known[pair], report) for pair in sorted(set(pairs))}
+    return {pair: _yes(pair, known[pair], log) for pair in sorted(set(pairs))}
 
 
-def read(file: Path, model: str, report: Report) -> dict[Pair, str]:
+def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
     """{pair: reply} of this model to this wording; a line that is no answer is a remark."""
     found: dict[Pair, str] = {}
     if not file.is_file():
         return found
     for number, line in enumerate(file.read_bytes().splitlines(), 1):
         try:
-            said = json.loads(line)
-            pair, reply = (said["question"], said["answer"]), said["reply"]
+            entry = json.loads(line)
+            pair, reply = (entry["question"], entry["answer"]), entry["reply"]
             if not all(isinstance(text, str) for text in (*pair, reply)):
                 raise TypeError
-            if (said.get("model"), said.get("prompt")) == (model, WORDING):
+            if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
                 found[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
-            report.remark(file.name, f"line {number} is no answer and is passed over")
+            log.remark(file.name, f"line {number} is no answer and is passed over")
     return found
 
 
@@ -70,10 +70,10 @@ def _client(file: Path, model: str, provider: str, server: str, count: int):
     import huggingface_hub
 
     if server:
-        place = urlparse(server)
-        if place.scheme not in ("http", "https") or not place.hostname:
-            raise UserError(f"server={server} is no address; give one such as http://localhost:8000/v1")
-        token = None if place.scheme == "https" and place.hostname.endswith(".huggingface.cloud") else "none"
+        address = urlparse(server)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise UserError(f"server={server} is not an address; give one such as http://localhost:8000/v1")
+        token = None if address.scheme == "https" and address.hostname.endswith(".huggingface.cloud") else "none"
         return huggingface_hub.InferenceClient(base_url=server, token=token, timeout=SECONDS)
     if huggingface_hub.get_token() is None:
         raise UserError(
@@ -92,8 +92,8 @@ def _ask(client, model: str, pair: Pair) -> str:
     waits = iter(WAITS)
     while True:
         try:
-            said = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
-            if reply := str(said.choices[0].message.content or "").strip():
+            response = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
+            if reply := str(response.choices[0].message.content or "").strip():
                 return reply
             raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
         except Exception as error:  # the classes of errors belong to the provider and the HTTP library
@@ -123,8 +123,8 @@ def _append(file: Path, answer: dict) -> None:
         ) from error
 
 
-def _yes(pair: Pair, reply: str, report: Report) -> bool:
+def _yes(pair: Pair, reply: str, log: BuildLog) -> bool:
     word = "".join(c for c in reply.casefold().partition("\n")[0] if c.isalpha() or c == " ").split()
     if word[:1] not in (["yes"], ["no"]):
-        report.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")
+        log.remark(pair[1], f"the language model said {reply[:60]!r}, which counts as no")
     return word[:1] == ["yes"]

@@ -16,8 +16,7 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench import registry
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.hub_builders import _examples
 from saliency_bench.utils.files import write_text, write_with
 from saliency_bench.utils.pictures import Picture
@@ -45,7 +44,7 @@ def page() -> tuple[str, dict[str, Image.Image]]:
         builder = registry.load("hub_builders", name)
         with tempfile.TemporaryDirectory() as folder:
             source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.names() else None
-            samples = list(made(builder.samples(source, Report(), **_examples.options(name)), Report()))
+            samples = list(samples_of(builder.samples(source, BuildLog(), **_examples.options(name)), BuildLog()))
             pictures[name] = montage(samples)
         rows.append(row(name, builder))
         parts.append(section(name, builder, samples))
@@ -79,14 +78,14 @@ def chosen(samples: list[dict]) -> list[dict]:
     for sample in sorted(samples, key=lambda sample: sample.get("mask") is None):
         by_class.setdefault(sample["label"], []).append(sample)
     longest = max(map(len, by_class.values()))
-    turns = (listed[place] for place in range(longest) for listed in by_class.values() if place < len(listed))
+    turns = (listed[index] for index in range(longest) for listed in by_class.values() if index < len(listed))
     return list(islice(turns, SAMPLES))
 
 
 def montage(samples: list[dict]) -> Image.Image:
     canvas = Image.new("RGB", (SAMPLES * (SIDE + 4) - 4, SIDE), "white")
-    for place, sample in enumerate(chosen(samples)):
-        canvas.paste(tile(sample), (place * (SIDE + 4), 0))
+    for index, sample in enumerate(chosen(samples)):
+        canvas.paste(tile(sample), (index * (SIDE + 4), 0))
     return canvas
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._source import entries, first_folder, lines, listed_file, part
 
@@ -20,7 +20,7 @@ VALIDATION = ("val_256", "val_large")
 Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
-def images(root: Path, categories: list[str], report: Report) -> Found:
+def images(root: Path, categories: list[str], log: BuildLog) -> Found:
     """The images of these categories (exact names such as "field/wild"), whatever the layout.
 
     Raises: UserError if the source has none of the layouts, or a category has no folder in any of them.
@@ -30,12 +30,12 @@ def images(root: Path, categories: list[str], report: Report) -> Found:
     for folder, category, split in _folders(root, categories):
         empty.discard(category)
         for path in entries(folder):
-            _add(found, f"{split}/{category}/{path.stem}", path, category, split, report)
+            _add(found, f"{split}/{category}/{path.stem}", path, category, split, log)
     flat = first_folder(root, *VALIDATION)
     if flat:
         for number, name, category in _validation(root):
             if category in empty | set(categories):
-                _listed(found, flat, number, name, category, report)
+                _listed(found, flat, number, name, category, log)
                 empty.discard(category)
     if len(empty) == len(categories):
         raise UserError(
@@ -62,9 +62,9 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
     return [one for one in there if one[0].is_dir()]
 
 
-def _add(found: Found, name: str, path: Path, category: str, split: str, report: Report) -> None:
+def _add(found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
     if path.suffix.lower() not in (".jpg", ".jpeg") or path.name.startswith("."):
-        report.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
+        log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
     elif name not in found:  # the small and the large distribution hold the same images
         found[name] = (path, category, split)
 
@@ -86,8 +86,8 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
     return listed
 
 
-def _listed(found: Found, flat: Path, number: int, name: str, category: str, report: Report) -> None:
-    if path := listed_file(report, name, flat, name):
+def _listed(found: Found, flat: Path, number: int, name: str, category: str, log: BuildLog) -> None:
+    if path := listed_file(log, name, flat, name):
         if path.stem in found:
-            report.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
+            log.remark(path.stem, f"places365_val.txt line {number}: listed twice; the first counts")
         found.setdefault(path.stem, (path, category, "val"))

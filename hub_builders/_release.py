@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from saliency_bench.data.jobs import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import FIELD, entries, mask_or_none, nearest, picture_of
@@ -22,57 +22,57 @@ from saliency_bench.utils.pictures import Picture, UnreadableError
 
 SIDE = 224
 HOME = "the Saliency-Bench release (Google Drive), with image/CLASS/*.jpg and attention_label/*.csv"
-Place = tuple[Path, int, int]  # file, first byte, how many
+Location = tuple[Path, int, int]  # file, first byte, how many
 
 
 def is_release(root: Path) -> bool:
     return (root / "image").is_dir() and (root / "attention_label").is_dir()
 
 
-def jobs(root: Path, report: Report, aliases: dict[str, str]) -> Iterator[Job]:
+def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
     """The images by class folder and name. aliases: {class folder, in small letters: label}."""
-    attention = attention_of(root / "attention_label", report)
+    attention = attention_of(root / "attention_label", log)
     seen: set[str] = set()
     listed = []
     for folder in entries(root / "image"):
         if folder.is_dir() and folder.name.lower() not in aliases:
             for path in entries(folder):
-                report.leave_out(path.stem, "image", f"its folder {folder.name} is none of the classes")
+                log.leave_out(path.stem, "image", f"its folder {folder.name} is none of the classes")
             continue
         for path in entries(folder):
             if path.suffix.lower() not in (".jpg", ".jpeg", ".png") or path.name.startswith("."):
-                report.leave_out(path.name, "image", "not an image file by its name")
+                log.leave_out(path.name, "image", "not an image file by its name")
             elif path.stem in seen:
-                report.leave_out(f"{folder.name}/{path.name}", "image", "another image has this name; the first stays")
+                log.leave_out(f"{folder.name}/{path.name}", "image", "another image has this name; the first stays")
             else:
                 seen.add(path.stem)
                 listed.append((path, aliases[folder.name.lower()]))
     for stem in sorted(set(attention) - seen):
-        report.leave_out(stem, "mask", "an attention label without image")
-    report.expected = len(listed)
+        log.leave_out(stem, "mask", "an attention label without image")
+    log.expected = len(listed)
     for path, label in listed:
         yield Job(sample_of, path, label, attention.get(path.stem))
 
 
-def attention_of(folder: Path, report: Report) -> dict[str, Place]:
+def attention_of(folder: Path, log: BuildLog) -> dict[str, Location]:
     """{image name without ending: where its row is}. The rows are large, so they are read when needed."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
-    found: dict[str, Place] = {}
+    found: dict[str, Location] = {}
     for path in entries(folder):
         if path.suffix.lower() != ".csv" or path.name.startswith("."):
             continue
         try:
-            for name, place in _rows(path):
+            for name, location in _rows(path):
                 stem = Path(name.replace("\\", "/")).stem
                 if stem in found:
-                    report.remark(stem, f"{path.name}: a second attention label; the first counts")
-                found.setdefault(stem, place)
+                    log.remark(stem, f"{path.name}: a second attention label; the first counts")
+                found.setdefault(stem, location)
         except (OSError, ValueError, csv.Error) as error:
             raise UserError(f"{path} cannot be read as a table of img_idx and attention: {error}; {HOME}") from error
     return found
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Place]]:
+def _rows(path: Path) -> Iterator[tuple[str, Location]]:
     with path.open("rb") as file:
         ends = [0]
 
@@ -88,24 +88,24 @@ def _rows(path: Path) -> Iterator[tuple[str, Place]]:
         start = ends[-1]
         for row in reader:
             if len(row) == len(columns):
-                place = (path, start, ends[-1] - start)
-                yield f"{row[columns.index('img_idx')]}", place
+                location = (path, start, ends[-1] - start)
+                yield f"{row[columns.index('img_idx')]}", location
             start = ends[-1]
             del ends[:-1]
 
 
-def sample_of(report: Report, path: Path, label: str, place: Place | None) -> dict | None:
-    picture = picture_of(report, path.stem, path)
+def sample_of(log: BuildLog, path: Path, label: str, location: Location | None) -> dict | None:
+    picture = picture_of(log, path.stem, path)
     if picture is None:
         return None
-    mask = mask_or_none(report, path.stem, lambda: marked(place, picture))
+    mask = mask_or_none(log, path.stem, lambda: marked(location, picture))
     return {"image_id": path.stem, "image": picture, "label": label, "mask": mask}
 
 
-def marked(place: Place | None, picture: Picture) -> np.ndarray:
-    if place is None:
+def marked(location: Location | None, picture: Picture) -> np.ndarray:
+    if location is None:
         raise UnreadableError("no attention label")
-    path, start, count = place
+    path, start, count = location
     with path.open("rb") as file:
         header = next(csv.reader([file.readline().decode("utf-8-sig")]))
         file.seek(start)

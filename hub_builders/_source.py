@@ -1,7 +1,7 @@
-"""What builders share: the parts of a source folder, and lists, tables, JSON and XML that others wrote.
+"""Shared by builders: the parts of a source folder, and untrusted lists, tables, JSON and XML.
 
-A part without which there is no dataset is a UserError that names it; what is wrong with one sample is an
-UnreadableError whose text goes into the report.
+A missing part that every sample needs is a UserError that names it; a problem with one sample is an UnreadableError
+whose text goes into the build log.
 """
 
 import csv
@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
 from saliency_bench.utils.seeds import seed_of
@@ -41,7 +41,7 @@ def needed(source: Path | None, name: str, home: str) -> Path:
 
 
 def part(root: Path, relative: str, home: str) -> Path:
-    """A file, or with "/" at the end a folder, that must be there. Raises: UserError that says where to get it."""
+    """A required file, or with "/" at the end a folder. Raises: UserError with the place to get it."""
     path = root / relative
     if not (path.is_dir() if relative.endswith("/") else path.is_file()):
         raise UserError(f"{root} has no {relative}; give the folder as downloaded and unpacked: {home}")
@@ -53,7 +53,7 @@ def first_folder(root: Path, *names: str) -> Path | None:
 
 
 def entries(folder: Path) -> list[Path]:
-    """What is in a folder, in the order of the names."""
+    """The content of a folder, sorted by name."""
     return sorted(folder.iterdir(), key=lambda path: path.name) if folder.is_dir() else []
 
 
@@ -66,7 +66,7 @@ def inside(folder: Path, name: str) -> Path:
 
 
 def text_of(path: Path) -> str:
-    """Raises: UserError for a file that is no text in UTF-8."""
+    """Raises: UserError for a file that is not UTF-8 text."""
     try:
         return path.read_bytes().decode("utf-8-sig")
     except (OSError, ValueError) as error:
@@ -74,7 +74,7 @@ def text_of(path: Path) -> str:
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
-    """(line number, its words) of a list; empty lines and those that begin with # are none."""
+    """(line number, its words) of a list; empty lines and comments (#) are skipped."""
     split = ((number, line.split()) for number, line in enumerate(text_of(path).splitlines(), 1))
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
@@ -94,7 +94,7 @@ def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, s
 
 
 def json_of(path: Path, kind: type) -> Any:
-    """Raises: UserError for a file that is no JSON of that kind (dict, list)."""
+    """Raises: UserError for a file that is not JSON of this kind (dict, list)."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
@@ -112,7 +112,7 @@ def xml_of(path: Path) -> Any:
 
 
 def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
-    """("start" or "end", element) while the file is read, for those who need its beginning only. Errors as `xml_of`."""
+    """("start" or "end", element) while reading, for files of which only the start is needed. Errors as `xml_of`."""
     defused = library("defusedxml.ElementTree")
     with _xml_errors(path), path.open("rb") as file:
         yield from defused.iterparse(file, events=("start", "end"))
@@ -155,36 +155,36 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     return mask
 
 
-def listed_file(report: Report, image_id: str, folder: Path, name: str) -> Path | None:
-    """The file that a list of the source names, or None with the reason in the report. A job that gets the file itself,
-    not folder and name, is done again when the file has changed."""
+def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
+    """The file that a list of the source names, or None with the reason in the log. A job that gets the file itself,
+    rather than folder and name, is recomputed when the file has changed."""
     try:
         return inside(folder, name)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", str(error))
+        log.leave_out(image_id, "image", str(error))
         return None
 
 
-def picture_of(report: Report, image_id: str, path: Path) -> Picture | None:
-    """The picture, or None with the reason in the report."""
+def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
+    """The picture, or None with the reason in the log."""
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
         return read(path)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", str(error))
+        log.leave_out(image_id, "image", str(error))
         return None
 
 
-def mask_or_none(report: Report, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
-    """What `make` gives, bool (H, W); None, with the reason in the report, where that is nothing to trust."""
+def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
+    """The mask that `make` returns, bool (H, W); None, with the reason in the log, if it is empty or unreadable."""
     try:
         mask = make()
         if not mask.any():
             raise UnreadableError("empty mask")
         return mask
     except UnreadableError as error:
-        report.leave_out(image_id, "mask", str(error))
+        log.leave_out(image_id, "mask", str(error))
         return None
 
 
@@ -207,7 +207,7 @@ def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
-    """`count` of the names (0: all), by a hash of (seed, name): another name more or less changes at most one."""
+    """`count` of the names (0: all), by a hash of (seed, name): adding or removing a name changes at most one other."""
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from saliency_bench.data.jobs import Report
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import entries, first_folder, indices, library, lines, needed, part
@@ -53,14 +53,14 @@ def root_of(source: Path | None, name: str) -> Path:
     return root
 
 
-def listed(root: Path, report: Report) -> dict[str, str]:
+def listed(root: Path, log: BuildLog) -> dict[str, str]:
     """{image name: "train" or "val"} of the segmentation lists."""
     splits: dict[str, str] = {}
     for split in ("train", "val"):
         path = root / "ImageSets" / "Segmentation" / f"{split}.txt"
         for number, words in lines(path) if path.is_file() else []:
             if words[0] in splits:
-                report.remark(words[0], f"{path.name} line {number}: listed twice; the first counts")
+                log.remark(words[0], f"{path.name} line {number}: listed twice; the first counts")
             splits.setdefault(words[0], split)
     if not splits:
         raise UserError(f"{root / 'ImageSets/Segmentation'} names no image in train.txt and val.txt; {HOME}")

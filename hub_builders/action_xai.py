@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _language_model
 from saliency_bench.hub_builders._source import (
@@ -77,7 +77,7 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 def samples(
     source: Path | None,
-    report: Report,
+    log: BuildLog,
     *,
     ask: bool = True,
     answers: str = "",
@@ -97,21 +97,21 @@ def samples(
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
         raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
-    found = questions(root, report)
-    keep = kept(source, found, report, ask, answers, model, provider, server)
-    report.expected = len(found)
-    report.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
-    if not report.classes["label"]:
+    found = questions(root, log)
+    keep = kept(source, found, log, ask, answers, model, provider, server)
+    log.expected = len(found)
+    log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
+    if not log.classes["label"]:
         raise UserError("action-xai: no pair of question and answer was accepted; see the file of answers")
     for key, (split, entry) in found.items():
         if keep[entry["question"], entry["ans"]]:
             image = str(entry["iid"])
-            if path := listed_file(report, key, images, image if image.endswith(".jpg") else f"{image}.jpg"):
+            if path := listed_file(log, key, images, image if image.endswith(".jpg") else f"{image}.jpg"):
                 maps = maps_of(root / "visual" / split, key)
                 yield Job(sample_of, key, path, split, image, entry["ans"], entry["exp"], maps)
         else:
             reason = f"the language model does not take {entry['ans']!r} for a class"
-            report.leave_out(key, "image", reason)
+            log.leave_out(key, "image", reason)
 
 
 def root_of(source: Path | None) -> Path:
@@ -121,7 +121,7 @@ def root_of(source: Path | None) -> Path:
     return root
 
 
-def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
+def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
     """{question id: (split, {question, ans, iid, exp})}. Raises: UserError without any list."""
     found: dict[str, tuple[str, dict]] = {}
     there = [split for split in SPLITS if (root / f"textual/exp_{split}_split.json").is_file()]
@@ -129,16 +129,16 @@ def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
         raise UserError(f"{root / 'textual'} has none of exp_train_split.json, exp_val_split.json ...; {HOME}")
     for split in there:
         for key, entry in sorted(json_of(root / f"textual/exp_{split}_split.json", dict).items()):
-            told = entry if isinstance(entry, dict) else {}
-            answer, image = told.get("ans"), told.get("iid")
+            fields = entry if isinstance(entry, dict) else {}
+            answer, image = fields.get("ans"), fields.get("iid")
             if not isinstance(answer, str) or not answer.strip() or not isinstance(image, str | int):
-                report.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
+                log.leave_out(key, "image", "its entry has no text `ans` or no image `iid`")
             elif key in found:
-                report.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
+                log.remark(key, f"exp_{split}_split.json: a second question of this id; the first counts")
             else:
-                texts = told.get("exp")
+                texts = fields.get("exp")
                 texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
-                question = told.get("question") if isinstance(told.get("question"), str) else QUESTION
+                question = fields.get("question") if isinstance(fields.get("question"), str) else QUESTION
                 found[key] = (split, {
                     "question": question, "ans": answer.strip(), "iid": image, "exp": [str(text) for text in texts],
                 })  # fmt: skip
@@ -146,26 +146,26 @@ def questions(root: Path, report: Report) -> dict[str, tuple[str, dict]]:
 
 
 def kept(
-    source: Path | None, found: dict, report: Report, ask: bool, answers: str, model: str, provider: str, server: str
+    source: Path | None, found: dict, log: BuildLog, ask: bool, answers: str, model: str, provider: str, server: str
 ) -> dict[_language_model.Pair, bool]:
     pairs = [(entry["question"], entry["ans"]) for _, entry in found.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
     file = Path(answers).expanduser() if answers else Path(source or ".") / "answers.jsonl"
-    return _language_model.accepted(pairs, file, model, provider, server, report)
+    return _language_model.accepted(pairs, file, model, provider, server, log)
 
 
 def sample_of(
-    report: Report, key: str, path: Path, split: str, image: str, label: str, texts: list[str], maps: Path | None
+    log: BuildLog, key: str, path: Path, split: str, image: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
-    picture = picture_of(report, key, path)
+    picture = picture_of(log, key, path)
     if picture is None:
         return None
     return {
         "image_id": key,
         "image": picture,
         "label": label,
-        "mask": mask_or_none(report, key, lambda: pointed(maps, picture)),
+        "mask": mask_or_none(log, key, lambda: pointed(maps, picture)),
         "explanations": texts,
         "source_split": split,
         "group": image,
@@ -211,13 +211,13 @@ def arrays_of(path: Path) -> np.ndarray:
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    told: dict[str, dict] = {}
+    explanations: dict[str, dict] = {}
     (folder / "ACT-X/visual/val").mkdir(parents=True)
     for index in range(count):
         mask = _examples.picture(folder / f"images/{index:09d}.jpg", index + 72, side)
         answer = ("ironing", "skating, ice")[index % 2]
-        told[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
+        explanations[f"v{index}"] = {"iid": f"{index:09d}", "ans": answer, "exp": ["Because of what he holds."]}
         np.save(
             folder / f"ACT-X/visual/val/v{index}.npy", np.stack([mask, mask, np.roll(mask, 2, 0)]).astype(np.float32)
         )
-    _examples.text(folder / "ACT-X/textual/exp_val_split.json", told)
+    _examples.text(folder / "ACT-X/textual/exp_val_split.json", explanations)

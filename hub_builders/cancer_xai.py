@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import entries, first_folder, needed, part
@@ -72,7 +72,7 @@ def features() -> dict:
     }
 
 
-def samples(source: Path | None, report: Report, *, seed: int = 0) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Job]:
     """The cases with tumour, then the normal ones.
 
     seed: of the slices
@@ -84,20 +84,20 @@ def samples(source: Path | None, report: Report, *, seed: int = 0) -> Iterator[J
     normal = first_folder(root, "Pancreas-CT", "NIH Pancreas-CT") or _manifest(root)
     if normal is None:
         raise UserError(f"{root} has no Pancreas-CT/; give the folder as downloaded and unpacked: {NIH}")
-    images, labels = _cases(decathlon / "imagesTr", report), _cases(decathlon / "labelsTr", report)
+    images, labels = _cases(decathlon / "imagesTr", log), _cases(decathlon / "labelsTr", log)
     for case in sorted(set(labels) - set(images)):
-        report.leave_out(case, "image", "a label without image in imagesTr/")
+        log.leave_out(case, "image", "a label without image in imagesTr/")
     series = [(folder, head) for folder, head in series_in(normal)]
-    report.expected = len(images) + len(series)
+    log.expected = len(images) + len(series)
     for case in sorted(images):
         yield Job(tumour, case, images[case], labels.get(case), seed)
     seen: set[str] = set()
     for folder, head in series:
         case = str(head.get("PatientID") or folder.name) if head else folder.relative_to(normal).as_posix()
         if head is None:
-            report.leave_out(case, "image", "no usable DICOM file in this folder")
+            log.leave_out(case, "image", "no usable DICOM file in this folder")
         elif case in seen:
-            report.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first stays")
+            log.leave_out(f"{case}/{folder.name}", "image", "a second series of this case; the first stays")
         else:
             seen.add(case)
             yield Job(healthy, case, folder, str(head.SeriesInstanceUID), seed)
@@ -107,7 +107,7 @@ def _manifest(root: Path) -> Path | None:
     return next((path for path in sorted(root.glob("manifest-*/Pancreas-CT")) if path.is_dir()), None)
 
 
-def _cases(folder: Path, report: Report) -> dict[str, Path]:
+def _cases(folder: Path, log: BuildLog) -> dict[str, Path]:
     """{case: file}; macOS leaves `._` files in the archive."""
     found = {}
     for path in entries(folder):
@@ -115,15 +115,13 @@ def _cases(folder: Path, report: Report) -> dict[str, Path]:
             continue
         case = path.name.removesuffix(".gz").removesuffix(".nii")
         if case == path.name or case in found:
-            report.leave_out(
-                f"{folder.name}/{path.name}", "image", "no NIfTI file by its name, or its case comes twice"
-            )
+            log.leave_out(f"{folder.name}/{path.name}", "image", "no NIfTI file by its name, or its case comes twice")
         else:
             found[case] = path
     return found
 
 
-def tumour(report: Report, case: str, image: Path, label: Path | None, seed: int) -> dict | None:
+def tumour(log: BuildLog, case: str, image: Path, label: Path | None, seed: int) -> dict | None:
     try:
         if label is None:
             raise UnreadableError("no label in labelsTr/")
@@ -131,7 +129,7 @@ def tumour(report: Report, case: str, image: Path, label: Path | None, seed: int
         if units.shape != labels.shape:
             raise UnreadableError("mask of another size than its image")
         if not np.allclose(units.affine, labels.affine, atol=1e-2):
-            report.remark(case, "image and label have different affines; each is turned by its own")
+            log.remark(case, "image and label have different affines; each is turned by its own")
         there = [set(np.unique(labels.slice(number)).tolist()) for number in range(len(labels))]
         if wrong := set().union(*there) - set(range(LABELS + 1)):
             raise UnreadableError(f"mask: label {min(wrong):g} is none of 0 to {LABELS}")
@@ -141,7 +139,7 @@ def tumour(report: Report, case: str, image: Path, label: Path | None, seed: int
             raise UnreadableError("the tumour is too small for a pixel of the sample")
         image_of = squared(windowed(units.slice(number), CENTRE, WIDTH))
     except UnreadableError as error:
-        report.leave_out(case, "image", str(error))
+        log.leave_out(case, "image", str(error))
         return None
     return {"image_id": case, "image": image_of, "label": "tumour", "mask": mask, "case": case, "slice_index": number}
 
@@ -153,18 +151,18 @@ def _labels(path: Path) -> Nifti:
         raise UnreadableError(f"mask: {error}") from None
 
 
-def healthy(report: Report, case: str, folder: Path, series: str, seed: int) -> dict | None:
+def healthy(log: BuildLog, case: str, folder: Path, series: str, seed: int) -> dict | None:
     try:
         slices, faults = slices_of(folder, series)
         for fault in faults:
-            report.remark(case, fault)
+            log.remark(case, fault)
         if missing := gaps(slices):
-            report.remark(case, f"{missing} slices of the series seem to be missing")
+            log.remark(case, f"{missing} slices of the series seem to be missing")
         number = drawn_slice(list(range(len(slices))), seed, case)
         units, _, flips = units_of(slices[number].path)
         image = squared(windowed(upright(units, flips), CENTRE, WIDTH))
     except UnreadableError as error:
-        report.leave_out(case, "image", str(error))
+        log.leave_out(case, "image", str(error))
         return None
     return {"image_id": case, "image": image, "label": "normal", "case": case, "slice_index": number}
 

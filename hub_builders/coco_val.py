@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.hub_builders import _coco
 from saliency_bench.hub_builders._source import listed_file, mask_or_none, picture_of
 from saliency_bench.utils.pictures import Picture
@@ -38,36 +38,36 @@ def features(classes: dict[str, list[str]]) -> dict:
     return {"label": ClassLabel(names=classes["label"]), "classes": List(Value("string"))}
 
 
-def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, imagenet: bool = False) -> Iterator[Job]:
     """The images in the order of their ids, their classes in the order of theirs.
 
     imagenet: leave out the four classes that ImageNet does not have
     """
     root = _coco.root_of(source, "coco-val")
     _coco.splits_of(root, ("instances",), "val2017")
-    found, names = _coco.entries_of(root, "val2017", False, report)
-    report.expected = len(found)
-    report.classes = {"label": [names[key] for key in sorted(names)]}
+    found, names = _coco.entries_of(root, "val2017", False, log)
+    log.expected = len(found)
+    log.classes = {"label": [names[key] for key in sorted(names)]}
     for key in sorted(found):
         entry = found[key]
         there = sorted({one["category_id"] for one in entry.objects} & set(names))
         if lost := {one["category_id"] for one in entry.objects} - set(names):
-            report.remark(f"{key:012d}", f"category {min(lost)} is not in the list of categories and is passed over")
+            log.remark(f"{key:012d}", f"category {min(lost)} is not in the list of categories and is passed over")
         kept = [one for one in there if not (imagenet and names[one] in NOT_IN_IMAGENET)]
         if not kept:
-            report.leave_out(f"{key:012d}", "image", "no object of a class that is used")
+            log.leave_out(f"{key:012d}", "image", "no object of a class that is used")
             continue
         outlines = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in kept}
-        if path := listed_file(report, f"{key:012d}", root / "val2017", entry.file_name):
+        if path := listed_file(log, f"{key:012d}", root / "val2017", entry.file_name):
             yield Job(samples_of, f"{key:012d}", path, outlines, [names[one] for one in there])
 
 
-def samples_of(report: Report, name: str, path: Path, outlines: dict[str, list], classes: list[str]) -> Iterator[dict]:
-    picture = picture_of(report, name, path)
+def samples_of(log: BuildLog, name: str, path: Path, outlines: dict[str, list], classes: list[str]) -> Iterator[dict]:
+    picture = picture_of(log, name, path)
     if picture is None:
         return
     for label in outlines:
-        mask = mask_or_none(report, f"{name}:{label}", lambda label=label: union(outlines[label], picture))
+        mask = mask_or_none(log, f"{name}:{label}", lambda label=label: union(outlines[label], picture))
         yield {
             "image_id": f"{name}:{label}",
             "image": picture,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _lidc
 from saliency_bench.hub_builders._source import needed, table
@@ -77,7 +77,7 @@ def features() -> dict:
 
 def samples(
     source: Path | None,
-    report: Report,
+    log: BuildLog,
     *,
     min_readers: int = 1,
     crop_mm: float = 50.0,
@@ -94,56 +94,54 @@ def samples(
     if not 1 <= min_readers <= 4 or not 5 <= crop_mm <= 500:
         raise UserError("disease-xai: min_readers is 1 to 4, crop_mm 5 to 500 millimetres")
     root = needed(source, "disease-xai", HOME)
-    series, patients = series_of(root, report), patients_of(root)
+    series, patients = series_of(root, log), patients_of(root)
     readings = sorted(path for path in root.rglob("*.xml") if not path.name.startswith("."))
     if not readings:
         raise UserError(f"{root} has no XML of the readers (LIDC-XML-only.zip); {HOME}")
     if not series:
         raise UserError(f"{root} has no DICOM series (*.dcm), only XML; {HOME}")
-    report.expected = len(readings)
+    log.expected = len(readings)
     seen: set[str] = set()
     for path in readings:
         name = path.relative_to(root).as_posix()
-        uid = series_told(path, name, report)
+        uid = series_uid(path, name, log)
         if uid is None:
             continue
         if uid in seen:
-            report.remark(name, "another XML of the same series was read before")
+            log.remark(name, "another XML of the same series was read before")
         elif uid not in series:
-            report.leave_out(uid, "image", f"no DICOM series of this UID, which {path.name} is about")
+            log.leave_out(uid, "image", f"no DICOM series of this UID, which {path.name} is about")
         else:
-            folder, told = series[uid]
-            patient = patients.get(uid) or told
-            if told and patient != told:
-                report.remark(uid, f"the metadata table says {patient}, the DICOM files say {told}")
+            folder, dicom_patient = series[uid]
+            patient = patients.get(uid) or dicom_patient
+            if dicom_patient and patient != dicom_patient:
+                log.remark(uid, f"the metadata table says {patient}, the DICOM files say {dicom_patient}")
             if patient:
                 yield Job(nodules, path, folder, name, patient, min_readers, crop_mm, centred, seed)
             else:
-                report.leave_out(uid, "image", "no patient: neither in a metadata table nor in the DICOM")
+                log.leave_out(uid, "image", "no patient: neither in a metadata table nor in the DICOM")
         seen.add(uid)
     for uid in sorted(set(series) - seen):
-        report.remark(
-            uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}"
-        )
+        log.remark(uid, f"no XML of the readers is about this series in {series[uid][0].relative_to(root).as_posix()}")
 
 
-def series_told(path: Path, name: str, report: Report) -> str | None:
+def series_uid(path: Path, name: str, log: BuildLog) -> str | None:
     try:
         uid = _lidc.series_of(path)
         if uid is None:
-            report.leave_out(name, "image", "marks of a chest X-ray, not of a CT")
+            log.leave_out(name, "image", "marks of a chest X-ray, not of a CT")
         return uid
     except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+        log.leave_out(name, "image", str(error))
         return None
 
 
-def series_of(root: Path, report: Report) -> dict[str, tuple[Path, str]]:
+def series_of(root: Path, log: BuildLog) -> dict[str, tuple[Path, str]]:
     """{series UID: (folder, patient)} of the DICOM files."""
     found: dict[str, tuple[Path, str]] = {}
     for folder, head in series_in(root):
         if head is None:
-            report.leave_out(folder.relative_to(root).as_posix(), "image", "no usable DICOM file in this folder")
+            log.leave_out(folder.relative_to(root).as_posix(), "image", "no usable DICOM file in this folder")
         else:
             found.setdefault(str(head.SeriesInstanceUID), (folder, str(head.get("PatientID") or "")))
     return found
@@ -165,7 +163,7 @@ def patients_of(root: Path) -> dict[str, str]:
 
 
 def nodules(
-    report: Report,
+    log: BuildLog,
     path: Path,
     folder: Path,
     file: str,
@@ -179,19 +177,19 @@ def nodules(
     try:
         reading = _lidc.reading_of(path)
     except UnreadableError as error:
-        report.leave_out(file, "image", str(error))
+        log.leave_out(file, "image", str(error))
         return
     name = f"{patient}-{reading.series.rpartition('.')[2][-6:]}"
     slices, faults = slices_of(folder, reading.series)
     for fault in reading.faults + faults:
-        report.remark(name, fault)
+        log.remark(name, fault)
     if missing := gaps(slices):
-        report.remark(name, f"{missing} slices of the series seem to be missing")
+        log.remark(name, f"{missing} slices of the series seem to be missing")
     number_of = {one.uid: number for number, one in enumerate(slices)}
     marks = [mark for mark in reading.marks if not mark.is_point]
     for mark in marks:
         if lost := [contour for contour in mark.contours if contour.uid not in number_of]:
-            report.remark(name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours on missing slices")
+            log.remark(name, f"reader {mark.reader + 1}, mark {mark.name!r}: {len(lost)} contours on missing slices")
     found = _lidc.nodules_of([(mark.reader, _lidc.voxels_of(mark, number_of)) for mark in marks])
     for number, readers in enumerate(found, 1):
         image_id = f"{name}-nodule-{number}"
@@ -201,13 +199,13 @@ def nodules(
                 raise UnreadableError(f"marked by fewer than {min_readers} readers")
             if not len(voxels):
                 raise UnreadableError("no voxel inside its contours, or its slices are missing")
-            yield from both(report, image_id, patient, voxels, len(readers), slices, reading, crop_mm, centred, seed)
+            yield from both(log, image_id, patient, voxels, len(readers), slices, reading, crop_mm, centred, seed)
         except UnreadableError as error:
-            report.leave_out(image_id, "image", str(error))
+            log.leave_out(image_id, "image", str(error))
 
 
 def both(
-    report: Report,
+    log: BuildLog,
     image_id: str,
     patient: str,
     voxels: np.ndarray,
@@ -235,25 +233,25 @@ def both(
     if positive["mask"].any():
         yield common | positive | {"image_id": image_id, "label": "nodule", "readers": readers}
     else:
-        report.leave_out(image_id, "image", "the nodule is too small for a pixel of the sample")
+        log.leave_out(image_id, "image", "the nodule is too small for a pixel of the sample")
     beside = image_id.replace("-nodule-", "-beside-")
     forbidden = marked(reading, slices[middle].place, slices, spacing)
     box = surrounding(units, forbidden, (top, left, side), seed_of(seed, image_id, "beside"))
     if box is None:
-        report.leave_out(beside, "image", f"no square of lung {AWAY:.0f} mm away from every mark in this slice")
+        log.leave_out(beside, "image", f"no square of lung {AWAY:.0f} mm away from every mark in this slice")
     else:
         yield common | cropped(units, None, box, flips) | {"image_id": beside, "label": "no nodule", "readers": 0}
 
 
 def around(rows: np.ndarray, columns: np.ndarray, side: float, seed: int | None) -> tuple[float, float]:
     """Top and left of a square that holds the pixels: in the middle, or anywhere with a margin of an eighth."""
-    place = []
+    corner = []
     for axis, pixels in enumerate((rows, columns)):
         low, high = pixels.min() - 0.5, pixels.max() + 0.5
         room = max(side - (high - low) - side / 4, 0)
         share = 0.5 if seed is None else int(random_bits(seed, 2)[axis]) / 2**64
-        place.append((low + high) / 2 - side / 2 + room * (share - 0.5))
-    return place[0], place[1]
+        corner.append((low + high) / 2 - side / 2 + room * (share - 0.5))
+    return corner[0], corner[1]
 
 
 def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[bool, bool]) -> dict:
@@ -273,14 +271,14 @@ def cropped(units: np.ndarray, mask: np.ndarray | None, box: Box, flips: tuple[b
 
 
 def marked(
-    reading: _lidc.Reading, place: float, slices: list[Slice], spacing: tuple[float, float]
+    reading: _lidc.Reading, z: float, slices: list[Slice], spacing: tuple[float, float]
 ) -> list[tuple[float, float, float, float]]:
     """(top, left, bottom, right) around every mark of every reader that lies within `AWAY` of the slice, in pixels."""
     places = {one.uid: one.place for one in slices}
     boxes = []
     for mark in reading.marks:
         for contour in mark.contours:
-            if abs(places.get(contour.uid, contour.z) - place) <= AWAY:
+            if abs(places.get(contour.uid, contour.z) - z) <= AWAY:
                 columns, rows = np.array(contour.points).T
                 down, across = AWAY / spacing[0], AWAY / spacing[1]
                 boxes.append((rows.min() - down, columns.min() - across, rows.max() + down, columns.max() + across))

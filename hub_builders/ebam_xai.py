@@ -23,11 +23,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from saliency_bench.data.building import Job, Report, split_of
+from saliency_bench.data.building import split_of
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _detector, _examples, _places
 from saliency_bench.hub_builders._source import entries, first_folder, inside, needed
-from saliency_bench.utils.pictures import UnreadableError, content_of, opened
+from saliency_bench.utils.pictures import UnreadableError, decode, file_bytes
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = "1"
@@ -94,7 +95,7 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 def samples(
     source: Path | None,
-    report: Report,
+    log: BuildLog,
     *,
     detector: bool = True,
     least: int = 500,
@@ -112,10 +113,10 @@ def samples(
     """
     if min(least, least_pixels, per_pair) < 1:
         raise UserError("ebam-xai: least, least_pixels and per_pair are numbers from 1")
-    stock = stock_of(source, report, detector, least, least_pixels, seed)
+    stock = stock_of(source, log, detector, least, least_pixels, seed)
     objects, scenes = stock.classes("object"), stock.classes("scene")
-    report.expected = len(objects) * len(scenes) * per_pair
-    report.classes = {"label": objects, "scene": scenes}
+    log.expected = len(objects) * len(scenes) * per_pair
+    log.classes = {"label": objects, "scene": scenes}
     for label in objects:
         for scene in scenes:
             for number in range(per_pair):
@@ -129,24 +130,24 @@ def samples(
                     yield Job(sample_of, image_id, label, scene, cutout, place, _name(place, stock.base), seed)
                 else:
                     what = scene if cutouts else label
-                    report.leave_out(image_id, "image", f"no {what} in the split {split}")
+                    log.leave_out(image_id, "image", f"no {what} in the split {split}")
 
 
-def stock_of(source: Path | None, report: Report, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
+def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
     source = needed(source, "ebam-xai", HOME)
     base = first_folder(source, *SCENES)
     if base is None:
         raise UserError(f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; {HOME}")
-    cutouts = cutouts_of(_coco.root_of(source, "ebam-xai"), least_pixels, report)
+    cutouts = cutouts_of(_coco.root_of(source, "ebam-xai"), least_pixels, log)
     scenes = scenes_of(base)
     if detector:
-        cutouts, scenes = detected(source / "detections.jsonl", cutouts, scenes, base, report)
+        cutouts, scenes = detected(source / "detections.jsonl", cutouts, scenes, base, log)
     counts: dict[str, int] = defaultdict(int)
     for _, name in cutouts:
         counts[name] += 1
     for name in sorted(counts):
         if counts[name] < least:
-            report.leave_out(f"object class {name}", "image", f"fewer than {least} cut-outs")
+            log.leave_out(f"object class {name}", "image", f"fewer than {least} cut-outs")
     objects: dict[tuple[str, str], list[Cutout]] = defaultdict(list)
     grounds: dict[tuple[str, str], list[Path]] = defaultdict(list)
     for cut, name in cutouts:
@@ -160,7 +161,7 @@ def stock_of(source: Path | None, report: Report, detector: bool, least: int, le
 
 
 def detected(
-    file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, report: Report
+    file: Path, cutouts: list[tuple[Cutout, str]], scenes: list[tuple[Path, str]], base: Path, log: BuildLog
 ) -> tuple[list[tuple[Cutout, str]], list[tuple[Path, str]]]:
     """The cut-outs that the detector names rightly, and the scenes in which it finds nothing."""
     shown = ((one.key, partial(on_black, one)) for one, _ in cutouts)
@@ -169,17 +170,17 @@ def detected(
     right = [(one, name) for one, name in cutouts if one.category in named.get(one.key, ())]
     clean = [(path, name) for path, name in scenes if found.get(_name(path, base)) == []]
     for key in sorted({one.key for one, _ in cutouts} - {one.key for one, _ in right}):
-        report.leave_out(key, "image", "the detector does not name this cut-out rightly")
+        log.leave_out(key, "image", "the detector does not name this cut-out rightly")
     for key in sorted({_name(path, base) for path, _ in scenes} - {_name(path, base) for path, _ in clean}):
-        report.leave_out(key, "image", "the detector finds an object in this scene, or it cannot be read")
+        log.leave_out(key, "image", "the detector finds an object in this scene, or it cannot be read")
     return right, clean
 
 
-def cutouts_of(root: Path, least_pixels: int, report: Report) -> list[tuple[Cutout, str]]:
+def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutout, str]]:
     """(cut-out, class) of every object that is large enough, in the order of the ids."""
     found: dict[str, tuple[Cutout, str]] = {}
     for split in _coco.splits_of(root, ("instances",)):
-        known, names = _coco.entries_of(root, split, False, report)
+        known, names = _coco.entries_of(root, split, False, log)
         for image, entry in known.items():
             for one in entry.objects:
                 name, key = names.get(one.get("category_id", -1)), f"coco-{one.get('id')}"
@@ -192,7 +193,7 @@ def cutouts_of(root: Path, least_pixels: int, report: Report) -> list[tuple[Cuto
                     cutout = Cutout(key, path, f"coco {image}", one["category_id"], one.get("segmentation"))
                     found[key] = (cutout, name)
                 except UnreadableError as error:
-                    report.leave_out(key, "image", str(error))
+                    log.leave_out(key, "image", str(error))
     return [found[key] for key in sorted(found)]
 
 
@@ -214,7 +215,7 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
     """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Raises: UnreadableError."""
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
-    photograph = np.asarray(opened(content_of(cutout.path)).convert("RGB"))
+    photograph = np.asarray(decode(file_bytes(cutout.path)).convert("RGB"))
     mask = _coco.mask_of(cutout.segmentation, *photograph.shape[:2])
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
@@ -240,22 +241,22 @@ def scene_of(path: Path) -> np.ndarray | None:
 
 
 def read_scene(path: Path) -> np.ndarray:
-    image = opened(content_of(path)).convert("RGB")
+    image = decode(file_bytes(path)).convert("RGB")
     return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
 
 
 def sample_of(
-    report: Report, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
+    log: BuildLog, image_id: str, label: str, scene: str, cutout: Cutout, path: Path, scene_id: str, seed: int
 ) -> dict | None:
     try:
         picture, mask = cut(cutout)
         ground = read_scene(path)
     except UnreadableError as error:
-        report.leave_out(image_id, "image", f"{cutout.key} on {scene_id}: {error}")
+        log.leave_out(image_id, "image", f"{cutout.key} on {scene_id}: {error}")
         return None
     image, pasted = paste(picture, mask, ground, seed_of(seed, image_id, "place"))
     if not pasted.any():
-        report.leave_out(image_id, "image", f"{cutout.key} is too thin for a pixel of the sample")
+        log.leave_out(image_id, "image", f"{cutout.key} is too thin for a pixel of the sample")
         return None
     return {
         "image_id": image_id,

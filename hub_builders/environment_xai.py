@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _examples, _places, _release
 from saliency_bench.hub_builders._source import drawn, mask_or_none, needed, picture_of
@@ -48,7 +48,7 @@ def features() -> dict:
     return {"label": ClassLabel(names=["nature", "urban"]), "category": ClassLabel(names=NATURE + URBAN)}
 
 
-def samples(source: Path | None, report: Report, *, per_class: int = 2500, seed: int = 0) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, per_class: int = 2500, seed: int = 0) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
 
     per_class: how many images of each class are drawn; 0 for all
@@ -58,23 +58,23 @@ def samples(source: Path | None, report: Report, *, per_class: int = 2500, seed:
         raise UserError("environment-xai: per_class is a number of images from 0")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
     if _release.is_release(root):
-        yield from _release.jobs(root, report, ALIASES)
+        yield from _release.jobs(root, log, ALIASES)
         return
-    found = _places.images(root, list(LABEL_OF), report)
+    found = _places.images(root, list(LABEL_OF), log)
     keep: set[str] = set()
     for label in ("nature", "urban"):
         names = [name for name, (_, category, _) in found.items() if LABEL_OF[category] == label]
         keep |= drawn(seed, names, per_class)
         if surplus := len(names) - len(keep & set(names)):
-            report.remark(label, f"{surplus} more images of this class were not drawn")
+            log.remark(label, f"{surplus} more images of this class were not drawn")
     masks = _annotators.drawn_masks(root)
-    report.expected = len(keep)
+    log.expected = len(keep)
     for name in sorted(keep):
         yield Job(sample_of, name, *found[name], masks.get(name.replace("/", "_"), []))
 
 
-def sample_of(report: Report, name: str, path: Path, category: str, split: str, masks: list[Path]) -> dict | None:
-    picture = picture_of(report, name, path)
+def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, masks: list[Path]) -> dict | None:
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
 
@@ -88,7 +88,7 @@ def sample_of(report: Report, name: str, path: Path, category: str, split: str, 
         "image": picture,
         "label": LABEL_OF[category],
         "category": category,
-        "mask": mask_or_none(report, name, mask),
+        "mask": mask_or_none(log, name, mask),
         "source_split": split,
     }
 

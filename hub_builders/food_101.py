@@ -11,7 +11,7 @@ to be compared with the paper's to the digit.
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import drawn, first_folder, lines, listed_file, needed, part, picture_of
@@ -75,7 +75,7 @@ def features() -> dict:
 
 
 def samples(
-    source: Path | None, report: Report, *, per_class: int = 10, subset: str = "test", seed: int = 0
+    source: Path | None, log: BuildLog, *, per_class: int = 10, subset: str = "test", seed: int = 0
 ) -> Iterator[Job]:
     """The pictures that were drawn, by class and name.
 
@@ -92,20 +92,20 @@ def samples(
     for split in ("test", "train") if subset == "all" else (subset,):
         for number, words in lines(part(root, f"meta/{split}.txt", HOME)):
             if words[0] in known:
-                report.remark(words[0], f"{split}.txt line {number}: listed twice; the first counts")
+                log.remark(words[0], f"{split}.txt line {number}: listed twice; the first counts")
             known.setdefault(words[0], split)
     names = {label: [name for name in known if name.partition("/")[0] == label] for label in CLASSES}
     if missing := [label for label in CLASSES if not names[label]]:
         raise UserError(f"{root}/meta lists no picture of {', '.join(missing[:3])}; {HOME}")
     chosen = [(label, name) for label in CLASSES for name in sorted(drawn(seed, names[label], per_class))]
-    report.expected = len(chosen)
+    log.expected = len(chosen)
     for label, name in chosen:
-        if path := listed_file(report, name, root / "images", f"{name}.jpg"):
+        if path := listed_file(log, name, root / "images", f"{name}.jpg"):
             yield Job(sample_of, name, path, label, known[name])
 
 
-def sample_of(report: Report, name: str, path: Path, label: str, split: str) -> dict | None:
-    picture = picture_of(report, name, path)
+def sample_of(log: BuildLog, name: str, path: Path, label: str, split: str) -> dict | None:
+    picture = picture_of(log, name, path)
     return picture and {"image_id": name, "image": picture, "label": label, "source_split": split}
 
 

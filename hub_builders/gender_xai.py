@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _coco, _examples, _release
 from saliency_bench.hub_builders._source import drawn, listed_file, mask_or_none, needed, picture_of
@@ -53,7 +53,7 @@ def features() -> dict:
 
 def samples(
     source: Path | None,
-    report: Report,
+    log: BuildLog,
     *,
     min_area: float = 0.02,
     per_class: int = 2500,
@@ -71,30 +71,30 @@ def samples(
         raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
     if _release.is_release(root):
-        for job in _release.jobs(root, report, ALIASES):
+        for job in _release.jobs(root, log, ALIASES):
             yield Job(of_release, *job.args)
         return
     root = _coco.root_of(root, "gender-xai")
-    chosen = candidates(root, min_area, report)
+    chosen = candidates(root, min_area, log)
     keep = {label: drawn(seed, [one for one in chosen if chosen[one][1] == label], per_class) for label in CLASSES}
     masks = _annotators.drawn_masks(root)
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
-        if surplus := sum(told == label for _, told, _ in chosen.values()) - len(keep[label]):
-            report.remark(label, f"{surplus} more images of this class fit the rule and were not drawn")
-    report.expected = len(names)
+        if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
+            log.remark(label, f"{surplus} more images of this class fit the rule and were not drawn")
+    log.expected = len(names)
     for name in names:
         entry, label, person = chosen[name]
-        if path := listed_file(report, name, root / entry.split, entry.file_name):
+        if path := listed_file(log, name, root / entry.split, entry.file_name):
             yield Job(sample_of, name, path, entry.split, label, person, masks.get(name, []), outline)
 
 
-def candidates(root: Path, min_area: float, report: Report) -> dict[str, tuple[_coco.Entry, str, dict]]:
+def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.Entry, str, dict]]:
     """{image id: (entry, label, the person)}; images whose captions mention neither word are no candidates."""
     found: dict[str, tuple[_coco.Entry, str, dict]] = {}
     seen: set[str] = set()
     for split in _coco.splits_of(root, ("captions", "instances")):
-        entries, names = _coco.entries_of(root, split, True, report)
+        entries, names = _coco.entries_of(root, split, True, log)
         person = _coco.category(names, "person")
         for key, entry in entries.items():
             name, words = f"{key:012d}", words_of(entry.captions)
@@ -103,7 +103,7 @@ def candidates(root: Path, min_area: float, report: Report) -> dict[str, tuple[_
             seen.add(name)
             people = entry.of(person)
             if reason := unfit(words, people, min_area * entry.size):
-                report.leave_out(name, "image", reason)
+                log.leave_out(name, "image", reason)
             else:
                 found[name] = (entry, LABEL_OF[words.pop()], people[0])
     return found
@@ -125,7 +125,7 @@ def unfit(words: set[str], people: list[dict], least: float) -> str | None:
 
 
 def sample_of(
-    report: Report,
+    log: BuildLog,
     name: str,
     path: Path,
     split: str,
@@ -134,7 +134,7 @@ def sample_of(
     masks: list[Path],
     outline: bool,
 ) -> dict | None:
-    picture = picture_of(report, name, path)
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
 
@@ -145,7 +145,7 @@ def sample_of(
             raise UnreadableError("no mask was drawn")
         return _coco.mask_of(person.get("segmentation"), picture.height, picture.width)
 
-    found = mask_or_none(report, name, mask)
+    found = mask_or_none(log, name, mask)
     origin = None if found is None else ORIGINS[not masks]
     return {
         "image_id": name,
@@ -157,8 +157,8 @@ def sample_of(
     }
 
 
-def of_release(report: Report, path: Path, label: str, place: _release.Place | None) -> dict | None:
-    sample = _release.sample_of(report, path, label, place)
+def of_release(log: BuildLog, path: Path, label: str, place: _release.Location | None) -> dict | None:
+    sample = _release.sample_of(log, path, label, place)
     return sample and sample | {"mask_source": None if sample["mask"] is None else ORIGINS[0]}
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -80,22 +80,22 @@ def features(classes: dict[str, list[str]]) -> dict:
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string")}
 
 
-def samples(source: Path | None, report: Report) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
     """The images in the order of their names."""
     root = needed(source, "imagenet-val", HOME)
     names = classes_of(root)
-    report.classes = {"label": list(names.values())}
+    log.classes = {"label": list(names.values())}
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
-    found = _listed(root, kaggle, report) if kaggle.is_dir() else _in_folders(root, report)
+    found = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not found:
         raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
-    report.expected = len(found)
+    log.expected = len(found)
     for name in sorted(found):
         path, wnid, boxes = found[name]
         if wnid in names:
             yield Job(sample_of, name, path, wnid, names[wnid], boxes)
         else:
-            report.leave_out(name, "image", f"{wnid} is none of the {len(names)} classes")
+            log.leave_out(name, "image", f"{wnid} is none of the {len(names)} classes")
 
 
 def classes_of(root: Path) -> dict[str, str]:
@@ -105,24 +105,24 @@ def classes_of(root: Path) -> dict[str, str]:
     mapping = next((root / name for name in LISTS if (root / name).is_file()), None)
     if mapping is not None:
         split = [line.partition(" ") for line in text_of(mapping).splitlines() if line.strip()]
-        pairs, told = [(wnid, name.strip()) for wnid, _, name in split], mapping
+        pairs, origin = [(wnid, name.strip()) for wnid, _, name in split], mapping
     elif index.is_file():
         listed = sorted((int(key), value) for key, value in json_of(index, dict).items() if key.isdecimal())
         pairs = [(str(value[0]), str(value[1])) for _, value in listed if isinstance(value, list) and len(value) == 2]
-        told = index
+        origin = index
     elif devkit and (devkit / "meta.mat").is_file():
-        told = devkit / "meta.mat"
-        pairs = [(wnid, name) for _, wnid, name in synsets(told)]
+        origin = devkit / "meta.mat"
+        pairs = [(wnid, name) for _, wnid, name in synsets(origin)]
     else:
-        told = first_folder(root, "val", "ILSVRC2012_img_val") or root
-        wnids = [path.name for path in entries(told) if WNID.fullmatch(path.name) and path.is_dir()]
+        origin = first_folder(root, "val", "ILSVRC2012_img_val") or root
+        wnids = [path.name for path in entries(origin) if WNID.fullmatch(path.name) and path.is_dir()]
         own = json_of(TABLE, dict)["classes"]
         if len(wnids) != len(own):
             names_of = ", ".join((*LISTS, index.name))
             raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
         pairs = list(zip(wnids, own, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
-        raise UserError(f"{told} is no list of WordNet ids and names; {HOME}")
+        raise UserError(f"{origin} is no list of WordNet ids and names; {HOME}")
     names = [name for _, name in pairs]
     return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
 
@@ -147,15 +147,15 @@ def truth(root: Path) -> dict[str, str]:
     if not devkit or not path or not path.is_file():
         return {}
     wnids = {str(number): wnid for number, wnid, _ in synsets(part(devkit, "meta.mat", HOME))}
-    told = {}
+    classes = {}
     for number, line in enumerate(text_of(path).split(), 1):
         if line not in wnids:
             raise UserError(f"{path} line {number}: {line[:20]!r} is no class of meta.mat; download it again: {HOME}")
-        told[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
-    return told
+        classes[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
+    return classes
 
 
-def _listed(root: Path, folder: Path, report: Report) -> Found:
+def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
     path = root / "LOC_val_solution.csv"
     if not path.is_file():
         raise UserError(f"{root} has no LOC_val_solution.csv; give the folder as downloaded and unpacked: {HOME}")
@@ -166,13 +166,13 @@ def _listed(root: Path, folder: Path, report: Report) -> Found:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
             file = inside(folder, f"{name}.JPEG")
         except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
-            told = str(error) if isinstance(error, UnreadableError) else "boxes that are no numbers"
-            report.leave_out(name or f"line {number}", "image", told)
+            reason = str(error) if isinstance(error, UnreadableError) else "boxes that are no numbers"
+            log.leave_out(name or f"line {number}", "image", reason)
             continue
         if not words or not all(len(box) == 4 for box in boxes):
-            report.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
+            log.leave_out(name, "image", f"line {number} of {path.name} is not a class and four numbers each")
         elif name in found:
-            report.remark(name, f"{path.name} line {number}: listed twice; the first counts")
+            log.remark(name, f"{path.name} line {number}: listed twice; the first counts")
         else:
             found[name] = (
                 file,
@@ -182,22 +182,22 @@ def _listed(root: Path, folder: Path, report: Report) -> Found:
     return found
 
 
-def _in_folders(root: Path, report: Report) -> Found:
+def _in_folders(root: Path, log: BuildLog) -> Found:
     found: Found = {}
-    told = truth(root)
+    truths = truth(root)
     boxes = {path.stem: path for name in BOXES for path in entries(root / name) if path.suffix == ".xml"}
     bases = (root / "val", root / "ILSVRC2012_img_val", root)
     for folder, file in next(filter(None, map(_pictures, bases)), []):
         wnid = NAMED.search(folder) or NAMED.search(file.stem)
-        kind = wnid[1] if wnid else told.get(file.stem)
+        kind = wnid[1] if wnid else truths.get(file.stem)
         if kind is None:
-            report.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
+            log.leave_out(file.stem, "image", "no class: neither in its name or folder nor in the devkit")
         elif file.stem in found:
-            report.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
+            log.leave_out(f"{folder}/{file.name}", "image", "another image has this name; the first stays")
         else:
             found[file.stem] = (file, kind, boxes.get(file.stem.removesuffix(f"_{kind}")))
-    for name in sorted(set(told) - {name[:23] for name in found}):
-        report.leave_out(name, "image", "in the list of the devkit, but there is no such image")
+    for name in sorted(set(truths) - {name[:23] for name in found}):
+        log.leave_out(name, "image", "in the list of the devkit, but there is no such image")
     return found
 
 
@@ -212,11 +212,11 @@ def _pictures(base: Path) -> list[tuple[str, Path]]:
             if file.suffix.lower() in (".jpeg", ".jpg") and not file.name.startswith(".")]  # fmt: skip
 
 
-def sample_of(report: Report, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
-    picture = picture_of(report, name, path)
+def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
-    mask = mask_or_none(report, name, lambda: union(boxes_in(boxes, wnid), picture))
+    mask = mask_or_none(log, name, lambda: union(boxes_in(boxes, wnid), picture))
     return {"image_id": name, "image": picture, "label": label, "mask": mask, "wnid": wnid, "source_split": "val"}
 
 
@@ -249,17 +249,17 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     names = [line.split(" ", 1) for line in text_of(folder / "LOC_synset_mapping.txt").splitlines()]
     numbers = (3, 1, 2, 4)  # the devkit has its own
     kinds = [(name, "O") for name in ("ILSVRC2012_ID", "WNID", "words", "num_children")]
-    rows = [(number, *told, 0) for number, told in zip(numbers, names, strict=True)]
+    rows = [(number, *name, 0) for number, name in zip(numbers, names, strict=True)]
     devkit = folder / "ILSVRC2012_devkit_t12/data"
     devkit.mkdir(parents=True)
     synsets = np.array([*rows, (5, "n00015388", "animal", 2)], kinds)[:, None]
     library("scipy.io").savemat(devkit / "meta.mat", {"synsets": synsets})
     classes = [numbers[index % 4] for index in range(count)]
     _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
-    for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", Report()).items():
+    for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
         path.rename(folder / path.name)
-        told = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
-        objects = "".join(f"<object>{one}</object>" for one in told)
+        boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
+        objects = "".join(f"<object>{one}</object>" for one in boxed)
         _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
     shutil.rmtree(folder / "ILSVRC")
     for path in folder.glob("LOC_*"):

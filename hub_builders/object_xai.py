@@ -11,7 +11,7 @@ with `JPEGImages/`, `SegmentationClass/` and `ImageSets/Segmentation/{train,val}
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _voc
 from saliency_bench.hub_builders._source import entries, listed_file, picture_of
@@ -36,7 +36,7 @@ def features() -> dict:
     return {"label": ClassLabel(names=_voc.CLASSES)}
 
 
-def samples(source: Path | None, report: Report, *, segmentation: str = "original") -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, segmentation: str = "original") -> Iterator[Job]:
     """The segmented images in the order of their names.
 
     segmentation: original, or augmented by the Semantic Boundaries Dataset
@@ -44,23 +44,23 @@ def samples(source: Path | None, report: Report, *, segmentation: str = "origina
     if segmentation not in ("original", "augmented"):
         raise UserError(f"object-xai: segmentation={segmentation} is unknown; use original or augmented")
     root = _voc.root_of(source, "object-xai")
-    splits = _voc.listed(root, report)
+    splits = _voc.listed(root, log)
     found = [path for path in entries(root / "SegmentationClass") if not path.name.startswith(".")]
     masks = {path.stem: path for path in found if path.suffix == ".png"}
     for path in found:
         if path.suffix != ".png":
-            report.leave_out(path.name, "image", "no segmentation PNG by its name")
+            log.leave_out(path.name, "image", "no segmentation PNG by its name")
     if segmentation == "augmented":
         masks = _voc.augmented(source or root, root) | {name: masks[name] for name in masks if name in splits}
     names = sorted(set(masks) | set(splits))
-    report.expected = len(names)
+    log.expected = len(names)
     for name in names:
-        if path := listed_file(report, name, root / "JPEGImages", f"{name}.jpg"):
+        if path := listed_file(log, name, root / "JPEGImages", f"{name}.jpg"):
             yield Job(sample_of, name, path, masks.get(name), splits.get(name))
 
 
-def sample_of(report: Report, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
-    picture = picture_of(report, name, path)
+def sample_of(log: BuildLog, name: str, path: Path, mask: Path | None, split: str | None) -> dict | None:
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
     try:
@@ -71,7 +71,7 @@ def sample_of(report: Report, name: str, path: Path, mask: Path | None, split: s
         if len(classes) != 1:
             raise UnreadableError("objects of several classes" if classes else "no object: background and void only")
     except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+        log.leave_out(name, "image", str(error))
         return None
     return {
         "image_id": name,

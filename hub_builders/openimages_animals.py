@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -61,7 +61,7 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 
 def samples(
-    source: Path | None, report: Report, *, kinds: int = 95, per_class: int = 10, seed: int = 0
+    source: Path | None, log: BuildLog, *, kinds: int = 95, per_class: int = 10, seed: int = 0
 ) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
 
@@ -71,12 +71,12 @@ def samples(
     """
     if kinds < 1 or per_class < 0:
         raise UserError("openimages-animals: kinds is a number from 1, per_class from 0")
-    found = images(source, report)
-    report.classes = {"label": sorted(frequent(found, kinds))}
+    found = images(source, log)
+    log.classes = {"label": sorted(frequent(found, kinds))}
     keep: set[str] = set()
-    for kind in report.classes["label"]:
+    for kind in log.classes["label"]:
         keep |= drawn(seed, [name for name, entry in found.items() if entry[2] == kind], per_class)
-    report.expected = len(keep)
+    log.expected = len(keep)
     for name in sorted(keep):
         yield Job(sample_of, name, *found[name])
 
@@ -86,7 +86,7 @@ def frequent(found: Found, kinds: int) -> list[str]:
     return sorted(counts, key=lambda kind: (-counts[kind], kind))[:kinds]
 
 
-def images(source: Path | None, report: Report) -> Found:
+def images(source: Path | None, log: BuildLog) -> Found:
     """The images that are there and show one kind of animal. Raises: UserError with the part that is missing."""
     root = needed(source, "openimages-animals", HOME)
     above = animals(json_of(part(root, "bbox_labels_600_hierarchy.json", HOME), dict))
@@ -99,18 +99,18 @@ def images(source: Path | None, report: Report) -> Found:
         files = {path.stem: path for path in entries(root / split) if path.suffix.lower() == ".jpg"}
         listing = f"{split}-annotations-bbox.csv"
         path = root / f"oidv6-{listing}"
-        boxes = boxes_of(path if path.is_file() else part(root, listing, HOME), files, above, report)
+        boxes = boxes_of(path if path.is_file() else part(root, listing, HOME), files, above, log)
         for name, listed in boxes.items():
             kinds = {kind for kind, _ in listed}
             special = {kind for kind in kinds if not any(kind in above[other] for other in kinds)}
             if len(special) > 1:
-                report.leave_out(name, "image", "animals of several kinds")
+                log.leave_out(name, "image", "animals of several kinds")
             elif (kind := special.pop()) not in names:
-                report.leave_out(name, "image", f"{kind} is not in class-descriptions-boxable.csv")
+                log.leave_out(name, "image", f"{kind} is not in class-descriptions-boxable.csv")
             else:
                 found[name] = (files[name], split, names[kind], [box for _, box in listed])
         for name in sorted(set(files) - set(boxes)):
-            report.leave_out(name, "image", "no box of an animal")
+            log.leave_out(name, "image", "no box of an animal")
     if not found:
         raise UserError(f"{root} has no image with animals of one kind; {HOME}")
     return found
@@ -142,7 +142,7 @@ def descriptions(path: Path) -> dict[str, str]:
     return {label.strip(): name.strip() for label, _, name in split if name.strip() and label != "LabelName"}
 
 
-def boxes_of(path: Path, files: dict[str, Path], above: dict, report: Report) -> dict[str, list[tuple[str, Any]]]:
+def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> dict[str, list[tuple[str, Any]]]:
     """{image id: [(kind, box)]} of the images that are there."""
     found: dict[str, list[tuple[str, Any]]] = {}
     absent: set[str] = set()
@@ -159,17 +159,17 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, report: Report) ->
                 raise ValueError
             found.setdefault(name, []).append((kind, box))
         except ValueError:
-            report.remark(name, f"{path.name} line {number}: no box of four shares of the image; passed over")
+            log.remark(name, f"{path.name} line {number}: no box of four shares of the image; passed over")
     if absent:
-        report.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
+        log.remark(path.name, f"{len(absent)} images with boxes of animals are not in the folder of images")
     return found
 
 
-def sample_of(report: Report, name: str, path: Path, split: str, label: str, boxes: Boxes) -> dict | None:
-    picture = picture_of(report, name, path)
+def sample_of(log: BuildLog, name: str, path: Path, split: str, label: str, boxes: Boxes) -> dict | None:
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
-    mask = mask_or_none(report, name, lambda: union(boxes, picture))
+    mask = mask_or_none(log, name, lambda: union(boxes, picture))
     return {"image_id": name, "image": picture, "label": label, "mask": mask, "source_split": split}
 
 

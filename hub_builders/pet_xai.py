@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
@@ -90,7 +90,7 @@ def features() -> dict:
     }
 
 
-def samples(source: Path | None, report: Report, *, border: bool = False) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iterator[Job]:
     """The images in the order of their names.
 
     border: count the trimap's border band (value 3) as pet
@@ -99,13 +99,13 @@ def samples(source: Path | None, report: Report, *, border: bool = False) -> Ite
     listed = class_ids(root / "annotations" / "list.txt")
     split = {name: part for part in ("trainval", "test") for name in names_in(root / "annotations" / f"{part}.txt")}
     found = sorted((root / "images").iterdir())
-    report.expected = len(found)
+    log.expected = len(found)
     for path in found:
         trimap = root / "annotations" / "trimaps" / f"{path.stem}.png"
         xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
         yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
     for name in sorted(set(listed) - {path.stem for path in found if path.suffix == ".jpg"}):
-        report.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
+        log.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
 
 
 def checked(source: Path | None) -> Path:
@@ -147,53 +147,51 @@ def names_in(path: Path) -> list[str]:
 
 
 def sample_of(
-    report: Report, path: Path, trimap: Path, xml: Path, told: int | None, split: str | None, border: bool
+    log: BuildLog, path: Path, trimap: Path, xml: Path, class_id: int | None, split: str | None, border: bool
 ) -> dict | None:
-    """`told` is the CLASS-ID of list.txt; None if the image is not in it."""
+    """`class_id` is the CLASS-ID of list.txt; None if the image is not in it."""
     name = path.stem
     if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
-        report.leave_out(path.name, "image", "not an image file by its name")
+        log.leave_out(path.name, "image", "not an image file by its name")
         return None
-    breed = breed_of(name, told, report)
+    breed = breed_of(name, class_id, log)
     if breed is None:
-        report.leave_out(
-            name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37"
-        )
+        log.leave_out(name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37")
         return None
     try:
         picture = read(path)
     except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+        log.leave_out(name, "image", str(error))
         return None
     return {
         "image_id": name,
         "image": picture,
         "label": breed,
         "species": "cat" if breed[0].isupper() else "dog",
-        "mask": mask_of(name, picture, trimap, told is not None, border, report),
+        "mask": mask_of(name, picture, trimap, class_id is not None, border, log),
         "source_split": split,
-        "head_box": head_box(xml, name, report),
+        "head_box": head_box(xml, name, log),
     }
 
 
-def breed_of(name: str, class_id: int | None, report: Report) -> str | None:
-    """From list.txt, else from the file name; where both speak and differ, list.txt holds and the report says so."""
-    told = None if class_id is None else BREEDS[class_id - 1]
+def breed_of(name: str, class_id: int | None, log: BuildLog) -> str | None:
+    """From list.txt, else from the file name; if they differ, list.txt is used and the log has a remark."""
+    listed = None if class_id is None else BREEDS[class_id - 1]
     spelled = re.sub(r"_\d+$", "", name)
     by_name = spelled if spelled in BREEDS else None
-    if told and told != by_name:
-        report.remark(name, f"annotations/list.txt says {told}, the file name says {by_name or 'no known breed'}")
-    return told or by_name
+    if listed and listed != by_name:
+        log.remark(name, f"annotations/list.txt says {listed}, the file name says {by_name or 'no known breed'}")
+    return listed or by_name
 
 
-def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, report: Report) -> np.ndarray | None:
-    """The trimap's pet as bool (H, W); None, with the reason in the report, where there is none to trust."""
+def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool, log: BuildLog) -> np.ndarray | None:
+    """The trimap's pet as bool (H, W); None, with the reason in the log, if there is no usable one."""
     try:
         if not listed:
             raise UnreadableError("not in annotations/list.txt")
         return pet_of(path, picture, border)
     except UnreadableError as error:
-        report.leave_out(name, "mask", str(error))
+        log.leave_out(name, "mask", str(error))
         return None
 
 
@@ -211,7 +209,7 @@ def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
     return (trimap == FOREGROUND) | (border & (trimap == BORDER))
 
 
-def head_box(path: Path, name: str, report: Report) -> list[int] | None:
+def head_box(path: Path, name: str, log: BuildLog) -> list[int] | None:
     """[xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
     if not path.is_file():
         return None
@@ -224,7 +222,7 @@ def head_box(path: Path, name: str, report: Report) -> list[int] | None:
             raise ValueError("it has no object/bndbox")
         return [int(box.findtext(corner, "")) for corner in BOX]
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
-        report.remark(name, f"head box left out, {path.name} cannot be used: {error}")
+        log.remark(name, f"head box left out, {path.name} cannot be used: {error}")
         return None
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 from saliency_bench.hub_builders._source import (
@@ -51,7 +51,7 @@ pixel in a box. Images whose list and XML contradict each other are left out."""
 
 ITEMS = ["Gun", "Knife", "Wrench", "Pliers", "Scissors", "Hammer"]
 HOME = "SIXray, github.com/MeioJane/SIXray (academic use only)"
-Told = tuple[bool, str | None]  # prohibited?, the source's split
+Listing = tuple[bool, str | None]  # prohibited?, the source's split
 
 
 def features() -> dict:
@@ -62,7 +62,7 @@ def features() -> dict:
 
 
 def samples(
-    source: Path | None, report: Report, *, imageset: str = "10", balanced: bool = True, seed: int = 0
+    source: Path | None, log: BuildLog, *, imageset: str = "10", balanced: bool = True, seed: int = 0
 ) -> Iterator[Job]:
     """The images in the order of their names.
 
@@ -74,26 +74,26 @@ def samples(
     part(root, "JPEGImage/", HOME)
     folder = first_folder(root, "Annotation", "Annotations")
     there = {path.stem for path in entries(root / "JPEGImage") if path.suffix.lower() == ".jpg"}
-    told = listed(root, imageset, report) or unlisted(there, folder, report)
-    prohibited = {name for name in told if told[name][0]}
-    clean = (set(told) - prohibited) & there
-    if absent := len(told) - len(prohibited) - len(clean):
-        report.remark("ImageSet", f"{absent} clean images of the lists are not in JPEGImage/")
+    known = listed(root, imageset, log) or unlisted(there, folder, log)
+    prohibited = {name for name in known if known[name][0]}
+    clean = (set(known) - prohibited) & there
+    if absent := len(known) - len(prohibited) - len(clean):
+        log.remark("ImageSet", f"{absent} clean images of the lists are not in JPEGImage/")
     if balanced:
         keep = drawn(seed, clean, max(len(prohibited & there), 1))
-        report.remark("ImageSet", f"{len(clean) - len(keep)} more clean images were not drawn")
+        log.remark("ImageSet", f"{len(clean) - len(keep)} more clean images were not drawn")
         clean = keep
     names = sorted(prohibited | clean)
-    report.expected = len(names)
+    log.expected = len(names)
     for name in names:
-        if path := listed_file(report, name, root / "JPEGImage", f"{name}.jpg"):
-            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *told[name])
+        if path := listed_file(log, name, root / "JPEGImage", f"{name}.jpg"):
+            yield Job(sample_of, name, path, folder and folder / f"{name}.xml", *known[name])
 
 
-def listed(root: Path, imageset: str, report: Report) -> dict[str, Told]:
+def listed(root: Path, imageset: str, log: BuildLog) -> dict[str, Listing]:
     """What the lists say of each image. Raises: UserError for lists of another form."""
     folder = first_folder(root, f"ImageSet/{imageset}") or root / "ImageSet"
-    told: dict[str, Told] = {}
+    known: dict[str, Listing] = {}
     for path in entries(folder):
         if path.suffix.lower() != ".csv" or path.name.startswith("."):
             continue
@@ -103,83 +103,83 @@ def listed(root: Path, imageset: str, report: Report) -> dict[str, Told]:
                 raise UserError(f"{path} has none of the columns {', '.join(ITEMS)}; {HOME}")
             name, where = row["name"].strip().removesuffix(".jpg"), f"{path.name} line {number}"
             if wrong := [value for value in items.values() if value not in ("1", "-1", "0")]:
-                report.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
+                log.leave_out(name, "image", f"{where}: {wrong[0]!r} is neither 1 nor -1")
             elif new := [key for key, value in items.items() if value == "1" and key not in ITEMS]:
-                report.leave_out(name, "image", f"{where}: {new[0]!r} is none of the {len(ITEMS)} items")
-            elif name in told:
-                report.remark(name, f"{where}: listed twice; the first counts")
+                log.leave_out(name, "image", f"{where}: {new[0]!r} is none of the {len(ITEMS)} items")
+            elif name in known:
+                log.remark(name, f"{where}: listed twice; the first counts")
             else:
-                told[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
-    return told
+                known[name] = ("1" in items.values(), "train" if "train" in path.stem else "test")
+    return known
 
 
-def unlisted(there: set[str], folder: Path | None, report: Report) -> dict[str, Told]:
+def unlisted(there: set[str], folder: Path | None, log: BuildLog) -> dict[str, Listing]:
     """What XML and names say where there are no lists."""
     if folder is None:
         raise UserError(f"the source has neither lists in ImageSet/ nor Annotation/; {HOME}")
-    told: dict[str, Told] = {}
+    known: dict[str, Listing] = {}
     for name in sorted(there):
         path = folder / f"{name}.xml"
         try:
             if path.is_file():
-                told[name] = (bool(boxes_of(xml_of(path))), None)
+                known[name] = (bool(boxes_of(xml_of(path))), None)
             elif name.startswith("N"):
-                told[name] = (False, None)
+                known[name] = (False, None)
             else:
                 raise UnreadableError("neither in a list nor with an XML")
         except UnreadableError as error:
-            report.leave_out(name, "image", str(error))
-    return told
+            log.leave_out(name, "image", str(error))
+    return known
 
 
 def sample_of(
-    report: Report, name: str, path: Path, xml: Path | None, prohibited: bool, split: str | None
+    log: BuildLog, name: str, path: Path, xml: Path | None, prohibited: bool, split: str | None
 ) -> dict | None:
-    picture = picture_of(report, name, path)
+    picture = picture_of(log, name, path)
     if picture is None:
         return None
-    objects, fault = objects_of(report, name, xml)
+    objects, fault = objects_of(log, name, xml)
     if objects and not prohibited:
-        report.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
+        log.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
         return None
 
     def mask() -> np.ndarray:
         if not objects:
             raise UnreadableError(fault or "no box")
-        return union(report, name, objects, picture)
+        return union(log, name, objects, picture)
 
     return {
         "image_id": name,
         "image": picture,
         "label": "prohibited" if prohibited else "clean",
-        "mask": mask_or_none(report, name, mask) if prohibited else None,
+        "mask": mask_or_none(log, name, mask) if prohibited else None,
         "objects": objects,
         "source_split": split,
     }
 
 
-def objects_of(report: Report, name: str, path: Path | None) -> tuple[list[dict], str | None]:
+def objects_of(log: BuildLog, name: str, path: Path | None) -> tuple[list[dict], str | None]:
     """(the objects of the XML, what is wrong with it)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
         found = boxes_of(xml_of(path))
     except UnreadableError as error:
-        report.remark(name, f"its objects are left out: {error}")
+        log.remark(name, f"its objects are left out: {error}")
         return [], str(error)
     for item, _ in found:
         if item not in ITEMS:
-            report.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")
+            log.remark(name, f"object {item!r} is none of the {len(ITEMS)} items and is left out")
     return [{"name": item, "box": box} for item, box in found if item in ITEMS], None
 
 
-def union(report: Report, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
+def union(log: BuildLog, name: str, objects: list[dict], picture: Picture) -> np.ndarray:
     mask = np.zeros((picture.height, picture.width), bool)
     for one in objects:
         try:
             mask |= rasterised(one["box"], picture.height, picture.width)
         except UnreadableError as error:
-            report.remark(name, f"{one['name']}: {error}")
+            log.remark(name, f"{one['name']}: {error}")
     return mask
 
 

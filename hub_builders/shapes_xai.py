@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders._shapes_colours import Dice, palette
 from saliency_bench.hub_builders._shapes_objects import FULL, OBJECTS, painted_object
@@ -49,7 +49,7 @@ def features() -> dict:
     }
 
 
-def samples(source: Path | None, report: Report, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, size: int = 64, count: int = 1536, seed: int = 0) -> Iterator[Job]:
     """The drawings in order.
 
     size: pixels on each side, 32 to 2048
@@ -62,12 +62,12 @@ def samples(source: Path | None, report: Report, *, size: int = 64, count: int =
         raise UserError(f"shapes-xai: size={size} cannot be drawn; use 32 to 2048")
     if count < 1:
         raise UserError(f"shapes-xai: count={count} draws nothing; use 1 or more")
-    report.expected = count
+    log.expected = count
     for index in range(count):
         yield Job(sample_of, index, size, seed)
 
 
-def sample_of(report: Report, index: int, size: int, seed: int) -> dict:
+def sample_of(log: BuildLog, index: int, size: int, seed: int) -> dict:
     return {"image_id": f"shapes-{index:06d}", **drawn(index, size, seed)}
 
 

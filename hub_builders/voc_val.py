@@ -9,7 +9,7 @@ VOCtrainval_11-May-2012.tar; the images come from Flickr and are for research on
 from collections.abc import Iterator
 from pathlib import Path
 
-from saliency_bench.data.building import Job, Report
+from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.hub_builders import _voc
 from saliency_bench.hub_builders._source import entries, listed_file, picture_of
 from saliency_bench.utils.pictures import UnreadableError
@@ -36,36 +36,36 @@ def features() -> dict:
     return {"label": ClassLabel(names=_voc.CLASSES), "classes": List(Value("string"))}
 
 
-def samples(source: Path | None, report: Report, *, imagenet: bool = False) -> Iterator[Job]:
+def samples(source: Path | None, log: BuildLog, *, imagenet: bool = False) -> Iterator[Job]:
     """The images in the order of their names, their classes in the order of the palette.
 
     imagenet: leave out the four classes that ImageNet does not have
     """
     root = _voc.root_of(source, "voc-val")
-    splits = _voc.listed(root, report)
+    splits = _voc.listed(root, log)
     names = sorted(name for name in splits if splits[name] == "val")
     for path in entries(root / "SegmentationClass"):
         if path.suffix == ".png" and path.stem not in splits:
-            report.leave_out(path.stem, "image", "segmented, but in neither list")
-    report.expected = len(names)
+            log.leave_out(path.stem, "image", "segmented, but in neither list")
+    log.expected = len(names)
     for name in names:
-        if path := listed_file(report, name, root / "JPEGImages", f"{name}.jpg"):
+        if path := listed_file(log, name, root / "JPEGImages", f"{name}.jpg"):
             yield Job(samples_of, name, path, root / "SegmentationClass" / f"{name}.png", imagenet)
 
 
-def samples_of(report: Report, name: str, path: Path, mask: Path, imagenet: bool) -> Iterator[dict]:
-    picture = picture_of(report, name, path)
+def samples_of(log: BuildLog, name: str, path: Path, mask: Path, imagenet: bool) -> Iterator[dict]:
+    picture = picture_of(log, name, path)
     if picture is None:
         return
     try:
         labels = _voc.labels(mask, picture)
         there = {_voc.CLASSES[index - 1]: index for index in _voc.classes_in(labels)}
     except UnreadableError as error:
-        report.leave_out(name, "image", str(error))
+        log.leave_out(name, "image", str(error))
         return
     kept = [label for label in there if not (imagenet and label in NOT_IN_IMAGENET)]
     if not kept:
-        report.leave_out(name, "image", "no object of a class that is used")
+        log.leave_out(name, "image", "no object of a class that is used")
     for label in kept:
         yield {
             "image_id": f"{name}:{label}",

@@ -1,4 +1,4 @@
-"""Options that are spelled alike in every command."""
+"""Options that several commands share."""
 
 from argparse import ArgumentParser
 
@@ -11,7 +11,7 @@ def work(parser: ArgumentParser, batch_size: int) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N samples")
     parser.add_argument("--batch-size", type=int, default=batch_size, metavar="N", help=f"default: {batch_size}")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--device", help="cpu or cuda (default: cuda where there is one)")
+    parser.add_argument("--device", help="cpu or cuda (default: cuda if available)")
 
 
 def out(parser: ArgumentParser, default: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Build a dataset folder from its source: Parquet files, a dataset card and a report of what was left out.
+"""Build a dataset folder from its source: Parquet files, a dataset card and a build report.
 
 example:
   saliency-bench build pet-xai --source DOWNLOADS/oxford-iiit-pet --out pet-xai
@@ -30,10 +30,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(args: argparse.Namespace) -> int:
-    """The options depend on the dataset, so they are read here by a parser of its own."""
+    """The options depend on the dataset, so each dataset has its own parser."""
     builder = registry.load("hub_builders", args.name)
     given = vars(builder_parser(args.name, builder).parse_args(args.rest))
-    from saliency_bench.data.building import REPORT, build
+    from saliency_bench.data.build_report import read_report
+    from saliency_bench.data.building import build
 
     own = {key: value for key, value in given.items() if key not in COMMON}
     out = build(
@@ -46,8 +47,8 @@ def main(args: argparse.Namespace) -> int:
         workers=given["workers"],
         **own,
     )
-    report = json.loads((out / REPORT).read_text(encoding="utf-8"))
-    print(json.dumps(report, indent=2, ensure_ascii=False) if given["json"] else account(report, out))
+    build_report = read_report(out)
+    print(json.dumps(build_report, indent=2, ensure_ascii=False) if given["json"] else summary(build_report, out))
     return 0
 
 
@@ -62,12 +63,14 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     embedded = getattr(builder, "EMBEDDED", False)
     hidden = argparse.SUPPRESS if embedded else "folder with the raw data as downloaded"
     parser.add_argument("--source", metavar="DIR", help=hidden)
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder to write; appears when everything is done")
-    parser.add_argument("--overwrite", action="store_true", help="replace a dataset that was built there before")
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the split, and of what is drawn (default: 0)"
+        "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
     )
-    parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one for each core)")
+    parser.add_argument("--overwrite", action="store_true", help="replace a dataset built there earlier")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the split and of random drawings (default: 0)"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
             add_option(parser, key, default, help_of(builder, key))
@@ -77,7 +80,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 
 def epilog(name: str, builder: ModuleType) -> str:
-    """What the constants of a builder say to who keeps the data."""
+    """The rule, licence and paper counts of a builder, and an example."""
     source = "" if getattr(builder, "EMBEDDED", False) else " --source DOWNLOADS"
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
@@ -94,10 +97,10 @@ def epilog(name: str, builder: ModuleType) -> str:
 
 
 def counted(paper: dict) -> str:
-    """For people: {"samples": 5000, "label": {"man": 2500}} is "5,000 samples; label: man 2,500"."""
+    """{"samples": 5000, "label": {"man": 2500}} as "5,000 samples; label: man 2,500"."""
     plain = [f"{value:,} {key}" for key, value in paper.items() if isinstance(value, int)]
     classes = [
-        f"{key}: " + ", ".join(f"{one} {count:,}" for one, count in value.items())
+        f"{key}: " + ", ".join(f"{name} {count:,}" for name, count in value.items())
         for key, value in paper.items()
         if isinstance(value, dict)
     ]
@@ -119,30 +122,35 @@ def add_option(parser: argparse.ArgumentParser, key: str, default: object, text:
 
 def help_of(builder: ModuleType, key: str) -> str:
     """The line "key: text" in the docstring of `samples`."""
-    found = re.search(rf"^\s*{key}: (.+)$", builder.samples.__doc__ or "", re.MULTILINE)
-    return found[1].replace("%", "%%") if found else ""
+    match = re.search(rf"^\s*{key}: (.+)$", builder.samples.__doc__ or "", re.MULTILINE)
+    return match[1].replace("%", "%%") if match else ""
 
 
-def account(report: dict, out: Path) -> str:
-    counts, paper = report["counts"], report["paper_counts"]
-    beside = {what: f" (paper: {paper[what]:,})" if what in paper else "" for what in ("samples", "masks")}
-    splits = ", ".join(f"{split} {part['num_examples']:,}" for split, part in report["splits"].items())
-    reasons = Counter((entry["what"], entry["reason"]) for entry in report["left_out"])
+def summary(build_report: dict, out: Path) -> str:
+    """The build report as a few lines of text."""
+    counts, paper = build_report["counts"], build_report["paper_counts"]
+    in_paper = {what: f" (paper: {paper[what]:,})" if what in paper else "" for what in ("samples", "masks")}
+    splits = ", ".join(f"{split} {part['num_examples']:,}" for split, part in build_report["splits"].items())
+    reasons = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     lines = [
-        f"{report['dataset']} (version {report['version']}) is in {out}",
-        f"  samples   {counts['samples']:,}{beside['samples']}",
-        f"  masks     {counts['masks']:,}{beside['masks']}",
+        f"{build_report['dataset']} (version {build_report['version']}) is in {out}",
+        f"  samples   {counts['samples']:,}{in_paper['samples']}",
+        f"  masks     {counts['masks']:,}{in_paper['masks']}",
         f"  splits    {splits}",
     ]
     lines += [
         f"  left out  {count:,} {what}{'s' * (count > 1)}: {reason}" for (what, reason), count in reasons.most_common()
     ]
-    twins = report["near_duplicates"]
-    lines += [f"  alike     {len(twins):,} near-duplicates across splits, named in build_report.json"] * bool(twins)
-    lines += [f"  remark    {remark['id']}: {remark['text']}" for remark in report["remarks"][:5]]
-    lines += [f"            and {len(report['remarks']) - 5} more in build_report.json"] * (len(report["remarks"]) > 5)
-    if not report["redistribute_images"]:
-        lines.append("  licence   the images must not be published")
+    duplicates = build_report["near_duplicates"]
+    lines += [f"  alike     {len(duplicates):,} near-duplicates across splits, named in build_report.json"] * bool(
+        duplicates
+    )
+    lines += [f"  remark    {remark['id']}: {remark['text']}" for remark in build_report["remarks"][:5]]
+    lines += [f"            and {len(build_report['remarks']) - 5} more in build_report.json"] * (
+        len(build_report["remarks"]) > 5
+    )
+    if not build_report["redistribute_images"]:
+        lines.append("  licence   the images may not be published")
     return "\n".join([*lines, "next:", f"  saliency-bench train --dataset {out} --out model"])
 
 

@@ -1,11 +1,11 @@
-"""Let `evaluate.load` find the metrics by their bare name, from any folder, also without network.
+"""Install the metrics for `evaluate.load` by bare name, from any folder and without network.
 
 example:
   saliency-bench install-metrics
   HF_EVALUATE_OFFLINE=1 python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 
 The modules are copied into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules).
-Doing it again changes nothing; after an update of saliency-bench it brings the new version.
+Running it again changes nothing; after an update of saliency-bench it installs the new version.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Publish a dataset, a metric, a model or results on the Hub; sends what differs, goes on where it was interrupted.
+"""Publish a dataset, a metric, a model or results on the Hub; sends only what differs, resumes when interrupted.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
@@ -6,9 +6,9 @@ example:
   saliency-bench push model models/resnet-18-pet-xai --results runs/pet --license apache-2.0
   saliency-bench push results runs/pet
 
-Log in with `hf auth login`, or set HF_TOKEN. What will be sent is shown first; pushing again changes nothing unless
-files have changed. A dataset whose source does not allow its images to be published becomes its annotations.
-Results are proposed as a pull request on NAMESPACE/results, as `saliency-bench submit` does, under CC-BY-4.0.
+Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent; pushing again changes
+nothing unless files have changed. If the images of a dataset may not be redistributed, only its annotations are
+published. Results are proposed as a pull request on NAMESPACE/results, under CC-BY-4.0, like `saliency-bench submit`.
 """
 
 import json
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
 
-# Options that are for one kind only: {kind: {attribute: flag}}
+# Options of one kind only: {kind: {attribute: flag}}
 OWN = {
     "dataset": {"with_images": "--with-images"},
     "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
@@ -31,22 +31,22 @@ OWN = {
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
     parser.add_argument(
-        "thing", metavar="FOLDER|NAME", help="folder of a built dataset, a model or a run, name of a metric"
+        "item", metavar="FOLDER|NAME", help="folder of a built dataset, a model or a run, name of a metric"
     )
     _shared.namespace(parser)
-    parser.add_argument("--name", help="of the repository (default: that of the dataset, metric or folder)")
-    parser.add_argument("--private", action="store_true", help="make the repository a private one, if it is new")
+    parser.add_argument("--name", help="name of the repository (default: that of the dataset, metric or folder)")
+    parser.add_argument("--private", action="store_true", help="create the repository as private, if it is new")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
     parser.add_argument(
         "--with-images", metavar="LICENCE",
-        help="dataset: publish images that their source does not allow to be passed on, under this licence",
+        help="dataset: publish images that may not be redistributed otherwise, under this licence",
     )  # fmt: skip
-    parser.add_argument("--license", metavar="LICENCE", help="model: of the weights, such as apache-2.0")
+    parser.add_argument("--license", metavar="LICENCE", help="model: licence of the weights, such as apache-2.0")
     parser.add_argument("--results", metavar="RUN", help="model: folder of a run on it, for the card's tables")
     parser.add_argument(
         "--eval-results", action="store_true", help="model: add .eval_results/*.yaml for the dataset's page"
     )
-    parser.add_argument("--note", default="", help="results: a few words for the readers of the board")
+    parser.add_argument("--note", default="", help="results: a short note for readers of the leaderboard")
     _shared.json(parser)
 
 
@@ -62,7 +62,7 @@ def dataset(args: Namespace) -> None:
     from saliency_bench.publishing.datasets import dataset_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
-        _publish(args, dataset_publication(args.thing, args.namespace, Path(workspace), args.name, args.with_images))
+        _publish(args, dataset_publication(args.item, args.namespace, Path(workspace), args.name, args.with_images))
 
 
 def metric(args: Namespace) -> None:
@@ -70,7 +70,7 @@ def metric(args: Namespace) -> None:
 
     if args.name:
         raise UserError("a metric's repository has the metric's name; leave out --name")
-    _publish(args, metric_publication(args.thing, args.namespace))
+    _publish(args, metric_publication(args.item, args.namespace))
 
 
 def model(args: Namespace) -> None:
@@ -78,14 +78,14 @@ def model(args: Namespace) -> None:
 
     _publish(
         args,
-        model_publication(args.thing, args.namespace, args.name, args.license, args.results, args.eval_results),
+        model_publication(args.item, args.namespace, args.name, args.license, args.results, args.eval_results),
     )
 
 
 def results(args: Namespace) -> None:
     if args.name:
         raise UserError("results go to NAMESPACE/results; leave out --name, and give --namespace")
-    _results.propose(args, Path(args.thing))
+    _results.propose(args, Path(args.item))
 
 
 KINDS: dict[str, Callable[[Namespace], None]] = {

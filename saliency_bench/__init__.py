@@ -4,7 +4,7 @@ Names below are loaded when first used, so that `import saliency_bench` costs no
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
@@ -13,7 +13,7 @@ _HOMES = {
     "load_classifier": "classifiers.loading",
     "load_explainer": "explainer",
     "load_metric": "metric",
-    "list_datasets": "data.loading",
+    "list_datasets": "data.names",
     "list_explainers": "explainer",
     "list_metrics": "metric",
     "build": "data.building",
@@ -49,7 +49,8 @@ if TYPE_CHECKING:
     from saliency_bench import targets
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.data.building import build
-    from saliency_bench.data.loading import list_datasets, load_dataset
+    from saliency_bench.data.loading import load_dataset
+    from saliency_bench.data.names import list_datasets
     from saliency_bench.engine.run import run
     from saliency_bench.engine.training import train
     from saliency_bench.explainer import list_explainers, load_explainer
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from saliency_bench.reports.page import report
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> Any:
     if name == "targets":
         return import_module("saliency_bench.targets")
     if name not in _HOMES:

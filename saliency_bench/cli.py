@@ -6,6 +6,7 @@ A command is a module with a docstring (what it does, then an example), `argumen
 import argparse
 import os
 import sys
+from types import ModuleType
 
 import saliency_bench
 from saliency_bench import registry
@@ -51,7 +52,7 @@ def guarded(command: str, argv: list[str]) -> int:
         return 1
 
 
-def parser_of(command: str, module) -> argparse.ArgumentParser:
+def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
     about, _, example = (module.__doc__ or "").partition("\n\n")
     parser = argparse.ArgumentParser(
         prog=f"{PROGRAM} {command}",

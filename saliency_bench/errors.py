@@ -1,4 +1,4 @@
-"""What is the user's to mend, said in one line."""
+"""Errors the user can fix, each as one line."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -7,13 +7,13 @@ SHOWN = 20  # names in a message
 
 
 class UserError(ValueError):
-    """Says in one line what is wrong and how to mend it; the command line prints it and exits with code 2."""
+    """One line: what is wrong, and the fix; the command line prints it and exits with code 2."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for a name that is not there, with the nearest names that are."""
+    """An error for an unknown name, with the nearest known ones."""
     known = sorted(known)
     near = get_close_matches(str(name), known, n=3, cutoff=0.5)
     some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
-    mend = f"did you mean {' or '.join(near)}?" if near else f"there are: {some}"
-    return UserError(f"unknown {kind} '{name}'; {mend}")
+    fix = f"did you mean {' or '.join(near)}?" if near else f"known: {some}"
+    return UserError(f"unknown {kind} '{name}'; {fix}")

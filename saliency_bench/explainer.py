@@ -37,8 +37,8 @@ from saliency_bench.types import Images, Maps, Target
 class Explainer:
     """Call it: explainer(classifier, images, target, seeds=None) -> Float (B, H, W).
 
-    `seeds` are one integer per image for what is drawn at random per sample; None means 0 to B-1. A `baseline` does not
-    look at the network (its module says `BASELINE = True`); tables set it apart.
+    `seeds` are one integer per image, for random draws per sample; None means 0 to B-1. A `baseline` ignores the
+    network (its module has `BASELINE = True`); tables show it separately.
     """
 
     name: str
@@ -56,13 +56,13 @@ class Explainer:
             raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
         extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
         with untouched(classifier), torch.inference_mode(False), torch.enable_grad():
-            # A tensor made in inference mode can take no part in autograd; a clone made outside can.
+            # A tensor created in inference mode cannot take part in autograd; a clone created outside can.
             images = images.clone() if images.is_inference() else images.detach()
             maps = self.function(classifier, images, expand(target, images), **extra, **dict(self.options))
         return self._contract(maps, images)
 
     def seeded(self, seed: int) -> "Explainer":
-        """With the run's seed for what is drawn once for all samples (RISE's masks), unless the option was chosen."""
+        """With the run's seed for anything drawn once for all samples (RISE's masks), unless the option was set."""
         given = dict(self.options)
         if given.get("seed", seed) is not None:
             return self
@@ -72,18 +72,18 @@ class Explainer:
         maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32)
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
-            raise UserError(f"{self.name} gave maps of shape {tuple(maps.shape)}, not {shape}")
+            raise UserError(f"{self.name} returned maps of shape {tuple(maps.shape)}, not {shape}")
         finite = torch.isfinite(maps).flatten(1).all(1)
         if not finite.all():
             where = (~finite).nonzero().flatten().tolist()
             raise NotFiniteError(
-                f"{self.name} gave a map with NaN or infinite values for image {where[0]} of the batch", maps, where
+                f"{self.name} returned a map with NaN or infinite values for image {where[0]} of the batch", maps, where
             )
         return maps
 
     def __str__(self) -> str:
         known = options.defaults(self.function)
-        # An own function may have arrays as defaults, whose comparison is no truth value.
+        # A user's function may have arrays as defaults, whose comparison is not a truth value.
         chosen = [(key, value) for key, value in self.options if value is not known.get(key)]
         differing = [f"{key}={value}" for key, value in chosen if value != known.get(key)]
         return self.name + (":" + ",".join(differing) if differing else "")
@@ -94,7 +94,7 @@ class Explainer:
 
 
 class NotFiniteError(UserError):
-    """`maps`: what the explainer gave; `where`: the positions in the batch whose map is not finite."""
+    """`maps`: as the explainer returned them; `where`: the positions in the batch whose map is not finite."""
 
     def __init__(self, message: str, maps: Maps, where: list[int]):
         super().__init__(message)
@@ -118,36 +118,38 @@ def load_explainer(name: str, **chosen: object) -> Explainer:
     return Explainer(name, function, bound, module.VERSION, getattr(module, "BASELINE", False))
 
 
-def as_explainer(thing: "str | Explainer | Callable[..., Maps]") -> Explainer:
-    """An explainer of a name, or of anyone's own function (classifier, images, target) -> maps.
+def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
+    """An explainer from a name, or from your own function (classifier, images, target) -> maps.
 
-    The version of an own function is a hash of its code, so that edited code never mixes with old results.
+    The version of your own function is a hash of its code, so that edited code never mixes with old results.
     """
-    if isinstance(thing, Explainer):
-        return thing
-    if isinstance(thing, str):
-        return load_explainer(thing)
-    if not callable(thing):
-        raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {thing!r}")
-    inner = thing.func if isinstance(thing, partial) else thing
+    if isinstance(explainer, Explainer):
+        return explainer
+    if isinstance(explainer, str):
+        return load_explainer(explainer)
+    if not callable(explainer):
+        raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
+    inner = explainer.func if isinstance(explainer, partial) else explainer
     name = getattr(inner, "__name__", type(inner).__name__)
-    own = tuple(sorted((key, value) for key, value in options.defaults(thing).items() if value is not inspect._empty))
-    return Explainer(name, thing, own, _code_hash(thing))
+    own = tuple(
+        sorted((key, value) for key, value in options.defaults(explainer).items() if value is not inspect._empty)
+    )
+    return Explainer(name, explainer, own, _code_hash(explainer))
 
 
-def _code_hash(thing: Callable) -> str:
+def _code_hash(explainer: Callable) -> str:
     """Of a function's source and what it closes over, or of an object's class and attributes; and what is bound to it.
 
     What cannot be hashed (typed at a prompt, holding something that cannot be pickled) gets a hash of its own each
     time, so that nothing computed by other code is ever taken for its result.
     """
-    bound = (thing.args, thing.keywords) if isinstance(thing, partial) else ()
-    thing = thing.func if isinstance(thing, partial) else thing
+    bound = (explainer.args, explainer.keywords) if isinstance(explainer, partial) else ()
+    explainer = explainer.func if isinstance(explainer, partial) else explainer
     try:
-        cells = [cell.cell_contents for cell in getattr(thing, "__closure__", None) or ()]
-        is_function = inspect.isfunction(thing)
-        source = inspect.getsource(thing if is_function else type(thing))
-        held = cells if is_function else vars(thing)
+        cells = [cell.cell_contents for cell in getattr(explainer, "__closure__", None) or ()]
+        is_function = inspect.isfunction(explainer)
+        source = inspect.getsource(explainer if is_function else type(explainer))
+        held = cells if is_function else vars(explainer)
         content = source.encode() + pickle.dumps(held) + (pickle.dumps(bound) if bound else b"")
     except (OSError, TypeError, AttributeError, ValueError, pickle.PicklingError):
         content = secrets.token_bytes()

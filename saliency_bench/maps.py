@@ -1,4 +1,4 @@
-"""What metrics ask of saliency maps, in numpy alone: reading them, the normalised map, the order of pixels."""
+"""Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -12,8 +12,8 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 def read_maps(maps: Any) -> np.ndarray:
     """Float32 (B, H, W) of arrays, lists or tensors; one map (H, W) becomes a batch of one.
 
-    Raises: ValueError for another number of axes, an empty map, NaN or infinite values, a map whose values float32
-    cannot tell apart.
+    Raises: ValueError for another number of axes, an empty map, NaN or infinite values, a map that is
+    constant in float32 only.
     """
     given = read_array("maps", maps)
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
@@ -30,7 +30,7 @@ def read_maps(maps: Any) -> np.ndarray:
 
 
 def read_masks(masks: Any) -> np.ndarray:
-    """Bool (B, H, W) of arrays, lists or tensors. Values must be two at most, 0 and one other (1, 255, True).
+    """Bool (B, H, W) of arrays, lists or tensors. At most two values: 0 and one other (1, 255, True).
 
     Raises: ValueError for another number of axes or a mask that is not binary.
     """
@@ -50,28 +50,28 @@ def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
     """`read_maps` and `read_masks`; both must have one shape."""
     values, inside = read_maps(maps), read_masks(masks)
     if values.shape != inside.shape:
-        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; they must be the same")
+        raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; they must be equal")
     return values, inside
 
 
-def read_array(what: str, things: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Arrays, tensors, lists of either or of numbers as one array. Raises: ValueError for what is not real numbers."""
-    if isinstance(things, list | tuple):
-        things = [read_array(what, thing, shape) if hasattr(thing, "detach") else thing for thing in things]
-    elif hasattr(things, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
-        things = things.detach().cpu()
-        things = things.float() if things.is_floating_point() and things.element_size() < 4 else things
+def read_array(what: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
+    """Arrays, tensors, lists of either or of numbers as one array. Raises: ValueError unless they are real numbers."""
+    if isinstance(values, list | tuple):
+        values = [read_array(what, item, shape) if hasattr(item, "detach") else item for item in values]
+    elif hasattr(values, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
+        values = values.detach().cpu()
+        values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
     try:
-        array = np.asarray(things)
-        if array.dtype.kind not in "biuf" and things is not None:
-            raise TypeError(f"{array.dtype} is no type of real numbers")
+        array = np.asarray(values)
+        if array.dtype.kind not in "biuf" and values is not None:
+            raise TypeError(f"{array.dtype} is not a real number type")
         return array
     except (ValueError, TypeError) as error:
         raise ValueError(f"{what} must be real numbers of shape {shape}, all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
-    """Bool (B,): whether a map has one value only."""
+    """Bool (B,): whether a map is constant."""
     return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
 
 
@@ -88,7 +88,7 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def tie_breaker(height: int, width: int) -> np.ndarray:
-    """The fixed pseudo-random permutation of the H*W pixels by which tied values are ordered, in every map."""
+    """The fixed pseudo-random permutation of the H*W pixels that orders tied values, the same for every map."""
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
     permutation.setflags(write=False)

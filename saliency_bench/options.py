@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError, unknown
 
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
-    """("rise", {"masks": 1000}) of "rise:masks=1000". Values are JSON where they can be, else text."""
+    """("rise", {"masks": 1000}) of "rise:masks=1000". Values are parsed as JSON, else kept as text."""
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}
     for pair in filter(None, rest.split(",")):
@@ -28,7 +28,7 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def defaults(function: Callable) -> dict[str, object]:
-    """{option: default} of a function's keyword-only parameters; `seeds` is the caller's, no option."""
+    """{option: default} of a function's keyword-only parameters; `seeds` comes from the caller and is not an option."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seeds"}
 
@@ -41,7 +41,7 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """All options with their values, defaults filled in, sorted by name.
 
-    Raises: UserError for an option the function does not have (with the nearest), or a value of another type.
+    Raises: UserError for an unknown option (with the nearest names), or a value of another type.
     """
     known, allowed = defaults(function), _types(function)
     for key, value in options.items():
@@ -60,7 +60,7 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
 
 
 def _types(function: Callable) -> dict[str, tuple[type, ...]]:
-    """{option: the types its annotation allows}; an int is a float too. Options without annotation take anything."""
+    """{option: the types its annotation allows}; an int counts as a float. Options without annotation take anything."""
     allowed = {}
     for name, hint in get_type_hints(function).items():
         types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
@@ -75,7 +75,7 @@ def _spelled(types: tuple[type, ...]) -> str:
 
 
 def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
-    """Ask the module, if it has a function `check`, whether the values make sense. Raises: UserError in its words."""
+    """Call the module's `check`, if it has one. Raises: UserError with its message."""
     if hasattr(module, "check"):
         try:
             module.check(**dict(options))

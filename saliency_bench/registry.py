@@ -1,8 +1,7 @@
-"""The plugin folders (explainers, metrics, hub_builders, push_scripts ...): what is in them, by file name.
+"""The plugin folders (explainers, metrics, hub_builders, push_scripts ...): their items by file name.
 
 An item is a file `NAME.py` or a folder `NAME/` that holds `NAME.py`; names that begin with `_` are private to their
-folder.
-Nothing is imported until it is asked for, so a missing optional library breaks only what needs it.
+folder. Nothing is imported before it is used, so a missing optional library only affects the plugins that need it.
 """
 
 import ast
@@ -21,23 +20,23 @@ KINDS = {
     "model_cards": "card",
     "spaces": "space",
 }
-DASHED = ("hub_builders", "push_scripts")  # their names are typed with dashes: shapes-xai, install-metrics
+DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
     spec = find_spec(f"saliency_bench.{kind}")
-    return [] if spec is None else [Path(place) for place in spec.submodule_search_locations or ()]
+    return [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
 
 
 def files(kind: str) -> dict[str, Path]:
     """{public name: its main file}, sorted by name."""
-    found: dict[str, Path] = {}
+    items: dict[str, Path] = {}
     for folder in folders(kind):
         for path in sorted(folder.iterdir()):
             main = path / f"{path.name}.py" if path.is_dir() else path
             if main.suffix == ".py" and main.is_file() and not path.name.startswith(("_", ".")):
-                found[main.stem.replace("_", "-") if kind in DASHED else main.stem] = main
-    return found
+                items[main.stem.replace("_", "-") if kind in DASHED else main.stem] = main
+    return items
 
 
 def names(kind: str) -> list[str]:
@@ -47,13 +46,13 @@ def names(kind: str) -> list[str]:
 def load(kind: str, name: str, part: str = "") -> ModuleType:
     """Import one item (or the file `part` of its folder).
 
-    Raises: UserError with the nearest names for an unknown one, with the line to install for a missing library.
+    Raises: UserError for an unknown name (with the nearest ones), or a missing library (with the install command).
     """
-    found = files(kind)
+    items = files(kind)
     public = name.replace("_", "-") if kind in DASHED else name
-    if public not in found:
-        raise unknown(KINDS[kind], name, found)
-    main = found[public]
+    if public not in items:
+        raise unknown(KINDS[kind], name, items)
+    main = items[public]
     is_folder = main.parent not in folders(kind)
     inside = f"{main.stem}.{part or main.stem}" if is_folder else main.stem
     try:

@@ -1,4 +1,4 @@
-"""What a map is to explain: weights over the logits, so that score = (logits * target).sum(1).
+"""Targets: what a map explains, as weights over the logits; score = (logits * target).sum(1).
 
 Contrasts and groups of classes are in `saliency_bench.targets`.
 """
@@ -21,12 +21,12 @@ def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
 def score(logits: Tensor, target: Target, on: str = "logit") -> Tensor:
     """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k softmax_k.
 
-    Raises: UserError for another `on`, or a target of another number of classes.
+    Raises: UserError for another `on`, or a target with another number of classes.
     """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
     if logits.shape[1] != target.shape[1]:
-        raise UserError(f"the target has {target.shape[1]} classes, but the classifier {logits.shape[1]}")
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}")
     outputs = logits if on == "logit" else logits.softmax(dim=1)
     return (outputs * target).sum(dim=1)
 
@@ -48,7 +48,7 @@ def expand(target: Target, images: Images) -> Target:
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 2:
         raise UserError(
             f"a target has shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
-            "build it with saliency_bench.targets, say one_hot(labels, K)"
+            "build it with saliency_bench.targets, for example one_hot(labels, K)"
         )
     if not torch.isfinite(target.float()).all():
         raise UserError("the target's weights must be finite")

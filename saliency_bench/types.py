@@ -1,10 +1,10 @@
-"""The few types everything is written in. Shapes: B samples, K classes, H x W pixels of the prepared frame.
+"""The types shared by all layers. Shapes: B samples, K classes, H x W pixels of the prepared frame.
 
 Images   Float (B, 3, H, W) in [0, 1]: the frame that the classifier sees, before normalisation
 Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
 Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
-Scores   Float (B,): one number per sample, NaN where it is not defined
+Scores   Float (B,): one number per sample, NaN where undefined
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ Scores = np.ndarray
 class Batch:
     """Samples in the prepared frame.
 
-    `left_out[i]` says why sample i has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None;
+    `left_out[i]` is why sample i has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None;
     its `masks[i]` is then all False. `labels[i]` is -1 for a row without label.
     """
 
@@ -39,7 +39,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive samples: those that could be read as a Batch, and of the others why they could not.
+    """Consecutive samples of a run: those that could be read as a Batch, and for the others the reason.
 
     `rows[i]` is {image_id, label, group and every scalar column of the dataset} of sample i, `faults` {position:
     reason}; `readable` the positions of the batch.

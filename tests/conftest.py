@@ -1,7 +1,12 @@
 """Nothing a test does touches the caches of the person who runs it."""
 
+import os
 import sys
 from pathlib import Path
+
+# One thread in every process, unless the caller says otherwise: two pytest-xdist workers with a thread per core each
+# slow each other down many times over. Set before torch is imported, which reads it once.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import datasets
 import hypothesis
@@ -32,6 +37,7 @@ def own_caches(_caches, monkeypatch):
     """`datasets` reads its environment when imported, so its settings are changed where it keeps them."""
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", _caches / "datasets")
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))  # for child processes
 
 
 @pytest.fixture(autouse=True)

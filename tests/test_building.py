@@ -14,13 +14,13 @@ from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.data import building
+from saliency_bench.data import builders, building
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.loading import fingerprint
 from saliency_bench.data.shards import Shards
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
-from saliency_bench.utils.pictures import UnreadableError, opened, png
+from saliency_bench.utils.pictures import UnreadableError, decode, png
 
 SMALL = {"size": 32, "count": 60}
 
@@ -47,7 +47,7 @@ def test_same_input_gives_the_same_bytes_of_every_file(folder, tmp_path):
 def test_load_dataset_finds_splits_and_features(folder):
     loaded = datasets.load_dataset(str(folder))
     assert {split: len(part) for split, part in loaded.items()} == {"train": 40, "validation": 14, "test": 6}
-    assert loaded["test"].features == building.columns(shapes_xai)
+    assert loaded["test"].features == builders.columns(shapes_xai)
     assert list(loaded["test"].features)[:5] == ["image", "label", "mask", "image_id", "source_split"]
     row, drawn = loaded["train"][0], shapes_xai.drawn(int(loaded["train"][0]["image_id"][-6:]), 32)
     assert (np.asarray(row["image"]) == drawn["image"]).all()
@@ -92,10 +92,10 @@ def faulty(monkeypatch, samples):
 
 
 def test_groups_stay_together_and_left_out_images_move_nothing(monkeypatch, tmp_path):
-    def grouped(source, report, *, without: int = -1):
+    def grouped(source, log, *, without: int = -1):
         for n in range(40):
             if n == without:
-                report.leave_out(f"i{n}", "image", "for the test")
+                log.leave_out(f"i{n}", "image", "for the test")
                 continue
             yield {"image_id": f"i{n}", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8), "group": n // 4}
 
@@ -123,7 +123,7 @@ def test_a_split_without_images_is_not_there(tmp_path):
 
 
 def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
-    def breaks(source, report):
+    def breaks(source, log):
         yield from ({"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)} for n in range(250))
         raise RuntimeError("midway")
 
@@ -136,7 +136,7 @@ def test_an_error_midway_leaves_nothing(monkeypatch, tmp_path):
 def test_a_failed_overwrite_keeps_the_old_folder(monkeypatch, tmp_path):
     out = sb.build("shapes-xai", tmp_path / "out", progress=False, **SMALL)
     before = content(out)
-    faulty(monkeypatch, lambda source, report: iter(()))
+    faulty(monkeypatch, lambda source, log: iter(()))
     with pytest.raises(UserError, match="no usable image"):
         sb.build("shapes-xai", out, overwrite=True, progress=False)
     assert content(out) == before
@@ -149,7 +149,7 @@ def test_existing_folders(tmp_path):
     (tmp_path / ".out.building").mkdir()  # of a killed build
     (tmp_path / ".out.building/rest").write_text("half")
     sb.build("shapes-xai", out, progress=False, **SMALL)
-    with pytest.raises(UserError, match="add --overwrite"):
+    with pytest.raises(UserError, match=r"out.*--overwrite"):
         sb.build("shapes-xai", out, progress=False, **SMALL)
     sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
     assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
@@ -158,7 +158,7 @@ def test_existing_folders(tmp_path):
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(UserError, match="no dataset built by this command"):
+    with pytest.raises(UserError, match="not a dataset built by this command"):
         sb.build("shapes-xai", tmp_path, overwrite=True, progress=False)
     assert (tmp_path / "thesis.txt").exists()
 
@@ -166,10 +166,10 @@ def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("shapes-xia", {}, "did you mean shapes-xai"),
-        ("shapes-xai", {"sizes": 3}, "did you mean size"),
+        ("shapes-xia", {}, "shapes-xia.*shapes-xai"),
+        ("shapes-xai", {"sizes": 3}, "sizes.*\\bsize\\b"),
         ("shapes-xai", {"size": "big"}, "takes int"),
-        ("shapes-xai", {"seed": 0.5}, "seed of shapes-xai takes int"),
+        ("shapes-xai", {"seed": 0.5}, "seed.*shapes-xai.*int"),
         ("pet-xai", {"source": "no/such/folder"}, "does not exist"),
         ("pet-xai", {}, "--source DIR"),
     ],
@@ -183,10 +183,10 @@ def test_errors_in_one_line(name, options, message, tmp_path):
 
 def test_builder_mistakes_are_named(monkeypatch, tmp_path):
     same = {"image_id": "a", "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
-    faulty(monkeypatch, lambda source, report: iter([dict(same), dict(same)]))
+    faulty(monkeypatch, lambda source, log: iter([dict(same), dict(same)]))
     with pytest.raises(ValueError, match="'a' twice"):
         sb.build("shapes-xai", tmp_path / "out", progress=False)
-    faulty(monkeypatch, lambda source, report: iter([same | {"colour": 1}]))
+    faulty(monkeypatch, lambda source, log: iter([same | {"colour": 1}]))
     with pytest.raises(ValueError, match="colour"):
         sb.build("shapes-xai", tmp_path / "out", progress=False)
 
@@ -229,9 +229,9 @@ def test_a_giant_picture_is_refused_before_it_is_decoded():
     file = io.BytesIO()
     Image.new("1", (9000, 9000)).save(file, "PNG")
     with pytest.raises(UnreadableError, match="more than 64 million pixels"):
-        opened(file.getvalue())
+        decode(file.getvalue())
     with pytest.raises(UnreadableError, match="empty file"):
-        opened(b"")
+        decode(b"")
 
 
 def test_command(tmp_path, capsys):

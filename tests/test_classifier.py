@@ -37,7 +37,7 @@ def test_a_plain_module_can_be_given_a_size():
     rows = [{"image": Image.new("RGB", size)} for size in ((20, 30), (40, 10))]
     assert load_classifier(small(), size=16, device="cpu").prepare(rows).images.shape == (2, 3, 16, 16)
     assert load_classifier(small(), size=(16, 24), device="cpu").prepare(rows).images.shape == (2, 3, 16, 24)
-    with pytest.raises(UserError, match="give load_classifier size="):
+    with pytest.raises(UserError, match="size="):
         load_classifier(small(), device="cpu").prepare(rows)
 
 
@@ -96,12 +96,12 @@ def test_rows_may_be_a_slice_of_a_dataset_or_raw_bytes(tmp_path):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, "image x7: the image cannot be read"),
+        ({"image": {"bytes": b"not a picture", "path": None}, "image_id": "x7"}, r"image x7\b.*image"),
         (
             {"image": Image.new("RGB", (9, 9)), "mask": Image.new("L", (9, 8)), "image_id": "x7"},
-            "image x7: the mask is 9 x 8, the image 9 x 9",
+            r"image x7\b.*9 x 8.*9 x 9",
         ),
-        ({"image": "missing.jpg", "image_id": "x7"}, "image x7: the image cannot be read"),
+        ({"image": "missing.jpg", "image_id": "x7"}, r"image x7\b.*image"),
     ],
 )
 def test_bad_rows_are_named(row, words):
@@ -134,9 +134,9 @@ def test_precision_and_layout_change_how_it_computes_and_little_of_what():
     layout = load_classifier(model, device="cpu", precision="fp32", channels_last=True)
     assert model[0].weight.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(layout(images), plain)
-    with pytest.raises(UserError, match=r"did you mean (fp16 or )?bf16"):
+    with pytest.raises(UserError, match=r"f16\b.*\bbf16"):
         load_classifier(model, device="cpu", precision="f16")
-    with pytest.raises(UserError, match="fp16 needs a GPU"):
+    with pytest.raises(UserError, match=r"fp16.*GPU"):
         load_classifier(model, device="cpu", precision="fp16")
 
 
@@ -179,7 +179,7 @@ def test_a_transformer_has_none_and_the_error_says_what_to_do():
             patch_size=8,
         )
     )
-    with pytest.raises(UserError, match=r"name a layer with layer=.*rise"):
+    with pytest.raises(UserError, match=r"layer=.*rise"):
         load_classifier(vit, device="cpu").cam_layer(torch.rand(1, 3, 32, 32))
 
 
@@ -210,7 +210,7 @@ def test_pickled_code_in_torchvision_weights_is_not_executed(tmp_path, monkeypat
     file = tmp_path / "hub" / "checkpoints" / models.get_model_weights("resnet18").DEFAULT.url.rpartition("/")[2]
     file.parent.mkdir(parents=True)
     torch.save({"fc.weight": Bomb()}, file)
-    with pytest.raises(UserError, match="weights of torchvision:resnet18"):
+    with pytest.raises(UserError, match="torchvision:resnet18"):
         load_classifier("torchvision:resnet18", device="cpu")
     assert not (tmp_path / "executed").exists()
 
@@ -249,8 +249,8 @@ def test_a_checkpoint_without_its_head_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("torchvision:resnt18", "did you mean resnet18"),
-        ("./no/such/folder", "unknown model './no/such/folder'"),
+        ("torchvision:resnt18", "resnt18.*resnet18"),
+        ("./no/such/folder", r"'\./no/such/folder'"),
     ],
 )
 def test_unknown_models(name, words):
@@ -266,17 +266,17 @@ def test_near_names_of_the_hub_and_of_folders_beside(tmp_path, monkeypatch):
         load_classifier("microsoft/resnet-18", device="cpu")
     assert "or microsoft/resnet-18?" not in str(error.value)
     checkpoint(tmp_path / "resnet-pets")
-    with pytest.raises(UserError, match=r"did you mean .*resnet-pets"):
+    with pytest.raises(UserError, match=r"resnet-pet\b.*resnet-pets"):
         load_classifier(str(tmp_path / "resnet-pet"), device="cpu")
 
 
 def test_options_of_a_plain_module_are_refused_for_a_checkpoint():
-    with pytest.raises(UserError, match="brings its own"):
+    with pytest.raises(UserError, match=r"mean.*checkpoint"):
         load_classifier("microsoft/resnet-18", mean=(0.5,) * 3)
 
 
 def test_an_unknown_layer_names_the_nearest():
-    with pytest.raises(UserError, match="did you mean layer4"):
+    with pytest.raises(UserError, match=r"layer5.*layer4"):
         load_classifier(models.resnet18(num_classes=2), layer="layer5", device="cpu")
 
 
@@ -323,5 +323,5 @@ def test_masks_of_0_and_1_and_of_0_and_255_are_read_alike(values):
     ],
 )
 def test_what_is_no_picture_is_refused_and_postscript_is_never_run(image):
-    with pytest.raises(UserError, match="image x: the image cannot be read"):
+    with pytest.raises(UserError, match=r"image x\b"):
         load_classifier(small(), device="cpu").prepare([{"image": image, "image_id": "x"}])

@@ -75,7 +75,7 @@ def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, sh
 def test_outside_a_run_it_is_one_line(name, images):
     model = Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1))
     groups = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}} if "groups" in load_metric(name).needs else {}
-    with pytest.raises(UserError, match=f"{name} of centre, image 2: the classifier gave NaN or infinite values$"):
+    with pytest.raises(UserError, match=f"{name}.*centre.*image 2: .*NaN"):
         score_samples(name, images, model, "centre", batch_size=2, **groups)
 
 
@@ -137,5 +137,5 @@ def test_changed_images_without_numbers_are_told_from_scores_that_are_not_define
     assert told.isdisjoint(f"saliency_{name}" for name in NOT_BLACKENED)
     assert result.summary["model"]["accuracy"]["n"] == 4
     assert set(result.summary["faults"]) == {reason}
-    with pytest.raises(UserError, match=rf"centre for saliency_\w+, image shapes-\d+: {reason}"):
+    with pytest.raises(UserError, match=rf"centre.*saliency_\w+.*shapes-\d+: {reason}"):
         started(shapes, model, tmp_path / "strict", strict=True)

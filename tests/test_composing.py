@@ -89,9 +89,9 @@ def test_a_run_takes_them(shapes, resnet, tmp_path):
         (lambda: smoothed("gradcam", draws=0), "draws >= 1"),
         (lambda: smoothed("gradcam", sigma=-1), "sigma >= 0"),
         (lambda: smoothed("gradcam", sigma=float("nan")), "sigma >= 0"),
-        (lambda: over_layers("rise", ["1"]), "rise has no option 'layer'"),
+        (lambda: over_layers("rise", ["1"]), r"rise.*'layer'"),
         (lambda: over_layers("gradcam", []), "at least one layer"),
-        (lambda: absolute("gradcamm"), "did you mean gradcam"),
+        (lambda: absolute("gradcamm"), r"gradcamm.*\bgradcam\b"),
     ],
 )
 def test_bad_input_is_one_line(make, words):

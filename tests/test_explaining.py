@@ -43,13 +43,14 @@ def test_target_options_and_own_functions(resnet):
     assert by_name.explainer == "rise:masks=30"
     weights = sb.targets.contrast([0], [1], 8)
     assert (
-        sb.explain(picture(), classifier, lambda c, i, t: i[:, 0], target=weights, device="cpu").target == "own weights"
+        sb.explain(picture(), classifier, lambda c, i, t: i[:, 0], target=weights, device="cpu").target
+        == "your own weights"
     )
 
 
 def test_bad_input(resnet, tmp_path):
     (tmp_path / "notes.txt").write_text("no picture")
-    with pytest.raises(UserError, match="image cannot be read: not an image"):
+    with pytest.raises(UserError, match=r"image.*not an image"):
         sb.explain(tmp_path / "notes.txt", resnet, "gradcam", device="cpu")
-    with pytest.raises(UserError, match="unknown class of the model 'rings'; did you mean ring"):
+    with pytest.raises(UserError, match=r"'rings'.*\bring\b"):
         sb.explain(picture(), resnet, "gradcam", target="rings", device="cpu")

@@ -112,8 +112,8 @@ def classifier_of(model, **options):
 
 def folded(forward) -> list[str]:
     """Names of the batch norms that are gone from the copy behind `forward`."""
-    twin = forward.__closure__[[*forward.__code__.co_freevars].index("twin")].cell_contents
-    return [name.removeprefix("model.") for name, module in twin.named_modules() if isinstance(module, nn.Identity)]
+    fused = forward.__closure__[[*forward.__code__.co_freevars].index("fused")].cell_contents
+    return [name.removeprefix("model.") for name, module in fused.named_modules() if isinstance(module, nn.Identity)]
 
 
 CASES = {

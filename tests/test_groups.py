@@ -1,6 +1,7 @@
 """Groups of classes: WordNet's by a literal second reading of the rule, tables by name, files, and what uses them."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -91,7 +92,7 @@ def test_a_class_without_a_group_joins_its_neighbours():
 
 
 def test_the_script_says_what_is_missing_and_writes_the_table(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="does not hold WordNet"):
+    with pytest.raises(UserError, match=rf"{re.escape(str(tmp_path))}.*WordNet"):
         table_of(tmp_path)
     (tmp_path / "wordnet.is_a.txt").write_text("\n".join(f"n0 n{i}" for i in range(1, 6)))
     index = {str(i - 1): [f"n{i}", f"name {i}"] for i in range(1, 6)}
@@ -164,10 +165,10 @@ def test_own_groups(tmp_path):
         ("{", "cannot be read"),
         ("[1, 2]", "must be an object"),
         ('{"a": "oak"}', "must be an object"),
-        ('{"a": []}', "hold no class in a"),
+        ('{"a": []}', r"class in a\b"),
         ("{}", "hold no class"),
-        ('{"a": ["oka"]}', "did you mean oak"),
-        ('{"a": [6]}', "unknown class of the model '6'"),
+        ('{"a": ["oka"]}', r"oka.*\boak\b"),
+        ('{"a": [6]}', "'6'"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, content, line):
@@ -179,11 +180,11 @@ def test_what_is_wrong_with_a_file_is_said_in_one_line(tmp_path, content, line):
 
 
 def test_files_that_are_not_there_or_no_table(tmp_path):
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match=r"none\.json"):
         load_groups(tmp_path / "none.json", NAMES, 6)
     path = tmp_path / "groups.csv"
     path.write_text("name,kind\noak,trees\n")
-    with pytest.raises(UserError, match="header with class,group"):
+    with pytest.raises(UserError, match="class,group"):
         load_groups(path, NAMES, 6)
 
 

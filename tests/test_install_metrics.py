@@ -54,7 +54,7 @@ def run(command, home, **variables):
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "PYTHON"))}
     variables = {"HF_EVALUATE_OFFLINE": "1"} | variables
     environment = clean | {"HF_HOME": str(home), "HF_UPDATE_DOWNLOAD_COUNTS": "0"} | variables
-    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     return done
 
@@ -174,7 +174,7 @@ def test_text_that_evaluate_s_hash_does_not_see_is_brought_up_to_date(cache, mon
 
 def test_another_evaluate_is_named(cache, monkeypatch):
     monkeypatch.setattr(loading, "_create_importable_file", lambda local_path, name: None)
-    with pytest.raises(UserError, match="keeps its modules in another way"):
+    with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
         install_metrics()
     monkeypatch.delattr(loading, "_create_importable_file")
     with pytest.raises(UserError, match=r"evaluate==0\.4\.6"):
@@ -218,7 +218,7 @@ def test_a_folder_of_a_metric_s_files_loads_by_its_path(home, only_evaluate, tmp
 
 
 def test_unknown_metric_is_named():
-    with pytest.raises(UserError, match="did you mean saliency_miou"):
+    with pytest.raises(UserError, match=r"saliency_miuo.*saliency_miou"):
         metric_files("saliency_miuo")
 
 

@@ -18,7 +18,7 @@ from loky import process_executor
 
 import saliency_bench as sb
 from saliency_bench.data import building
-from saliency_bench.data.jobs import Chunks, Job
+from saliency_bench.data.jobs import Job, JobBatches
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, shapes_xai
 
@@ -40,17 +40,17 @@ def test_any_number_of_threads_gives_the_same_bytes(tmp_path):
 
 
 def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
-    def one(report, n):
+    def one(log, n):
         time.sleep(0.002 * (n % 3))
         if n % 5 == 0:
-            return report.leave_out(f"i{n}", "image", "for the test")
-        report.remark(f"i{n}", "kept")
+            return log.leave_out(f"i{n}", "image", "for the test")
+        log.remark(f"i{n}", "kept")
         image = np.full((8, 8, 3), n, np.uint8)
         return [{"image_id": f"i{n}-{m}", "label": "disc", "image": image} for m in range(n % 4)]
 
-    def samples(source, report):
+    def samples(source, log):
         for n in range(100):
-            report.remark(f"i{n}", "listed")
+            log.remark(f"i{n}", "listed")
             yield Job(one, n)
 
     monkeypatch.setattr(shapes_xai, "samples", samples)
@@ -62,13 +62,13 @@ def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
 
 
 def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
-    out, chunks = tmp_path / "out", tmp_path / ".out.building" / "chunks"
+    out, batches = tmp_path / "out", tmp_path / ".out.building" / "batches"
     process = subprocess.Popen([sys.executable, "-c", BUILD, out, "2"], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    while len(list(chunks.glob("*.parquet"))) < 4 and process.poll() is None:
+    while len(list(batches.glob("*.parquet"))) < 4 and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    kept = {path: path.stat().st_mtime_ns for path in chunks.glob("[!.]*.parquet")}
+    kept = {path: path.stat().st_mtime_ns for path in batches.glob("[!.]*.parquet")}
     assert 4 <= len(kept) < 20
     drawn, real = [], shapes_xai.drawn
     with pytest.MonkeyPatch.context() as patch:
@@ -88,23 +88,23 @@ def test_what_other_options_left_is_not_used(tmp_path):
 
 
 def test_a_changed_file_is_made_again(tmp_path):
-    def make(report, path):
+    def make(log, path):
         pass
 
     (tmp_path / "a.jpg").write_text("a")
-    before = Job(make, tmp_path / "a.jpg").spelled()
-    assert before == Job(make, tmp_path / "a.jpg").spelled()
+    before = Job(make, tmp_path / "a.jpg").key()
+    assert before == Job(make, tmp_path / "a.jpg").key()
     (tmp_path / "a.jpg").write_text("ab")
-    assert before != Job(make, tmp_path / "a.jpg").spelled()
-    before = Job(make, tmp_path).spelled()
+    assert before != Job(make, tmp_path / "a.jpg").key()
+    before = Job(make, tmp_path).key()
     (tmp_path / "a.jpg").write_text("abc")
-    assert before != Job(make, tmp_path).spelled()
+    assert before != Job(make, tmp_path).key()
 
 
-def test_chunks_made_for_other_classes_are_made_again(tmp_path):
+def test_batches_made_for_other_classes_are_made_again(tmp_path):
     def folder(*names):
         schema = datasets.Features({"label": datasets.ClassLabel(names=names)}).arrow_schema
-        rows = Chunks(tmp_path, lambda sample: {"label": sample["label"]}, schema, 1)
+        rows = JobBatches(tmp_path, lambda sample: {"label": sample["label"]}, schema, 1)
         assert [table.num_rows for table, _ in rows.tables([{"image_id": "a", "label": 0}])] == [1]
         return len(list(tmp_path.iterdir()))
 
@@ -114,13 +114,13 @@ def test_chunks_made_for_other_classes_are_made_again(tmp_path):
 def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_path):
     done = []
 
-    def one(report, n):
+    def one(log, n):
         done.append(n)
         if n == 40:
             raise RuntimeError("in job 40")
         return {"image_id": str(n), "label": "disc", "image": np.zeros((4, 4, 3), np.uint8)}
 
-    monkeypatch.setattr(shapes_xai, "samples", lambda source, report: (Job(one, n) for n in range(5000)))
+    monkeypatch.setattr(shapes_xai, "samples", lambda source, log: (Job(one, n) for n in range(5000)))
     with pytest.raises(RuntimeError, match="in job 40"):
         sb.build("shapes-xai", tmp_path / "out", progress=False, workers=2)
     assert list(tmp_path.iterdir()) == []
@@ -128,8 +128,8 @@ def test_an_error_in_a_job_stops_the_build_and_leaves_nothing(monkeypatch, tmp_p
 
 
 @pytest.fixture
-def apart(monkeypatch):
-    """Processes pay for any source; which pools of them were made."""
+def process_pools(monkeypatch):
+    """Sources of any size use processes; the list of the pools that were created."""
     pools, real = [], process_executor.ProcessPoolExecutor
     monkeypatch.setattr(building, "MANY", 1)
     monkeypatch.setattr(
@@ -138,20 +138,20 @@ def apart(monkeypatch):
     return pools
 
 
-def test_processes_give_the_same_bytes_as_one_thread(apart, tmp_path, capfd):
+def test_processes_give_the_same_bytes_as_one_thread(process_pools, tmp_path, capfd):
     source = _examples.write("disease-xai", tmp_path / "source", 32)
     options = {"source": source, "progress": False, "crop_mm": 25.0}
     alone = sb.build("disease-xai", tmp_path / "1", workers=1, **options)
-    assert apart == []
+    assert process_pools == []
     assert content(sb.build("disease-xai", tmp_path / "2", workers=2, **options)) == content(alone)
-    assert len(apart) == 1
+    assert len(process_pools) == 1
     assert capfd.readouterr().err == ""
 
 
 AWAY = """
 import os
 
-def sample(report, what):
+def sample(log, what):
     if what == "kill":
         os.kill(os.getpid(), 9)
     if what == "odd":
@@ -164,7 +164,7 @@ def row(sample):
 
 
 @pytest.mark.slow
-def test_a_build_by_processes_that_was_killed_goes_on(apart, tmp_path):
+def test_a_build_by_processes_that_was_killed_resumes(process_pools, tmp_path):
     source = _examples.write("disease-xai", tmp_path / "source", 96)
     script = f"""
 import saliency_bench as sb
@@ -172,17 +172,17 @@ from saliency_bench.data import building
 building.MANY = 1
 sb.build("disease-xai", {str(tmp_path / "out")!r}, source={str(source)!r}, progress=False, workers=2)"""
     process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"OMP_NUM_THREADS": "1"})
-    chunks = tmp_path / ".out.building" / "chunks"
-    while len(list(chunks.glob("*.parquet"))) < 2 and process.poll() is None:
+    batches = tmp_path / ".out.building" / "batches"
+    while len(list(batches.glob("*.parquet"))) < 2 and process.poll() is None:
         time.sleep(0.01)
     process.send_signal(signal.SIGKILL)
     process.wait()
     time.sleep(1)  # what the processes have in hand they may still write
-    kept = len(list(chunks.glob("[!.]*.parquet")))
+    kept = len(list(batches.glob("[!.]*.parquet")))
     assert 2 <= kept < 6
     options = {"source": source, "progress": False, "workers": 2}
     out = sb.build("disease-xai", tmp_path / "out", **options)
-    assert len(apart) == 1
+    assert len(process_pools) == 1
     assert content(sb.build("disease-xai", tmp_path / "again", **options)) == content(out)
 
 
@@ -190,18 +190,18 @@ def test_errors_in_a_process_come_here_and_a_lost_process_is_named(tmp_path, mon
     (tmp_path / "away_from_here.py").write_text(AWAY)
     monkeypatch.syspath_prepend(tmp_path)
     away = importlib.import_module("away_from_here")
-    schema, said = pa.schema({"image_id": pa.string()}), []
+    schema, finished = pa.schema({"image_id": pa.string()}), []
 
     def ids(*words):
-        chunks = Chunks(tmp_path, away.row, schema, 2, said.append, apart=True, size=2)
-        return [row["image_id"] for table, _ in chunks.tables(Job(away.sample, word) for word in words)
+        batches = JobBatches(tmp_path, away.row, schema, 2, finished.append, in_processes=True, size=2)
+        return [row["image_id"] for table, _ in batches.tables(Job(away.sample, word) for word in words)
                 for row in table.to_pylist()]  # fmt: skip
 
     assert ids("one", "two", "three") == ["one", "two", "three"]
-    assert sum(said) == 3
+    assert sum(finished) == 3
     with pytest.raises(ValueError, match="in this job"):
         ids("four", "odd")
-    with pytest.raises(UserError, match=r"ended from outside.*--workers 1"):
+    with pytest.raises(UserError, match=r"terminated from outside.*--workers 1"):
         ids("five", "kill")
 
 
@@ -213,9 +213,9 @@ from pathlib import Path
 import pyarrow as pa
 sys.path.insert(0, {str(tmp_path)!r})
 from away_from_here import row
-from saliency_bench.data.jobs import Chunks
-chunks = Chunks(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.int64()}}), 1, apart=True)
-table, _ = next(chunks.tables([{{"image_id": 0}}] * 100))
+from saliency_bench.data.jobs import JobBatches
+batches = JobBatches(Path({str(tmp_path)!r}), row, pa.schema({{"image_id": pa.int64()}}), 1, in_processes=True)
+table, _ = next(batches.tables([{{"image_id": 0}}] * 100))
 print(table["image_id"][0], flush=True)
 time.sleep(60)"""
     parent = subprocess.Popen(
@@ -257,21 +257,21 @@ import saliency_bench as sb
 from saliency_bench.hub_builders import shapes_xai
 from saliency_bench.data.jobs import Job
 
-def one(report, n):
+def one(log, n):
     mask = np.zeros((64, 64), bool)
     mask[n % 50 : n % 50 + 10, 5:20] = True
     image = np.random.default_rng(n).integers(0, 256, (64, 64, 3)).astype(np.uint8)
     return {"image_id": f"image-{n:06d}", "label": "disc", "image": image, "mask": mask}
 
-shapes_xai.samples = lambda source, report: (Job(one, n) for n in range(int(sys.argv[2])))
+shapes_xai.samples = lambda source, log: (Job(one, n) for n in range(int(sys.argv[2])))
 sb.build("shapes-xai", sys.argv[1], progress=False, workers=2)
 print(int(re.search(r"VmHWM:\\s*(\\d+) kB", pathlib.Path("/proc/self/status").read_text())[1]) / 1024)
 """
 
 
 @pytest.mark.slow
-def test_memory_is_the_same_for_20000_images_as_for_2000(tmp_path):
-    """The images hold 12 kB each, so 20,000 of them would be 240 MB."""
+def test_memory_is_the_same_for_10000_images_as_for_1000(tmp_path):
+    """The images hold 12 kB each, so 10,000 of them would be 120 MB."""
 
     def peak(count):
         command = [sys.executable, "-c", MANY, tmp_path / str(count), str(count)]
@@ -279,6 +279,6 @@ def test_memory_is_the_same_for_20000_images_as_for_2000(tmp_path):
         assert done.returncode == 0, done.stderr
         return float(done.stdout)
 
-    small, large = peak(2_000), peak(20_000)
-    print(f"peak memory: {small:.0f} MiB for 2,000 images, {large:.0f} MiB for 20,000: {large / small - 1:+.1%}")
+    small, large = peak(1_000), peak(10_000)
+    print(f"peak memory: {small:.0f} MiB for 1,000 images, {large:.0f} MiB for 10,000: {large / small - 1:+.1%}")
     assert large <= 1.1 * small

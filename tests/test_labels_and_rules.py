@@ -31,11 +31,11 @@ def test_by_map(tmp_path):
 @pytest.mark.parametrize(
     ("mapping", "words"),
     [
-        (None, "does not have the dataset's classes"),
-        ({"cat": 0}, "no entry for dog"),
-        ({"cat": 0, "dog": "bagle"}, "did you mean beagle"),
-        ({"cat": 0, "dog": 4}, "unknown class of the model '4'"),
-        ("missing.json", "cannot be read"),
+        (None, "--label-map"),
+        ({"cat": 0}, r"\bdog\b"),
+        ({"cat": 0, "dog": "bagle"}, "bagle.*beagle"),
+        ({"cat": 0, "dog": 4}, "'4'"),
+        ("missing.json", r"missing\.json"),
     ],
 )
 def test_classes_that_do_not_match(mapping, words):
@@ -44,7 +44,7 @@ def test_classes_that_do_not_match(mapping, words):
 
 
 def test_another_number_of_classes_without_names():
-    with pytest.raises(UserError, match="5 classes without names"):
+    with pytest.raises(UserError, match=r"\b5 classes"):
         match(["a", "b"], None, 5, None)
 
 
@@ -69,7 +69,7 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
     sides = [rule.terms(image_id, 0, LOGITS, [[0]]) for image_id in "abc"]
     assert stack(sides, 4).tolist() == [[0, 0, 0, 1], [0, 0, -1, 1], [1, 1, -1, -1]]
     assert sides[1].text(MODEL) == "pug - beagle"
-    with pytest.raises(UserError, match="no row for image d"):
+    with pytest.raises(UserError, match=r"image d\b"):
         rule.terms("d", 0, LOGITS, [[0]])
     before = rule.identity
     file.write_text("image_id,target,against\na,pug,\n")
@@ -78,7 +78,7 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "names no class for image a")],
+    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "image a\\b")],
 )
 def test_bad_target_files(tmp_path, content, words):
     file = tmp_path / "targets.csv"
@@ -88,25 +88,25 @@ def test_bad_target_files(tmp_path, content, words):
 
 
 def test_an_unknown_rule_names_the_rules():
-    with pytest.raises(UserError, match=r"label, predicted, contrast:second"):
+    with pytest.raises(UserError, match=r"lable.*label.*predicted.*contrast:second"):
         load_rule("lable", MODEL, 4)
 
 
 def test_a_name_goes_before_a_number_and_doubles_are_refused():
     assert index_of("1", ["3", "0", "2", "1"], 4) == 3
     assert index_of(1, ["3", "0", "2", "1"], 4) == 1
-    with pytest.raises(UserError, match="unknown class"):
+    with pytest.raises(UserError, match="²"):
         index_of("²", None, 4)
-    with pytest.raises(UserError, match="several classes called crane: 1, 3"):
+    with pytest.raises(UserError, match=r"crane.*\b1, 3\b"):
         index_of("crane", ["x", "crane", "y", "crane"], 4)
-    with pytest.raises(UserError, match="several classes called crane"):
+    with pytest.raises(UserError, match=r"\bcrane\b"):
         match(["crane"], ["x", "crane", "y", "crane"], 4, None)
 
 
 def test_files_that_are_no_text_are_one_line(tmp_path):
     file = tmp_path / "binary"
     file.write_bytes(bytes(range(128, 256)))
-    with pytest.raises(UserError, match="cannot be read as JSON"):
+    with pytest.raises(UserError, match=r"\bJSON\b"):
         match(["cat"], MODEL, 4, file)
-    with pytest.raises(UserError, match="cannot be read as CSV"):
+    with pytest.raises(UserError, match=r"\bCSV\b"):
         load_rule(str(file), MODEL, 4)

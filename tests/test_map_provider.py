@@ -109,7 +109,7 @@ def test_other_errors_have_a_reason_and_refusals_pass():
     def refusing(classifier, images, target):
         raise UserError("no ReLU in the model")
 
-    with pytest.raises(ExplainerRaisedError, match="the explainer raised OverflowError: too large"):
+    with pytest.raises(ExplainerRaisedError, match=r"OverflowError: too large"):
         asked(failing)(torch.rand(1, 3, 4, 5), one_hot(0, 3))
     with pytest.raises(UserError, match="no ReLU"):
         asked(refusing)(torch.rand(1, 3, 4, 5), one_hot(0, 3))
@@ -166,9 +166,9 @@ def test_a_metric_that_asks_outside_a_run_gets_what_the_run_gets(shapes, resnet,
     for metric in METRICS[:3]:
         expected = [row["value"] for row in rows(result, metric)]
         assert score_samples(metric, images, classifier, "gradcam") == pytest.approx(expected, abs=1e-6)
-    with pytest.raises(UserError, match="needs masks"):
+    with pytest.raises(UserError, match=r"saliency_miou.*masks"):
         score_samples("saliency_miou", images, classifier, "gradcam")
-    with pytest.raises(UserError, match="groups of classes"):
+    with pytest.raises(UserError, match=r"saliency_ccs.*groups"):
         score_samples("saliency_ccs", torch.rand(2, 3, 4, 5), Small(), Recorder())
 
 
@@ -202,12 +202,12 @@ def test_further_maps_that_fail_leave_the_sample_out_with_the_reason(shapes, res
     assert [row["value"] is None for row in found] == bad
     assert result.summary["cells"][1]["n"] == 8
     assert sum(result.summary["faults"].values()) == sum(bad)
-    with pytest.raises(UserError, match=r"odd for saliency_ccs, image shapes-\d+: the map holds NaN"):
+    with pytest.raises(UserError, match=r"odd.*saliency_ccs.*shapes-\d+.*NaN"):
         started(odd, "odd strict", strict=True)
     result = started(failing, "failing")
     assert {row["reason"] for row in rows(result, "saliency_ccs")} == {"the explainer raised OverflowError: contrast"}
     assert result.summary["cells"][1]["n"] == 8
-    with pytest.raises(UserError, match=r"failing for saliency_ccs, images from .* OverflowError"):
+    with pytest.raises(UserError, match=r"failing.*saliency_ccs.*OverflowError"):
         started(failing, "failing strict", strict=True)
 
 
@@ -270,7 +270,7 @@ def test_without_groups_the_metrics_that_need_them_are_refused(tmp_path, shapes)
         return run(dataset=tmp_path / "data", model=model, explainers=flat, out=tmp_path / "run", device="cpu",
                    progress=False, **options)  # fmt: skip
 
-    with pytest.raises(UserError, match=r"saliency_pgs needs groups of classes.* --groups FILE"):
+    with pytest.raises(UserError, match=r"saliency_pgs.*groups.*--groups"):
         started(metrics=["saliency_pgs"])
     assert not (tmp_path / "run").exists()
     (cell,) = started(metrics=["saliency_class_sensitivity"]).summary["cells"]

@@ -117,7 +117,7 @@ def test_permutation_is_fixed_and_a_permutation():
 @pytest.mark.parametrize("make", [np.asarray, torch.from_numpy, list])
 def test_a_map_that_float32_makes_constant_is_refused_not_scored_as_flat(make):
     values = np.stack([np.arange(16.0).reshape(4, 4), 1e-50 * np.arange(16.0).reshape(4, 4)])
-    with pytest.raises(ValueError, match="map 1 is constant once it is float32; rescale"):
+    with pytest.raises(ValueError, match=r"map 1\b.*constant.*float32"):
         M.read_maps(make(values))
     assert M.read_maps(make(values[:1] + 1e3)).dtype == np.float32
     assert M.is_flat(M.read_maps(np.full((1, 4, 4), 1e-50)))[0]

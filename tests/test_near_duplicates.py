@@ -76,7 +76,7 @@ def test_many_equal_pictures_cost_no_more_than_many_others(monkeypatch):
 
 
 def test_a_build_names_them(monkeypatch, tmp_path):
-    def samples(source, report):
+    def samples(source, log):
         for n in range(60):
             yield {"image_id": f"i{n}", "label": "disc", "image": scene(n % 30)}
 

@@ -129,7 +129,7 @@ def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shap
     assert done.summary["cells"][0]["explainer"] == "mine"
     assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
     assert "maps made elsewhere" in done.summary["command"]
-    assert "Maps that were made elsewhere and handed in." in done.report.read_text()
+    assert "Precomputed maps." in done.report.read_text()
     assert [cell.explainer for cell in of_run(done.folder, "ada").result.cells] == ["mine", "mine"]
 
 
@@ -358,7 +358,7 @@ def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_pa
     runpy.run_path(str(mine / "example.py"))
     assert len(list((mine / "maps").glob("*.npy"))) == COUNT
     monkeypatch.delenv("HF_TOKEN", raising=False)
-    with pytest.raises(UserError, match="say what your method is called with --name"):
+    with pytest.raises(UserError, match="--name NAME"):
         sb.submit(mine, dry_run=True)
     done = score_maps(mine, "sketch", metrics="saliency_pointing_game", device="cpu", progress=False)
     assert done.folder.name.startswith("scored-sketch-maps-")

@@ -161,15 +161,15 @@ def test_what_does_not_fit_is_named(made):
     classifier, images, target, maps = made
     with pytest.raises(UserError, match="sizes must be the same"):
         Curves(classifier, images, target, maps[:, :3])
-    with pytest.raises(UserError, match="did you mean black"):
+    with pytest.raises(UserError, match=r"blakc.*\bblack\b"):
         Curves(*made).path("top", "blakc", [1])
-    with pytest.raises(UserError, match="neither 'top' nor 'rest'"):
+    with pytest.raises(UserError, match=r"'top'.*'rest'"):
         Curves(*made).path("bottom", "black", [1])
-    with pytest.raises(UserError, match="from 0 to 30; got 31"):
+    with pytest.raises(UserError, match=r"\b30\b.*\b31\b"):
         Curves(*made).path("top", "black", [31])
-    with pytest.raises(UserError, match="3 classes, but the classifier 4"):
+    with pytest.raises(UserError, match=r"\b3\b.*\b4\b"):
         Curves(classifier, images, one_hot([0, 1, 2], 3), maps).path("top", "black", [1])
-    with pytest.raises(UserError, match="knows its mean"):
+    with pytest.raises(UserError, match=r"mean.*load_classifier"):
         Curves(nn.Flatten(), images, target, maps).path("top", "mean", [1])
 
 
@@ -179,7 +179,7 @@ def test_batches_of_any_number(made):
     parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, images.numpy(), [1, 2, 3], maps, 2)]
     assert [len(part) for part in parts] == [2, 1]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
-    with pytest.raises(UserError, match=r"need images of shape \(2, 3, 6, 5\)"):
+    with pytest.raises(UserError, match=r"\(2, 3, 6, 5\)"):
         list(batched_curves(classifier, images, target, maps[:2]))
     with pytest.raises(UserError, match="batch_size=0"):
         list(batched_curves(classifier, images, target, maps, 0))
@@ -190,7 +190,7 @@ def test_batches_of_any_number(made):
 @pytest.mark.parametrize("given", [[1, 2], [1], [1, 2, 3, 0], torch.eye(K)[:2]])
 def test_as_many_classes_as_images_also_where_a_last_batch_would_take_them(made, given):
     classifier, images, _, maps = made
-    with pytest.raises(UserError, match="for each of the 3 images"):
+    with pytest.raises(UserError, match=r"\b3 images"):
         list(batched_curves(classifier, images, given, maps, 1))
 
 
@@ -210,7 +210,7 @@ def test_counts():
     assert row_counts(3, 3, 2).tolist() == [0, 4, 9]
     assert row_counts(3, 3, 9).tolist() == list(range(10))
     for steps in (0, 10):
-        with pytest.raises(UserError, match="between 1 and the 9 pixels"):
+        with pytest.raises(UserError, match=r"\b1\b.*\b9\b"):
             row_counts(3, 3, steps)
 
 

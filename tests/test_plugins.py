@@ -87,7 +87,7 @@ PAPER_COUNTS: dict = {}
 def features():
     return {"label": ClassLabel(names=["left", "right"])}
 
-def samples(source, report, *, count: int = 60):
+def samples(source, log, *, count: int = 60):
     for index in range(count):
         image, name = np.zeros((32, 32, 3), np.uint8), ("left", "right")[index % 2]
         image[10:20, 4 + 16 * (index % 2) :][:, :8] = 255

@@ -19,6 +19,7 @@ EXPLAINERS = ["gradcam", "rise:masks=20", "random"]
 METRICS = ["saliency_miou", "saliency_insertion:steps=4"]
 RECORDS = ("records.parquet", "predictions.parquet")
 RESULTS = (*RECORDS, "summary.json")
+SLOW = [*EXPLAINERS, "rise:masks=1500"]  # long enough to be killed before the end
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -84,13 +85,14 @@ def bytes_of(folder, names=RECORDS):
     return {name: (folder / name).read_bytes() for name in names}
 
 
-def parts(folder):
-    return len(list(folder.glob("parts/*/*.parquet")))
+def chunks(folder):
+    """Files of chunks: one per chunk and explainer."""
+    return list(folder.glob("chunks/*/*.parquet"))
 
 
-def wait_for_parts(folder, enough, process):
+def wait_for_chunks(folder, enough, process):
     until = time.monotonic() + 120
-    while parts(folder) < enough:
+    while len(chunks(folder)) < enough:
         assert process.poll() is None, "the run ended too early"
         assert time.monotonic() < until
         time.sleep(0.005)
@@ -153,49 +155,52 @@ def test_a_limit_first_and_more_later_changes_nothing(undisturbed, shapes, resne
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1), (2, 2)])
+@pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
 def test_what_some_processes_began_others_finish(first, then, undisturbed, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
     launched(first, out, shapes, resnet, "--limit", "13")
-    before = {path: path.stat().st_mtime_ns for path in out.glob("parts/*/*.parquet")}
+    before = {path: path.stat().st_mtime_ns for path in chunks(out)}
+    assert before
     launched(then, out, shapes, resnet, "--limit", "30")
     assert bytes_of(out) == bytes_of(undisturbed)
     assert all(path.stat().st_mtime_ns == when for path, when in before.items())
 
 
+@pytest.fixture(scope="module")
+def expected(shapes, resnet, tmp_path_factory):
+    """An undisturbed run of the slow explainers, by one process."""
+    return launched(1, tmp_path_factory.mktemp("undisturbed") / "run", shapes, resnet, explainers=SLOW)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [(1, 2), (2, 1)])
-def test_what_killed_processes_began_others_finish(first, then, shapes, resnet, tmp_path):
-    slow = [*EXPLAINERS, "rise:masks=3000"]
-    expected = launched(1, tmp_path / "undisturbed" / "run", shapes, resnet, explainers=slow)
+def test_what_killed_processes_began_others_finish(first, then, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
-    process = started(first, out, shapes, resnet, explainers=slow)
-    wait_for_parts(out, 11, process)
+    process = started(first, out, shapes, resnet, explainers=SLOW)
+    wait_for_chunks(out, 11, process)
     os.killpg(process.pid, signal.SIGKILL)
     for child in children_of(process.pid):
         os.kill(child, signal.SIGKILL)
     process.wait()
-    assert 11 <= parts(out) < parts(expected)
-    launched(then, out, shapes, resnet, explainers=slow)
+    assert 11 <= len(chunks(out)) < len(chunks(expected))
+    launched(then, out, shapes, resnet, explainers=SLOW)
     assert bytes_of(out, RESULTS) == bytes_of(expected, RESULTS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_process_that_dies_ends_the_run_which_goes_on_later(rank, shapes, resnet, tmp_path):
-    slow = [*EXPLAINERS, "rise:masks=3000"]
-    expected = launched(1, tmp_path / "undisturbed" / "run", shapes, resnet, explainers=slow)
+def test_a_process_that_dies_ends_the_run_which_goes_on_later(rank, expected, shapes, resnet, tmp_path):
     out = tmp_path / "here" / "run"
-    process = started(2, out, shapes, resnet, explainers=slow)
-    wait_for_parts(out, 8, process)
+    process = started(2, out, shapes, resnet, explainers=SLOW)
+    wait_for_chunks(out, 8, process)
     (victim,) = (child for child in children_of(process.pid) if f"\0RANK={rank}\0" in environment_of(child))
     os.kill(victim, signal.SIGKILL)
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     assert "Signal 9 (SIGKILL)" in said
     assert not (out / "summary.json").exists()
-    assert parts(out) < parts(expected)
-    launched(2, out, shapes, resnet, explainers=slow)
+    assert len(chunks(out)) < len(chunks(expected))
+    launched(2, out, shapes, resnet, explainers=SLOW)
     assert bytes_of(out, RESULTS) == bytes_of(expected, RESULTS)
 
 

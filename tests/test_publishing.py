@@ -20,11 +20,12 @@ from tqdm import tqdm
 
 import saliency_bench as sb
 from saliency_bench import cli
-from saliency_bench.data.building import REPORT
+from saliency_bench.data.build_report import REPORT
 from saliency_bench.data.loading import fingerprint, origin
 from saliency_bench.errors import UserError
 from saliency_bench.hub import upload as publishing
-from saliency_bench.hub.upload import Publication, publish
+from saliency_bench.hub.plan import Publication
+from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
@@ -97,7 +98,7 @@ def test_private(hub):
     publish(small(a="2"), api=hub.api())  # stays so
     assert hub.repo("datasets", "saliency-bench/small").private
     hub.api().update_repo_settings("saliency-bench/small", private=False, repo_type="dataset")
-    with pytest.raises(UserError, match="exists and is public; make it private in its settings first"):
+    with pytest.raises(UserError, match=r"saliency-bench/small.*public.*private"):
         publish(small(a="3"), private=True, api=hub.api())
     assert hub.files("datasets", "saliency-bench/small")["a"] == b"2"
 
@@ -140,7 +141,7 @@ def test_a_metric_stands_alone_as_a_space(hub):
     assert hub.api().space_info("visitor/saliency_miou").sdk == "gradio"
     assert not publish(metric_publication("saliency_miou", "visitor"), api=hub.api(VISITOR)).changed
     assert done.plan.publication.license == "apache-2.0"
-    with pytest.raises(UserError, match="did you mean saliency_miou"):
+    with pytest.raises(UserError, match=r"saliency_mio\b.*saliency_miou"):
         metric_publication("saliency_mio", "visitor")
 
 
@@ -193,7 +194,7 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
     assert "datasets:" not in text
     assert "saliency-bench/pet-xai" not in text
     assert (told["dataset"], told["settings"]["dataset"]) == ({"name": "pet-xai", "repo": None}, "pet-xai")
-    with pytest.raises(UserError, match="none with the same training images is published there; push"):
+    with pytest.raises(UserError, match=r"--eval-results.*local pet-xai.*push"):
         model_publication(model, "visitor", eval_results=True, api=hub.api())
 
     own = dataset_publication(pets, "visitor", workspace)
@@ -217,22 +218,22 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
 # What is refused
 
 
-def test_things_that_are_no_such_thing(pets, closed, model, workspace, tmp_path):
+def test_invalid_inputs_are_rejected_with_a_clear_message(pets, closed, model, workspace, tmp_path):
     changed = tmp_path / "changed"
     shutil.copytree(pets, changed)
     (changed / "data/test-00000-of-00001.parquet").write_bytes(b"x")
     shutil.copytree(model, tmp_path / "other")
     (tmp_path / "other" / "model.safetensors").unlink()
     mistakes = [
-        (lambda: dataset_publication(tmp_path, "x", workspace), "is no dataset built by"),
-        (lambda: dataset_publication(changed, "x", workspace), "test-00000.* is not the file that build_report.json"),
+        (lambda: dataset_publication(tmp_path, "x", workspace), rf"{tmp_path}.*saliency-bench build"),
+        (lambda: dataset_publication(changed, "x", workspace), "test-00000.*build_report.json"),
         (lambda: dataset_publication(pets, "x", workspace, with_images="mit"), "leave out --with-images"),
-        (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "licence as the Hub spells it"),
-        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "licence as the Hub spells it"),
-        (lambda: model_publication(pets, "x"), "no weights as safetensors"),
-        (lambda: model_publication(tmp_path / "other", "x"), "no weights as safetensors"),
-        (lambda: model_publication(model, "x", results=pets), "not the folder of a finished run"),
-        (lambda: publish(Publication("dataset", "a/b/c", {}, None)), "cannot be a name on the Hub"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="yes, I may"), "--with-images.*cc-by-4.0"),
+        (lambda: dataset_publication(closed, "x", workspace, with_images="other"), "--with-images.*cc-by-4.0"),
+        (lambda: model_publication(pets, "x"), "safetensors.*saliency-bench train"),
+        (lambda: model_publication(tmp_path / "other", "x"), "safetensors.*saliency-bench train"),
+        (lambda: model_publication(model, "x", results=pets), r"summary\.json"),
+        (lambda: publish(Publication("dataset", "a/b/c", {}, None)), "'a/b/c'.*name"),
     ]
     for call, message in mistakes:
         with pytest.raises(UserError, match=message) as error:
@@ -269,10 +270,10 @@ def test_errors_of_the_hub_in_one_line(hub):
 GUEST = User("guest", "hf_GuEsTsSeCrEtToKeN0123456789abcdef", orgs=("saliency-bench",), reads=("saliency-bench",))
 FINE = User("fine", "hf_FiNeSsEcReTtOkEn0123456789abcdefg", orgs=("saliency-bench",), scopes=("fine",))
 MAY_NOT = {
-    VISITOR: "visitor may not write to saliency-bench/small: it belongs to saliency-bench",
-    READER: "reader may not write to saliency-bench/small with this token, which may only read",
-    GUEST: "guest may not write to saliency-bench/small, as a member of saliency-bench who may only read",
-    FINE: "fine may not write to saliency-bench/small with this fine-grained token, which does not name saliency-bench",
+    VISITOR: "belongs to saliency-bench",
+    READER: "token.*read",
+    GUEST: "member of saliency-bench.*read",
+    FINE: "fine-grained token.*saliency-bench",
 }
 
 
@@ -280,11 +281,11 @@ MAY_NOT = {
 def test_who_may_not_write_is_told_before_the_first_byte(user, tmp_path):
     with LocalHub(tmp_path, users=(FOUNDER, *MAY_NOT)) as hub:
         dry = publish(small(a="1"), api=hub.api(user), dry_run=True)
-        assert dry.plan.lines()[-1] == f"  {MAY_NOT[user]}"
+        refused = f"^{user.name} may not write to saliency-bench/small.*{MAY_NOT[user]}"
+        assert re.search(refused, dry.plan.lines()[-1].strip())
         assert dry.as_dict()["may_write"] is False
-        with pytest.raises(UserError) as error:
+        with pytest.raises(UserError, match=f"{refused}.*; .*--namespace"):
             publish(small(a="1"), api=hub.api(user))
-        assert str(error.value) == f"{MAY_NOT[user]}; give --namespace YOUR-NAME, or log in with a token that may"
         assert {each.method for each in hub.asked} == {"GET"}
         assert hub.store.repos == {}
         with pytest.raises(HfHubHTTPError, match="403"):  # and this Hub would have refused it
@@ -320,7 +321,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub):
 
 def test_nobody_is_logged_in(monkeypatch, hub):
     monkeypatch.setattr("saliency_bench.hub.client.get_token", lambda: None)
-    with pytest.raises(UserError, match=r"not logged in.*hf auth login.*HF_TOKEN"):
+    with pytest.raises(UserError, match=r"hf auth login.*HF_TOKEN"):
         publish(small(a="1"), api=HfApi(endpoint=hub.url))
     assert publish(small(a="1"), api=HfApi(endpoint=hub.url, token=False), dry_run=True).dry_run
 
@@ -407,7 +408,7 @@ def test_an_interrupted_upload_goes_on_with_what_is_missing(hub, monkeypatch):
     content = {f"{index}.parquet": bytes([index]) * 300_000 for index in range(3)}
     publication = Publication("dataset", "saliency-bench/large", content, None)
     broken = hub.fault(f"PUT .*{sha256(content['1.parquet']).hexdigest()}", drop_after=100_000, times=99)
-    with pytest.raises(UserError, match="the connection broke; nothing is lost: start the same command again"):
+    with pytest.raises(UserError, match=r"connection broke"):
         publish(publication, api=hub.api())
     assert broken.seen > 3
     assert hub.files("datasets", "saliency-bench/large").keys() == {".gitattributes"}
@@ -448,7 +449,7 @@ def test_annotations_hold_no_image(annotations, closed, source):
     assert "**The images must not be published**" in text
     assert 'source="FOLDER-OF-THE-SOURCE"' in text
     assert not (annotations / "assets").exists()
-    with pytest.raises(UserError, match=r"without its images.*load_dataset\('.*', source=DIR\)"):
+    with pytest.raises(UserError, match=r"load_dataset\('.*', source=DIR\)"):
         sb.load_dataset(annotations)
 
 
@@ -460,7 +461,7 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
     monkeypatch.setattr(pet_xai, "VERSION", "2")
-    with pytest.raises(UserError, match="made by version 1 of its builder, this is version 2"):
+    with pytest.raises(UserError, match=r"pet-xai.*version 1 .*version 2"):
         sb.load_dataset(annotations, source=source)
 
 
@@ -470,17 +471,14 @@ def test_a_source_that_is_not_the_same(annotations, source, tmp_path):
     ids = datasets.load_dataset(str(annotations), "annotations", split="test")["image_id"][:]
     (other / f"images/{ids[0]}.jpg").unlink()
     Image.new("RGB", (32, 24)).save(other / f"images/{ids[1]}.jpg")
-    with pytest.raises(UserError) as error:
+    missing, differing = rf"1 of {len(ids)} images .*missing.*\({ids[0]}\)", rf"1 of {len(ids)} .*differ.*\({ids[1]}\)"
+    with pytest.raises(UserError, match=f"pet-xai, split test: {missing}.*{differing}"):
         sb.load_dataset(annotations, source=other)
-    assert str(error.value) == (
-        f"pet-xai, split test: 1 of {len(ids)} images are missing in the source ({ids[0]}) and 1 of {len(ids)} images "
-        f"differ from those that were annotated ({ids[1]}); get the source again, whole and unchanged"
-    )
     shutil.copytree(source, tmp_path / "masks")
     Image.fromarray(np.ones((24, 32), np.uint8)).save(tmp_path / f"masks/annotations/trimaps/{ids[0]}.png")
-    with pytest.raises(UserError, match="split test: masks or labels in the source differ from those that were publ"):
+    with pytest.raises(UserError, match="split test: masks or labels"):
         sb.load_dataset(annotations, source=tmp_path / "masks")
-    with pytest.raises(UserError, match="none does not exist; give the folder that holds the raw data"):
+    with pytest.raises(UserError, match="none does not exist"):
         sb.load_dataset(annotations, source=tmp_path / "none")
 
 
@@ -507,11 +505,11 @@ def test_annotations_twice_are_the_same(hub, closed, tmp_path):
 
 
 def test_where_a_source_makes_no_sense(pets, source):
-    with pytest.raises(UserError, match="is drawn by the package and has no source"):
+    with pytest.raises(UserError, match=r"shapes-xai.*source"):
         sb.load_dataset("shapes-xai", source=source)
-    with pytest.raises(UserError, match="comes with its images; leave out `source`"):
+    with pytest.raises(UserError, match=r"images.*`source`"):
         sb.load_dataset(pets, source=source)
-    with pytest.raises(UserError, match="has no revisions"):
+    with pytest.raises(UserError, match=r"`revision`"):
         sb.load_dataset(pets, revision="main")
 
 
@@ -570,7 +568,7 @@ def test_command(line, hub, pets, model, capsys):
         ),
         (("dataset", pets, "--eval-results"), "--eval-results is for `push model`"),
         (("metric", "saliency_miou", "--name", "x"), "leave out --name"),
-        (("model", "nowhere"), "no weights as safetensors"),
+        (("model", "nowhere"), "saliency-bench train --out nowhere"),
         (("results", model), "not the folder of a finished run (no summary.json)"),
         (("metric", "saliency_miou", "--namespace", "someone"), "founder may not write to someone/saliency_miou"),
     ):

@@ -120,7 +120,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda c: c.update(format=2), "format: Input should be 1"),
+        (lambda c: c.update(format=1), "format: Input should be 2"),
         (lambda c: c.pop("submitter"), "submitter: Field required"),
         (lambda c: c.update(submitter="../x"), "submitter: String should match pattern"),
         (lambda c: c.update(surplus=1), "surplus: Extra inputs are not permitted"),
@@ -168,7 +168,8 @@ def changed(table, column, values):
             "column value must be double",
         ),
         (lambda t: t.slice(1), "value has 11 numbers of cell"),
-        (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
+        (lambda t: pa.concat_tables([t, t]), "image_id comes twice in a cell"),
+        (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
         (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),
         (lambda t: changed(t, "image_id", ["same"] * len(t)), "image_id comes twice in a cell"),
         (lambda t: changed(t, "image_id", [None] * len(t)), "image_id must not be null"),

@@ -88,7 +88,7 @@ def test_sign_flips_of_many_pairs_are_near_the_t_test_whatever_stands_beside_the
 
 
 def test_the_reported_mean_decides_where_wilcoxon_contradicts_it():
-    """Slightly better on most samples, far worse on a few: better by ranks, worse in the mean, not told apart by it."""
+    """Slightly better on most samples, far worse on a few: better by ranks, worse in the mean, not significant."""
     wilcoxon = pytest.importorskip("scipy.stats").wilcoxon
     differences = np.r_[np.linspace(0.01, 0.02, 40), np.full(4, -0.5)]
     assert wilcoxon(differences, alternative="greater").pvalue < 0.001
@@ -101,7 +101,7 @@ def test_the_reported_mean_decides_where_wilcoxon_contradicts_it():
     assert ranks(columns, [found], higher_is_better=True) == [2, 1]
 
 
-def test_equal_columns_are_not_told_apart():
+def test_equal_columns_are_not_significantly_different():
     assert sign_flips(np.zeros((3, 1)))[0] == sign_flips(np.zeros((50, 1)))[0] == 1
 
 

@@ -54,7 +54,7 @@ def test_mean_contrast_does_not_see_a_common_shift_but_sum_does():
         (lambda: targets.group([], 3), "at least one class"),
         (lambda: targets.group([0], 3, "median"), "neither 'sum' nor 'mean'"),
         (lambda: targets.score(torch.ones(1, 2), torch.ones(1, 2), "odds"), "neither 'logit'"),
-        (lambda: targets.score(torch.ones(4, 3), torch.ones(4, 1)), "1 classes, but the classifier 3"),
+        (lambda: targets.score(torch.ones(4, 3), torch.ones(4, 1)), "1 classes, but the classifier has 3"),
         (lambda: targets.expand(torch.ones(2, 3), torch.zeros(5, 3, 4, 4)), "B = 5"),
         (lambda: targets.expand(torch.ones(3), torch.zeros(3, 3, 4, 4)), "shape"),
         (lambda: targets.expand(torch.tensor([[1.0, float("nan")]]), torch.zeros(1, 3, 4, 4)), "finite"),

@@ -2,10 +2,11 @@ import json
 
 import pytest
 import torch
+from PIL import Image
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
-from saliency_bench.engine import training
+from saliency_bench.engine import fitting, training
 from saliency_bench.errors import UserError
 
 CONFIG = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
@@ -56,7 +57,7 @@ def test_equal_settings_give_equal_weights_and_another_seed_others(trained, shap
 
 
 def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(trained, shapes, tmp_path, monkeypatch):
-    epoch, calls = training.one_epoch, []
+    epoch, calls = fitting.one_epoch, []
 
     def stopping(*args):
         calls.append(args)
@@ -64,11 +65,11 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
             raise KeyboardInterrupt
         return epoch(*args)
 
-    monkeypatch.setattr(training, "one_epoch", stopping)
+    monkeypatch.setattr(fitting, "one_epoch", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     assert not (tmp_path / "tiny").exists()
-    with pytest.raises(UserError, match="another --out"):
+    with pytest.raises(UserError, match="--out"):
         go(shapes, tmp_path / "tiny", epochs=4)
     go(shapes, tmp_path / "tiny")
     assert len(calls) == 4  # the third epoch alone is done again
@@ -80,11 +81,12 @@ def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
     seen = []
 
-    def scripted(classifier, rows, batch_size):
+    def scripted(classifier, rows, batch_size, images_of=None):
         seen.append({key: value.clone() for key, value in classifier.model.state_dict().items()})
         return next(accuracies)
 
-    monkeypatch.setattr(training, "accuracy_of", scripted)
+    for module in (fitting, training):
+        monkeypatch.setattr(module, "accuracy_of", scripted)
     kept = weights(go(shapes, tmp_path / "tiny"))
     assert all(torch.equal(kept[key], seen[1][key]) for key in kept)
 
@@ -111,8 +113,8 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "./nowhere"}, "unknown model"),
-        ({"dataset": "nope"}, "unknown dataset"),
+        ({"model": "./nowhere"}, r"\./nowhere"),
+        ({"dataset": "nope"}, r"\bnope\b"),
         ({"out": "exists"}, "already holds"),
     ],
 )
@@ -127,12 +129,12 @@ def test_bad_input(changes, words, trained, shapes, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"epochs": 0}, "at least 1"),
-        ({"batch_size": 0}, "at least 1"),
-        ({"learning_rate": -1.0}, "above 0"),
+        ({"epochs": 0}, "--epochs.*1"),
+        ({"batch_size": 0}, "--batch-size.*1"),
+        ({"learning_rate": -1.0}, "--learning-rate.*0"),
         ({"size": 2}, "too small"),
         ({"model": "torchvision:resnet18"}, "cannot be saved"),
-        ({"device": "banana"}, "unknown device"),
+        ({"device": "banana"}, "banana"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):
@@ -149,14 +151,14 @@ def test_a_folder_with_something_in_it_is_refused_before_training(shapes, tmp_pa
 
 
 def test_a_state_of_another_network_is_not_continued(shapes, tmp_path, monkeypatch):
-    epoch, last = training.one_epoch, training.seed_of(0, "epoch", 1)
+    epoch, last = fitting.one_epoch, fitting.seed_of(0, "epoch", 1)
 
     def stopping(*args):
         if args[4] == last:
             raise KeyboardInterrupt
         return epoch(*args)
 
-    monkeypatch.setattr(training, "one_epoch", stopping)
+    monkeypatch.setattr(fitting, "one_epoch", stopping)
     with pytest.raises(KeyboardInterrupt):
         go(shapes, tmp_path / "tiny")
     monkeypatch.undo()
@@ -181,3 +183,42 @@ def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tm
     assert go(shapes, out, epochs=1, limit=32) == out
     assert not state.exists()
     assert (out / "model.safetensors").stat().st_mtime_ns == before
+
+
+def splits_of(shapes):
+    return sb.load_dataset(shapes, split="train").select(range(64)), sb.load_dataset(shapes, split="validation")
+
+
+def fitted(shapes, train_rows, validation_rows, **options):
+    recipe = fitting.Recipe(epochs=3, size=32, limit=64)
+    names = sb.load_dataset(shapes).features["label"].names
+    classifier, _ = training.new_classifier(recipe, ResNetConfig(**CONFIG), names, "tiny")
+    log = fitting.fit(recipe, classifier, train_rows, validation_rows, progress=False, **options)
+    return log, classifier.model.state_dict()
+
+
+def test_the_same_recipe_and_rows_give_the_weights_of_train(trained, shapes):
+    log, found = fitted(shapes, *splits_of(shapes))
+    expected = weights(trained)
+    assert log == json.loads((trained / "training_log.json").read_text())["epochs"]
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_a_recipe_can_train_on_changed_images(shapes):
+    """Images changed in the batch are the same as rows whose pictures are changed."""
+    rows = splits_of(shapes)
+    black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
+    expected_log, expected = fitted(shapes, *black)
+    log, found = fitted(shapes, *rows, images_of=lambda batch: torch.zeros_like(batch.images))
+    assert log == expected_log
+    assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [({"epochs": 0}, "--epochs 0"), ({"limit": 0}, "--limit 0"), ({"learning_rate": float("nan")}, "nan"),
+     ({"size": 15}, "--size 15")],
+)  # fmt: skip
+def test_a_recipe_names_the_value_it_cannot_use(values, named):
+    with pytest.raises(UserError, match=named):
+        fitting.Recipe(**values)

@@ -1,14 +1,14 @@
-"""The attention matrices of a vision transformer, seen while it computes, and what its tokens are.
+"""Records the attention matrices of a vision transformer during a forward pass, and identifies its tokens.
 
-    with attending(classifier, images, start=0) as seen:
+    with recording_attention(classifier, images, start=0) as recorded:
         total = score(classifier(images), target).sum()
-    gradients = torch.autograd.grad(total, seen.matrices)
-    maps = seen.maps(matrix, images)                          # any (B, T, T) over its tokens
+    gradients = torch.autograd.grad(total, recorded.matrices)
+    maps = recorded.maps(matrix, images)                          # any (B, T, T) over its tokens
 
-No model is changed and no library asked: inside, a fused attention (`scaled_dot_product_attention`,
-`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and what a softmax gives is kept. So it is the same for
-transformers, timm, torchvision and anyone's own module. What the tokens are is found by gradients on one image, once
-per classifier: where patch tokens come from, and which tokens the head reads.
+Neither the model nor its library is changed: inside, a fused attention (`scaled_dot_product_attention`,
+`nn.MultiheadAttention`) is computed as softmax(q k^T scale) v, and the output of each softmax is kept. This works
+the same for transformers, timm, torchvision and your own modules. The tokens are identified by gradients on one image,
+once per classifier: which patch each patch token comes from, and which tokens the head reads.
 """
 
 import math
@@ -29,12 +29,12 @@ from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps
 
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
-MEND = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
+FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """blocks   how many attentions follow each other
+    """blocks   number of consecutive attentions
     prefix   tokens before the patches: class, distillation, registers
     read     those of them that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT
     pooled   whether the head reads the patch tokens
@@ -47,12 +47,12 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """While it is entered, attention is computed so that its matrices exist, and they are kept.
+    """Inside `with`, attention is computed unfused, and its matrices are kept.
 
     matrices   [Float (B, heads, T, T)], one per block; from block `start` on they take gradients (None: no block's)
     patches    Float (B, C, h, w): the last feature map before the first attention
-    inputs     what the linear layer before each matrix was given, Float (B, T, C)
-    `embedded=True` lets gradients go down to the patches, and keeps the inputs; else they are of no content.
+    inputs     the input of the linear layer before each matrix, Float (B, T, C)
+    `embedded=True` lets gradients flow back to the patches and keeps the inputs; otherwise only their shapes are kept.
     """
 
     tokens: Tokens
@@ -66,7 +66,7 @@ class AttentionRecorder(TorchFunctionMode):
         self.convolved_after = False
         self._linear_input: Tensor | None = None
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if function is F.scaled_dot_product_attention:
             with self:
@@ -79,9 +79,9 @@ class AttentionRecorder(TorchFunctionMode):
         if function is F.linear:
             self._linear_input = args[0] if args else kwargs["input"]
         elif function is F.conv2d:
-            return self._see_feature_map(output)
+            return self._record_patches(output)
         elif function in SOFTMAX and output.ndim > 2:
-            self._see_matrix(output)
+            self._record_matrix(output)
         return output
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
@@ -93,7 +93,7 @@ class AttentionRecorder(TorchFunctionMode):
         return self.patches.shape[2], self.patches.shape[3]
 
     def read(self, matrix: Tensor) -> Tensor:
-        """(B, h, w): what the tokens that the head reads hold for each patch, in a matrix (B, T, T).
+        """(B, h, w): the rows of the tokens that the head reads, at each patch, in a matrix (B, T, T).
 
         The class token's row; where the head reads several kinds of tokens (class, distillation, the patches, which
         count as one by their mean), the mean of their rows.
@@ -109,12 +109,12 @@ class AttentionRecorder(TorchFunctionMode):
         return enlarge(self.read(matrix), images)
 
     def refuse_what_is_not_tokens(self, classifier: Classifier, images: Images) -> None:
-        """Raises: UserError where the matrices are not those of all patch tokens, block after block."""
+        """Raises: UserError unless every block attends from all patch tokens to all patch tokens."""
         matrices = self.matrices
         if not matrices:
             raise UserError(
-                f"{classifier.id} has no attention that can be seen ({MEND}; a transformer with a fused kernel of its "
-                "own: load it with attn_implementation='eager')"
+                f"{classifier.id} has no attention that can be recorded ({FIX}; load a transformer with its own fused "
+                "kernel with attn_implementation='eager')"
             )
         tokens = matrices[0].shape[-1]
         squares = all(m.ndim == 4 and m.shape == (len(images), m.shape[1], tokens, tokens) for m in matrices)
@@ -122,7 +122,7 @@ class AttentionRecorder(TorchFunctionMode):
         if not squares or not sequences or self.convolved_after or self.patches is None or self._spare < 0:
             raise UserError(
                 f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
-                f"mixed heads, convolutions between blocks?), so its attention is no map over patches; {MEND}"
+                f"mixed heads, convolutions between blocks?), so its attention is not a map over patches; {FIX}"
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:
@@ -134,7 +134,7 @@ class AttentionRecorder(TorchFunctionMode):
     def _spare(self) -> int:
         return self.matrices[0].shape[-1] - math.prod(self.grid)
 
-    def _see_feature_map(self, output: Tensor) -> Tensor:
+    def _record_patches(self, output: Tensor) -> Tensor:
         if self.matrices:
             self.convolved_after = True
             return output
@@ -143,42 +143,42 @@ class AttentionRecorder(TorchFunctionMode):
         self.patches = output
         return output.clone() if self.embedded else output  # a leaf must not be changed in place
 
-    def _see_matrix(self, output: Tensor) -> None:
+    def _record_matrix(self, output: Tensor) -> None:
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
-        before = self._linear_input
-        # Its shape is enough for most, and costs no memory.
-        self.inputs.append(before if before is None or self.embedded else before.detach().to("meta"))
+        linear_input = self._linear_input
+        # Most uses only need its shape, which costs no memory.
+        self.inputs.append(linear_input if linear_input is None or self.embedded else linear_input.detach().to("meta"))
 
 
 @contextmanager
-def attending(
+def recording_attention(
     classifier: Classifier,
     images: Images,
     start: int | None = None,
     mode: type[AttentionRecorder] = AttentionRecorder,
     **options: Any,
 ) -> Iterator[AttentionRecorder]:
-    """`AttentionRecorder` with what is known of the classifier's tokens; a negative `start` counts from the last block.
+    """An `AttentionRecorder` that knows the classifier's tokens; a negative `start` counts from the last block.
 
-    Raises: UserError for a network whose attention is not from all patches to all patches, for a `start` it has not.
+    Raises: UserError for a network whose attention is not from all patches to all patches, or an invalid `start`.
     """
     tokens = tokens_of(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
         raise UserError(f"start={start}, but {classifier.id} has {tokens.blocks} blocks; the first is 0")
-    seen = mode(None if start is None else start % tokens.blocks, **options)
-    seen.tokens = tokens
-    with seen:
-        yield seen
-    seen.refuse_what_is_not_tokens(classifier, images)
+    recorded = mode(None if start is None else start % tokens.blocks, **options)
+    recorded.tokens = tokens
+    with recorded:
+        yield recorded
+    recorded.refuse_what_is_not_tokens(classifier, images)
 
 
 _known: WeakKeyDictionary[Classifier, Tokens] = WeakKeyDictionary()
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """What the tokens of a classifier are, found with the first image by a forward and a backward pass, then kept.
+    """The tokens of a classifier, identified with the first image by a forward and a backward pass, then cached.
 
     Raises: UserError for a network whose attention is not from all patches to all patches, one block after the other.
     """
@@ -189,40 +189,40 @@ def tokens_of(classifier: Classifier, images: Images) -> Tokens:
 
 
 def _probed(classifier: Classifier, image: Images) -> Tokens:
-    with AttentionRecorder(start=0, embedded=True) as seen:
+    with AttentionRecorder(start=0, embedded=True) as recorded:
         logits = classifier(image)
     classifier.passes -= 1
-    seen.refuse_what_is_not_tokens(classifier, image)
-    prefix = seen._spare
-    if not _in_a_row(seen) or not _in_place(seen, prefix):
+    recorded.refuse_what_is_not_tokens(classifier, image)
+    prefix = recorded._spare
+    if not _blocks_are_sequential(recorded) or not _tokens_are_patches(recorded, prefix):
         raise UserError(
             f"the tokens of {classifier.id} are not its patches, row by row, after the class token, or its blocks do "
-            f"not follow one another, so its attention is no map over patches; {MEND}"
+            f"not follow one another, so its attention is not a map over patches; {FIX}"
         )
-    # Weights of both signs, no two alike, so that no class hides another.
-    (gradient,) = torch.autograd.grad(_mixed(logits), seen.matrices[-1])
+    # Distinct weights of both signs, so that no class cancels another.
+    (gradient,) = torch.autograd.grad(_mixed(logits), recorded.matrices[-1])
     is_read = gradient[0].abs().sum(dim=(0, 2)) > 0  # (T,): a row that the head does not read gets no gradient
     read, pooled = tuple(is_read[:prefix].nonzero().flatten().tolist()), bool(is_read[prefix:].any())
     if not read and not pooled:
-        raise UserError(f"the logits of {classifier.id} do not depend on its last attention (a head of zeros?); {MEND}")
-    return Tokens(len(seen.matrices), prefix, read, pooled)
+        raise UserError(f"the logits of {classifier.id} do not depend on its last attention (a head of zeros?); {FIX}")
+    return Tokens(len(recorded.matrices), prefix, read, pooled)
 
 
-def _in_a_row(seen: AttentionRecorder) -> bool:
-    """Whether each block sees what the one before has attended to (and does not work beside it)."""
-    pairs = zip(seen.matrices[:-1], seen.inputs[1:], strict=True)
+def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
+    """Whether each block depends on the attention of the previous one (rather than running in parallel)."""
+    pairs = zip(recorded.matrices[:-1], recorded.inputs[1:], strict=True)
     return all(_gradient(_mixed(later), matrix) is not None for matrix, later in pairs if later is not None)
 
 
-def _in_place(seen: AttentionRecorder, prefix: int) -> bool:
-    """Whether the first, a middle and the last patch token come from the patch at their place, and from no other."""
-    first, patches = seen.inputs[0], seen.patches
+def _tokens_are_patches(recorded: AttentionRecorder, prefix: int) -> bool:
+    """Whether the first, a middle and the last patch token depend on the patch at their position, and on no other."""
+    first, patches = recorded.inputs[0], recorded.patches
     assert first is not None
     assert patches is not None
-    count = math.prod(seen.grid)
-    for place in {0, count // 2, count - 1}:
-        gradient = _gradient(_mixed(first[:, prefix + place]), patches)
-        if gradient is None or gradient[0].abs().sum(dim=0).flatten().nonzero().flatten().tolist() != [place]:
+    count = math.prod(recorded.grid)
+    for index in {0, count // 2, count - 1}:
+        gradient = _gradient(_mixed(first[:, prefix + index]), patches)
+        if gradient is None or gradient[0].abs().sum(dim=0).flatten().nonzero().flatten().tolist() != [index]:
             return False
     return True
 
@@ -246,9 +246,9 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`scaled_dot_product_attention` as it is defined, in operations of which each can be seen."""
+    """`scaled_dot_product_attention` by its definition, in separate operations that can be recorded."""
     if is_causal or dropout_p:
-        raise UserError(f"this network has causal attention, or dropout in it, which no map is defined for; {MEND}")
+        raise UserError(f"this network has causal attention or attention dropout, for which no map is defined; {FIX}")
     if enable_gqa:
         key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
     logits = (query @ key.transpose(-2, -1)) * (query.shape[-1] ** -0.5 if scale is None else scale)
@@ -275,11 +275,11 @@ def _attend_many_heads(
     out_proj_bias: Tensor | None,
     **others: Any,
 ) -> Tensor:
-    """(T, B, C): self-attention of `nn.MultiheadAttention` in operations of which each can be seen."""
+    """(T, B, C): self-attention of `nn.MultiheadAttention` in separate operations that can be recorded."""
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)
     is_plain = query is key is value and query.ndim == 3 and in_proj_weight is not None and not add_zero_attn
     if not is_plain or any(mask is not None for mask in masks) or (others.get("training") and dropout_p):
-        raise UserError(f"this network has attention with masks, or between other things than its tokens; {MEND}")
+        raise UserError(f"this network has masked attention or cross-attention, for which no map is defined; {FIX}")
     assert in_proj_weight is not None
     tokens = query.transpose(0, 1)  # (B, T, C)
     packed = F.linear(tokens, in_proj_weight, in_proj_bias)

@@ -1,4 +1,4 @@
-"""Where classifiers come from: transformers checkpoints (also timm's), torchvision's weights, plain modules."""
+"""Classifiers from transformers checkpoints (including timm's), torchvision weights and plain modules."""
 
 import pickle
 from collections.abc import Iterator, Sequence
@@ -15,11 +15,12 @@ from safetensors import SafetensorError
 from torch import nn
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.geometry import Frame, Geometry, probe
+from saliency_bench.classifiers.geometry import Geometry, probe
+from saliency_bench.classifiers.processors import frame_of, pair_of
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.hub.client import reason, status_of
+from saliency_bench.hub.errors import reason, status_of
 
-# Checkpoints the papers use, for `list models` and for a near name.
+# Checkpoints the papers use, for `list models` and for suggestions.
 KNOWN = (
     "facebook/convnext-base-224",
     "facebook/deit-small-patch16-224",
@@ -74,18 +75,18 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except pickle.UnpicklingError as error:
-        raise UserError(f"the weights of torchvision:{name} hold more than tensors and are not loaded") from error
+        raise UserError(f"the weights of torchvision:{name} contain more than tensors and are not loaded") from error
     except (OSError, RuntimeError) as error:
-        raise UserError(f"the weights of torchvision:{name} could not be had: {_first_line(error)}") from error
-    # With weights torchvision builds these two networks with their input transform; it is part of the network.
-    built = {"transform_input": True, "aux_logits": True} if name in ("inception_v3", "googlenet") else {}
-    model = models.get_model(name, weights=None, **built)
+        raise UserError(f"the weights of torchvision:{name} could not be downloaded: {_first_line(error)}") from error
+    # Pretrained, torchvision builds these two networks with an input transform, which is part of the network.
+    extra = {"transform_input": True, "aux_logits": True} if name in ("inception_v3", "googlenet") else {}
+    model = models.get_model(name, weights=None, **extra)
     model.load_state_dict(state)
     preset = weights.transforms(mean=(0.0,) * 3, std=(1.0,) * 3)
-    resize, crop = _pair(preset.resize_size), _pair(preset.crop_size)
+    resize, crop = pair_of(preset.resize_size), pair_of(preset.crop_size)
     assert crop is not None
-    normalising = weights.transforms()
-    return _probed(
+    defaults = weights.transforms()
+    return _checked(
         model,
         id=f"torchvision:{name}",
         revision=str(weights),
@@ -93,8 +94,8 @@ def torchvision(name: str, layer: str | None) -> Classifier:
             resize, crop if isinstance(crop, tuple) else (crop, crop), "round", preset.interpolation.value
         ),
         frame=lambda image: preset(T.pil_to_tensor(image)) if preset.antialias is None else preset(image),
-        mean=normalising.mean,
-        std=normalising.std,
+        mean=defaults.mean,
+        std=defaults.std,
         labels=weights.meta["categories"],
         layer=layer,
     )
@@ -116,14 +117,14 @@ def transformers(name: str, revision: str | None, layer: str | None) -> Classifi
     except UserError:
         raise
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise not_there(name, error) from error
+        raise loading_error(name, error) from error
     if loading["missing_keys"]:
         raise UserError(
             f"{name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}: it was saved without its "
             "classification head; train one with: saliency-bench train"
         )
     geometry, frame, mean, std = frame_of(processor, name)
-    return _probed(
+    return _checked(
         model,
         id=name,
         revision=getattr(config, "_commit_hash", None),
@@ -136,83 +137,37 @@ def transformers(name: str, revision: str | None, layer: str | None) -> Classifi
     )
 
 
-def frame_of(processor, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Geometry, frame function, mean and std of an image processor of transformers (timm's has its own shape)."""
-    if hasattr(processor, "val_transforms"):
-        return _timm_frame(processor, name)
-    settings = processor.to_dict()
-    size = {key: value for key, value in dict(settings.get("size") or {}).items() if value}
-    crop_size = {key: value for key, value in dict(settings.get("crop_size") or {}).items() if value}
-    resize: int | tuple[int, int] | None = None
-    crop: tuple[int, int] | None = None
-    if settings.get("do_resize", True):
-        resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
-        if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {size}, which masks cannot follow")
-        if isinstance(resize, int) and settings.get("crop_pct"):
-            # ConvNeXT's: below 384 enlarge and crop, from there squash.
-            square = (resize, resize)
-            resize, crop = (int(resize / settings["crop_pct"]), square) if resize < 384 else (square, None)
-    if settings.get("do_center_crop"):
-        crop = (crop_size["height"], crop_size["width"])
-
-    def frame(image: Image.Image) -> torch.Tensor:
-        return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
-
-    normalised = settings.get("do_normalize", True)
-    mean = settings["image_mean"] if normalised else (0.0,) * 3
-    std = settings["image_std"] if normalised else (1.0,) * 3
-    resample = Image.Resampling(settings.get("resample") or 2).name.lower()
-    return Geometry(resize, crop, "floor", resample), frame, mean, std
+def _checked(model: nn.Module, **settings: Any) -> Classifier:
+    """A classifier whose masks follow its images. Raises: UserError of `probe`."""
+    probe(settings["geometry"], settings["frame"], settings["id"])
+    return Classifier(model, **settings)
 
 
-def _timm_frame(processor, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    from torchvision import transforms as T
-
-    steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
-    resize: int | tuple[int, int] | None = None
-    crop: tuple[int, int] | None = None
-    resample = "bilinear"
-    for step in steps:
-        if isinstance(step, T.Resize):
-            resize, resample = _pair(step.size), step.interpolation.value
-        elif isinstance(step, T.CenterCrop):
-            crop = tuple(step.size)
-        elif not type(step).__name__.endswith("ToTensor"):
-            raise UserError(f"the timm transform {type(step).__name__} of {name} is one that masks cannot follow")
-    data = processor.data_config
-    return Geometry(resize, crop, "round", resample), T.Compose(steps), data["mean"], data["std"]
-
-
-def _probed(model: nn.Module, **known: Any) -> Classifier:
-    probe(known["geometry"], known["frame"], known["id"])
-    return Classifier(model, **known)
-
-
-def _refuse_other_heads(name: str, config) -> None:
+def _refuse_other_heads(name: str, config: Any) -> None:
     if getattr(config, "problem_type", None) == "multi_label_classification":
         raise UserError(f"{name} has a multi-label head; maps are defined here for a softmax over K >= 2 classes")
     if config.num_labels < 2:
         raise UserError(f"{name} has a single-logit head; maps are defined here for a softmax over K >= 2 classes")
 
 
-def not_there(name: str, error: Exception) -> UserError:
+def loading_error(name: str, error: Exception) -> UserError:
+    """A readable error for one raised while loading a checkpoint, with the nearest names."""
     path = Path(name)
     if path.is_dir():
         return UserError(f"the folder {name} holds no loadable image classifier: {_first_line(error)}")
     if status_of(error) not in (None, 401, 404):
         return UserError(reason(error, name, get_token()))
-    beside = [str(config.parent) for config in path.parent.glob("*/config.json")]
-    near = [other for other in get_close_matches(name, [*KNOWN, *beside], n=3, cutoff=0.6) if other != name]
-    mend = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
+    siblings = [str(config.parent) for config in path.parent.glob("*/config.json")]
+    near = [other for other in get_close_matches(name, [*KNOWN, *siblings], n=3, cutoff=0.6) if other != name]
+    fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
     return UserError(
-        f"unknown model '{name}', no folder and not to be had from the Hub ({_first_line(error)[:120]}); {mend}"
+        f"unknown model '{name}': not a local folder and not found on the Hub ({_first_line(error)[:120]}); {fix}"
     )
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers says nothing short of an error and draws no bars for reading a file."""
+    """Inside, transformers logs only errors and shows no progress bars for reading files."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -228,10 +183,3 @@ def quiet() -> Iterator[None]:
 
 def _first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def _pair(size) -> int | tuple[int, int] | None:
-    """Torchvision writes sizes as 256, [256] or [224, 224]."""
-    if size is None or isinstance(size, int):
-        return size
-    return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))

@@ -1,47 +1,37 @@
-"""A classifier: images in the prepared frame in, logits out; and the only place where images are resized."""
+"""A classifier: images in the prepared frame in, logits out. Its `prepare` is the only way images are resized."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.layers import last_feature_map
+from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Batch, Images
-from saliency_bench.utils.pictures import UnreadableError, open_picture
-
-
-class SampleError(UserError):
-    """A sample that cannot be prepared; `reason` says why without naming it."""
-
-    def __init__(self, id: str, reason: str):
-        super().__init__(f"image {id}: {reason}; replace it or leave it out")
-        self.reason = reason
-
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-# How torch refuses a size, by RuntimeError; transformers, timm and torchvision do it by AssertionError and ValueError.
+# How torch rejects a size, by RuntimeError; transformers, timm and torchvision raise AssertionError and ValueError.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 
 
 class Classifier(nn.Module):
     """images Float (B, 3, H, W) in [0, 1] -> logits (B, K), K >= 2.
 
-    id, revision    where it came from
+    id, revision    where it was loaded from
     digest          hash of its weights, normalisation and structure
     labels          class names, or None
     geometry        how `prepare` resizes
-    layer           name of the layer Grad-CAM reads; None: the last convolutional block is looked for
-    precision       "fp32", or "bf16" or "fp16": the network computes under autocast, logits are float32 all the same
-    channels_last   whether the network computes in that memory layout
-    passes          number of images it has been applied to
+    layer           name of the layer Grad-CAM reads; None: the last convolutional block
+    precision       "fp32", or "bf16" or "fp16": the network computes under autocast; logits are always float32
+    channels_last   whether the network computes in this memory layout
+    passes          number of images passed through the network
     """
 
     mean: Tensor
@@ -102,7 +92,7 @@ class Classifier(nn.Module):
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
             raise UserError(
-                f"{self.id} does not take these images of {height} x {width} ({reason}); prepare gives them their size"
+                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare"
             ) from error
 
     def _autocast(self) -> AbstractContextManager:
@@ -111,7 +101,7 @@ class Classifier(nn.Module):
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
-        """This classifier, set to compute so; None leaves it as it is.
+        """This classifier, set to this precision and memory layout; None keeps the current one.
 
         Raises: UserError for an unknown precision, or fp16 without a GPU.
         """
@@ -127,7 +117,7 @@ class Classifier(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the weights: a checkpoint saved in half precision computes in it."""
+        """The type of the weights: a checkpoint saved in half precision computes in it."""
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
@@ -136,6 +126,7 @@ class Classifier(nn.Module):
 
     @cached_property
     def digest(self) -> str:
+        """A hash of weights, normalisation and structure, computed once."""
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
         hasher.update(_structure(self.model).encode())
         for name, value in sorted(self.state_dict().items()):
@@ -143,48 +134,13 @@ class Classifier(nn.Module):
             hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
-    def prepare(self, rows) -> Batch:
-        """A Batch of rows: dicts with `image` and, where there are any, `mask`, `label`, `image_id`.
+    def prepare(self, rows: Any) -> Batch:
+        """A Batch of rows: dicts with `image` and, where available, `mask`, `label`, `image_id`.
 
         Rows may also be a slice of a dataset (a dict of lists). EXIF orientation is applied.
-        Raises: UserError naming the image that cannot be read or whose mask has another size.
+        Raises: UserError for an image that cannot be read, or whose mask has another size (the image is named).
         """
-        rows = _as_rows(rows)
-        ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
-        samples = [self._sample(row, id) for row, id in zip(rows, ids, strict=True)]
-        frames, masks, left_out = zip(*samples, strict=True)
-        if len({frame.shape for frame in frames}) > 1:
-            raise UserError(f"{self.id} takes images as they are, but these differ in size; give load_classifier size=")
-        labels = [-1 if row.get("label") is None else row["label"] for row in rows]
-        return Batch(
-            images=torch.stack(frames).to(self.device),
-            masks=torch.from_numpy(np.stack(masks)),
-            labels=torch.tensor(labels),
-            ids=ids,
-            left_out=list(left_out),
-        )
-
-    def _sample(self, row: Mapping, id: str) -> tuple[Tensor, np.ndarray, str | None]:
-        try:
-            image = open_picture(row.get("image")).convert("RGB")
-        except UnreadableError as error:
-            raise SampleError(id, f"the image cannot be read: {error}") from error
-        frame = self.frame(image)
-        if row.get("mask") is None:
-            return frame, np.zeros(frame.shape[1:], dtype=bool), "no mask"
-        try:
-            mask = open_picture(row["mask"]).convert("L")
-        except UnreadableError as error:
-            raise SampleError(id, f"the mask cannot be read: {error}") from error
-        if mask.size != image.size:
-            sizes = f"{mask.width} x {mask.height}, the image {image.width} x {image.height}"
-            raise SampleError(id, f"the mask is {sizes}; they must have one size")
-        highest = mask.getextrema()[1]
-        if highest == 0:
-            return frame, np.zeros(frame.shape[1:], dtype=bool), "empty mask"
-        # Masks are written as 0 and 255, or as 0 and 1: what lies above the middle is inside.
-        inside = self.geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
-        return frame, inside, None if inside.any() else "mask emptied by the crop"
+        return prepared_batch(rows, self.frame, self.geometry, self.id, self.device)
 
     def module_named(self, name: str) -> nn.Module:
         """A layer of the model by its dotted name, as `model.named_modules()` gives it."""
@@ -200,28 +156,19 @@ class Classifier(nn.Module):
         """
         if self.layer is not None:
             return self.layer
-        found = last_feature_map(self, images)
-        if found is None:
+        name = last_feature_map(self, images)
+        if name is None:
             raise UserError(
                 f"no convolutional block found in {self.id} (a transformer?); name a layer with layer=..., "
-                "or use gradcam_vit or gae for a transformer, or an explainer that only looks at outputs, say rise"
+                "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
             )
-        return found
+        return name
 
 
 def _structure(model: nn.Module) -> str:
-    """What weights alone do not tell (activations, strides): the config where there is one, else the printed module."""
+    """What the weights do not contain (activations, strides): the config if there is one, else the printed module."""
     if not hasattr(model, "config"):
         return repr(model)
     config = cast(Any, model.config).to_diff_dict()
     volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
     return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
-
-
-def _as_rows(rows) -> list[Mapping]:
-    if isinstance(rows, Mapping) and isinstance(rows.get("image"), list | tuple):
-        return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
-    rows = [rows] if isinstance(rows, Mapping) else list(rows)
-    if not rows:
-        raise UserError("there are no rows to prepare")
-    return rows

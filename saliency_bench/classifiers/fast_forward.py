@@ -1,4 +1,4 @@
-"""Forward passes without gradients, many and fast: for what looks at nothing but a network's outputs.
+"""Fast forward passes without gradients, for methods that only use a network's outputs.
 
 On the CPU a convolutional network runs as a private copy in channels-last layout whose batch norms are folded into the
 convolutions before them: 0.7 of the time on ResNet-18, logits equal to about 1e-6. The copy holds the convolutions'
@@ -10,9 +10,9 @@ maps of occlusion, rise, lime and scorecam were off by 2.4 % of their range at m
 A batch norm is folded only where one recorded pass shows that it is all that ever reads its convolution's output, and
 that nothing else reads the weights of the two. Copy and classifier are then compared, in float32 under any precision,
 on two pictures that depend on the image size alone; where they differ by more than `TOLERANCE`, and wherever there is
-nothing to gain, the classifier runs as it is. So which of the two runs depends on the network and the image size, never
-on the images: equal chunks give equal bits. The copy is made anew at each call, so that it always has the weights of
-the moment; that costs as much as a few passes.
+nothing to gain, the classifier itself is used. So which of the two is used depends on the network and the image size,
+never on the images: equal chunks give equal bits. The copy is created anew at each call, so that it always has the
+current weights; this costs as much as a few passes.
 """
 
 import copy
@@ -40,17 +40,17 @@ Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def fast_forward(classifier: Classifier, images: Images) -> Callable[[Images], Tensor]:
-    """A function images -> logits for images of this size: the classifier, or a faster copy that gives the same.
+    """A function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
-    Passes are counted on the classifier. To be called, like what it gives, without gradients and in evaluation mode.
+    Passes are counted on the classifier. Call it and the returned function without gradients and in evaluation mode.
     """
-    twin = _fused_copy(classifier, images)
-    if twin is None:
+    fused = _fused_copy(classifier, images)
+    if fused is None:
         return classifier
 
     def forward(images: Images) -> Tensor:
         classifier.passes += len(images)
-        return twin(images)
+        return fused(images)
 
     return forward
 
@@ -61,18 +61,18 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
         return None
     passes, precision = classifier.passes, classifier.precision
     try:
-        classifier.precision = "fp32"  # in which a copy that is not the same network shows
+        classifier.precision = "fp32"  # precise enough to expose a copy that differs
         probe = _probe(images)
         expected, pairs = _recorded(classifier, probe)
-        twin = _folded(classifier, pairs)
-        difference = (twin(probe) - expected).abs().max()
-    except Exception:  # a network that cannot be watched or copied runs as it is, and says itself what ails it
+        fused = _folded(classifier, pairs)
+        difference = (fused(probe) - expected).abs().max()
+    except Exception:  # a network that cannot be recorded or copied is used as it is, and raises its own errors
         return None
     finally:
         classifier.passes, classifier.precision = passes, precision
-    twin.precision = precision
+    fused.precision = precision
     spread = float(expected.max() - expected.min())
-    return twin if difference <= TOLERANCE * min(1.0, spread) else None
+    return fused if difference <= TOLERANCE * min(1.0, spread) else None
 
 
 def _probe(images: Images) -> Images:
@@ -83,27 +83,28 @@ def _probe(images: Images) -> Images:
 
 
 class _Record(TorchDispatchMode):
-    """The operations of a forward pass: what each took and gave. Holding on to the tensors keeps their ids apart."""
+    """The operations of a forward pass with inputs and outputs. Keeping the tensors alive keeps their ids unique."""
 
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple, dict, object]] = []
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        given = func(*args, **(kwargs or {}))
-        self.calls.append((str(func), args, kwargs or {}, given))
-        return given
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = func(*args, **(kwargs or {}))
+        self.calls.append((str(func), args, kwargs or {}, output))
+        return output
 
 
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
     """(logits of the probe, names of each convolution and the batch norm that can be folded into it)."""
     with _Record() as record:
         logits = classifier(probe)
-    if any("_local_scalar_dense" in name for name, *_ in record.calls):  # a value is looked at: images may go two ways
+    # Control flow that depends on a value: images may take different paths.
+    if any("_local_scalar_dense" in name for name, *_ in record.calls):
         return logits, []
     uses = Counter(id(leaf) for _, args, kwargs, _ in record.calls for leaf in tree_leaves((args, kwargs)))
     # (input, weight, ...) -> output, and (input, weight, bias, running mean, ...)
-    weights = {id(given): args[1] for name, args, _, given in record.calls if name.startswith("aten.convolution.")}
+    weights = {id(output): args[1] for name, args, _, output in record.calls if name.startswith("aten.convolution.")}
     inputs = {id(args[3]): args[0] for name, args, _, _ in record.calls if "batch_norm" in name and len(args) > 4}
     modules = dict(classifier.named_modules())
     by_weight = {id(module.weight): name for name, module in modules.items() if _is_plain(module, nn.Conv2d)}
@@ -111,16 +112,16 @@ def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple
     for name, norm in modules.items():
         if not _is_plain(norm, nn.BatchNorm2d) or norm.running_mean is None or id(norm.running_mean) not in inputs:
             continue
-        between = inputs[id(norm.running_mean)]
-        weight = weights.get(id(between))
-        own = [between, weight, norm.running_mean, norm.running_var, norm.weight, norm.bias]
-        if id(weight) in by_weight and all(uses[id(tensor)] == 1 for tensor in own if tensor is not None):
+        normalised = inputs[id(norm.running_mean)]
+        weight = weights.get(id(normalised))
+        tensors = [normalised, weight, norm.running_mean, norm.running_var, norm.weight, norm.bias]
+        if id(weight) in by_weight and all(uses[id(tensor)] == 1 for tensor in tensors if tensor is not None):
             pairs.append((by_weight[id(weight)], name))
     return logits, pairs
 
 
 def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
-    """Whether a module does what its class does: no subclass, no parametrisation, no hooks, no method replaced."""
+    """Whether a module behaves as its class: no subclass, no parametrisation, no hooks, no replaced method."""
     return (
         type(module) is kind
         and "forward" not in vars(module)
@@ -132,17 +133,17 @@ def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
     """A copy with the pairs folded, in channels-last layout; it shares all tensors but the convolutions' weights."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
-    twin = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})
+    fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})
     for convolution, norm in pairs:
-        pair: Any = (twin.get_submodule(convolution), twin.get_submodule(norm))
-        twin.set_submodule(convolution, fuse_conv_bn_eval(*pair))
-        twin.set_submodule(norm, nn.Identity())
-    for module in twin.modules():
+        pair: Any = (fused.get_submodule(convolution), fused.get_submodule(norm))
+        fused.set_submodule(convolution, fuse_conv_bn_eval(*pair))
+        fused.set_submodule(norm, nn.Identity())
+    for module in fused.modules():
         if _is_plain(module, nn.Conv2d):
             weight = module.weight.detach().contiguous(memory_format=torch.channels_last)
             module.weight = nn.Parameter(weight, requires_grad=False)
-    twin.channels_last = True
-    return twin
+    fused.channels_last = True
+    return fused
 
 
 def scores_of(

@@ -1,8 +1,8 @@
-"""How an image becomes the prepared frame, described so that its mask can follow it: resize, then a centred crop.
+"""Geometry of the prepared frame: resize, then a centred crop, applied to image and mask alike.
 
-The image itself goes through the checkpoint's own processor (so that every bit of its resampling is kept); the mask
-takes the same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does
-anything else (pads, flips channels, crops off centre) is refused instead of scored wrongly. `enlarge` brings a small
+The image itself goes through the checkpoint's own processor (which keeps its resampling exact); the mask takes the
+same box by nearest neighbour. `probe` compares the two on a drawn rectangle, so a processor that does anything else
+(pads, flips channels, crops off centre) is rejected instead of giving wrong scores. `enlarge` brings a small
 map of features or patches to the frame's size.
 """
 
@@ -77,9 +77,9 @@ Frame = Callable[[Image.Image], Tensor]  # an RGB picture -> Float (3, H, W) in 
 
 
 def probe(geometry: Geometry, frame: Frame, name: str) -> None:
-    """Draw a red rectangle, once in landscape and once in portrait, and see that frame and mask agree on it.
+    """Draw a red rectangle, once in landscape and once in portrait, and check that frame and mask agree.
 
-    Raises: UserError naming the processor where they do not.
+    Raises: UserError for a processor for which they differ.
     """
     for width, height in ((300, 200), (200, 300)):
         mask = Image.new("L", (width, height))
@@ -91,7 +91,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
             continue
         raise UserError(
             f"the image processor of {name} does not resize, crop and rescale the way its settings say "
-            "(padding, another channel order or another scale?); masks could not follow its images"
+            "(padding, another channel order or another scale?); masks cannot follow its images"
         )
 
 

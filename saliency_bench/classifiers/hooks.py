@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -10,15 +11,17 @@ from saliency_bench.errors import UserError
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output: gives the list of its outputs, one leaf per call, that take gradients.
+    """Cut the graph at a module's output: yields the list of its outputs, one leaf per call, which receive gradients.
 
-    What follows sees a copy, so that an in-place operation behind the module does not overwrite the leaf.
+    Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
     outputs: list[Tensor] = []
 
-    def cut(module: nn.Module, inputs, output):
+    def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
         if not isinstance(output, Tensor):
-            raise UserError(f"the layer {type(module).__name__} gives {type(output).__name__}, not one tensor")
+            raise UserError(
+                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; name another layer"
+            )
         outputs.append(output.detach().float().requires_grad_())
         return outputs[-1].to(output.dtype, copy=True)
 
@@ -31,9 +34,9 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
 
 @contextmanager
 def replaced_at(module: nn.Module, value: Tensor) -> Iterator[None]:
-    """Put `value` in the place of a module's output: what follows computes on it, with its batch size."""
+    """Replace a module's output by `value`: later modules compute on it, with its batch size."""
 
-    def replace(module: nn.Module, inputs, output: Tensor) -> Tensor:
+    def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         return value.to(output.dtype, copy=True)
 
     handle = module.register_forward_hook(replace)

@@ -1,6 +1,7 @@
-"""Which modules of a network give feature maps, found by one forward pass."""
+"""Modules of a network that output feature maps, found by one forward pass."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -26,17 +27,17 @@ def last_feature_map(classifier: "Classifier", images: Images, pixels: int = 1) 
         if output.ndim == 4 and output[0, 0].numel() <= pixels
         and not isinstance(modules[name], nn.Sequential) and not first.startswith(f"{name}.")
     )  # fmt: skip
-    found: str | None = None
+    last: str | None = None
     for name, output in outputs:
         if output.ndim == 4 and output[0, 0].numel() > pixels and not name.startswith(small):
-            found = name if _is_upright(output, images) else None
+            last = name if _is_upright(output, images) else None
         elif output.ndim == 3:
-            found = None
-    return found
+            last = None
+    return last
 
 
 def last_convolution(classifier: "Classifier", images: Images) -> int | None:
-    """Pixels h * w of what the last convolution gives, but for those of one pixel, which are linear layers."""
+    """Pixels h * w of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
     modules = dict(classifier.model.named_modules())
     sizes = [
         output[0, 0].numel() for name, output in _outputs(classifier, images[:1])
@@ -46,23 +47,23 @@ def last_convolution(classifier: "Classifier", images: Images) -> int | None:
 
 
 def _outputs(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
-    """What modules give in a forward pass of one image, in the order in which they end: tensors without memory.
+    """The outputs of modules in a forward pass of one image, in the order in which they finish: tensors without memory.
 
-    Modules that only pool or drop do not count. Looked at once for each size of the image.
+    Modules that only pool or drop do not count. Recorded once per image size.
     """
     key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
     if key not in classifier._seen:
-        classifier._seen[key] = _watched(classifier, image)
+        classifier._seen[key] = _recorded(classifier, image)
     return classifier._seen[key]
 
 
-def _watched(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
-    found: list[tuple[str, Tensor]] = []
+def _recorded(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
+    outputs: list[tuple[str, Tensor]] = []
 
-    def watch(name: str):
-        def hook(module: nn.Module, inputs, output) -> None:
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor) and not type(module).__name__.startswith(_PASSIVE):
-                found.append((name, output.to("meta")))
+                outputs.append((name, output.to("meta")))
 
         return hook
 
@@ -74,7 +75,7 @@ def _watched(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]
     finally:
         for handle in handles:
             handle.remove()
-    return found
+    return outputs
 
 
 def _is_upright(output: Tensor, image: Images) -> bool:

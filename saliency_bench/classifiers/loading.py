@@ -1,4 +1,4 @@
-"""A classifier of whatever a user names or hands over."""
+"""Loads a classifier from a name, a folder or a module."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,17 +25,17 @@ def load_classifier(
     precision: str | None = None,
     channels_last: bool | None = None,
 ) -> Classifier:
-    """A classifier of a Hub id, a local folder, "torchvision:resnet18", or any nn.Module that gives logits.
+    """A classifier from a Hub id, a local folder, "torchvision:resnet18", or any nn.Module that returns logits.
 
-    device: default "cuda" where there is one, else "cpu". revision: of a Hub id. layer: the one Grad-CAM reads.
+    device: default "cuda" if available, else "cpu". revision: of a Hub id. layer: the one Grad-CAM reads.
     For an nn.Module: mean and std of its normalisation (default none: it gets images in [0, 1]), labels = class names,
-    size = what `prepare` squashes images to (default: as they are).
+    size = what `prepare` squashes images to (default: unchanged).
     precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed.
 
     The model is put into evaluation mode.
-    Raises: UserError for a model that is not there (with the nearest names), a head that is not softmax over K >= 2
-    classes, an image processor that masks could not follow.
+    Raises: UserError for an unknown model (with the nearest names), a head without a softmax over K >= 2 classes, or an
+    image processor that masks cannot follow.
     """
     target = device_of(device)
     own = (mean, std, size, labels)

@@ -14,74 +14,72 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
-
-
-FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: where its Parquet files lie}
+FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: folder of its Parquet files}
 CONFIG = "default"  # images and masks
-ANNOTATIONS = "annotations"  # the config without images, for sources that do not allow theirs to be passed on
+ANNOTATIONS = "annotations"  # the config without images, for sources whose images may not be redistributed
 
 
 def card(
-    builder: ModuleType, account: dict, features: Features, config: str = CONFIG, images_license: str | None = None
+    builder: ModuleType, build_report: dict, features: Features, config: str = CONFIG, images_license: str | None = None
 ) -> str:
-    """The text of the card; `account` is what `build_report.json` says.
+    """The text of the card; build_report: the content of `build_report.json`.
 
-    images_license: under which the images are published although the source does not allow it by itself
+    images_license: the licence the images are published under, where the source alone does not allow publication
     """
-    left_out = Counter((entry["what"], entry["reason"]) for entry in account["left_out"])
+    left_out = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     filled = DatasetCard.from_template(
-        metadata(builder, account, features, config, images_license or account["license"]),
+        metadata(builder, build_report, features, config, images_license or build_report["license"]),
         template_path=str(template_file("dataset.md.j2")),
         config=config,
         images_license=images_license,
-        terms=terms(builder, account["license"]),
-        biases=biases(builder, account),
+        terms=terms(builder, build_report["license"]),
+        biases=biases(builder, build_report),
         title=builder.TITLE,
         about=(builder.__doc__ or "").strip(),
         rule=builder.RULE,
         citation=builder.CITATION,
         columns=list(features),
-        **account | {"left_out": sorted(left_out.items())},
+        **build_report | {"left_out": sorted(left_out.items())},
     )
     return str(filled).rstrip() + "\n"
 
 
 def template_file(name: str) -> Path:
-    found = next((folder / name for folder in registry.folders("model_cards") if (folder / name).is_file()), None)
-    if found is None:
-        raise UserError(f"the template model_cards/{name} is missing; install saliency-bench again")
-    return found
+    path = next((folder / name for folder in registry.folders("model_cards") if (folder / name).is_file()), None)
+    if path is None:
+        raise UserError(f"the template model_cards/{name} is missing; reinstall saliency-bench")
+    return path
 
 
-def biases(builder: ModuleType, account: dict) -> list[str]:
-    """What a score may owe to the data: told by the builder, and counted."""
-    said = " ".join(getattr(builder, "BIASES", "").split())
-    counted = [_missing(account), *(_uneven(column, account) for column in _classes(account))]
-    return [line for line in (said, *counted) if line]
+def biases(builder: ModuleType, build_report: dict) -> list[str]:
+    """Properties of the data that may influence scores: those the builder names, and those that are counted."""
+    known = " ".join(getattr(builder, "BIASES", "").split())
+    counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
+    return [line for line in (known, *counted) if line]
 
 
-def _missing(account: dict) -> str | None:
-    counts = account["counts"]
+def _missing(build_report: dict) -> str | None:
+    counts = build_report["counts"]
     without = counts["samples"] - counts["masks"]
     share = without / counts["samples"]
     return f"{without} samples ({share:.1%}) have no mask; metrics that need one leave them out." if without else None
 
 
-def _classes(account: dict) -> list[str]:
-    return [column for column, counts in account["counts"].items() if isinstance(counts, dict)]
+def _classes(build_report: dict) -> list[str]:
+    return [column for column, counts in build_report["counts"].items() if isinstance(counts, dict)]
 
 
-def _uneven(column: str, account: dict) -> str | None:
-    counts = account["counts"][column]
+def _uneven(column: str, build_report: dict) -> str | None:
+    counts = build_report["counts"][column]
     low, high = min(counts, key=counts.get), max(counts, key=counts.get)
     if counts[low] == counts[high]:
         return None
     return f"`{column}` is not balanced: from {counts[low]} samples of {low} to {counts[high]} of {high}."
 
 
-def metadata(builder: ModuleType, account: dict, features: Features, config: str, license: str) -> DatasetCardData:
-    """The YAML at the top of the card: what the Hub and `load_dataset` read."""
-    total = account["counts"]["samples"]
+def metadata(builder: ModuleType, build_report: dict, features: Features, config: str, license: str) -> DatasetCardData:
+    """The YAML at the top of the card, read by the Hub and by `load_dataset`."""
+    total = build_report["counts"]["samples"]
     name, link = terms(builder, license)
     data = DatasetCardData(
         license=license,
@@ -93,20 +91,20 @@ def metadata(builder: ModuleType, account: dict, features: Features, config: str
         tags=["saliency", "explainability", "saliency-bench", *getattr(builder, "TAGS", ())],
         citation=builder.CITATION,
     )
-    files = [{"split": split, "path": f"{FOLDERS[config]}/{split}-*"} for split in account["splits"]]
+    files = [{"split": split, "path": f"{FOLDERS[config]}/{split}-*"} for split in build_report["splits"]]
     MetadataConfigs({config: {"data_files": files}}).to_dataset_card_data(data)
-    infos = DatasetInfosDict({config: _info(account, features)})
+    infos = DatasetInfosDict({config: _info(build_report, features)})
     infos.to_dataset_card_data(data)
     return data
 
 
 def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
-    """(name, address) of a licence that the Hub knows only as "other"; it asks for both. (None, None) of any else."""
+    """(name, URL) of a licence that the Hub lists as "other", for which it requires both; else (None, None)."""
     return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 
 
-def _info(account: dict, features: Features) -> DatasetInfo:
-    parts = account["splits"]
+def _info(build_report: dict, features: Features) -> DatasetInfo:
+    parts = build_report["splits"]
     splits = SplitDict()
     for name, part in parts.items():
         splits.add(SplitInfo(name=name, num_bytes=part["num_bytes"], num_examples=part["num_examples"]))

@@ -1,8 +1,9 @@
-"""Makes the samples of a build on several threads and keeps them in chunks on disk, in an order that never changes.
+"""Runs the jobs of a build on several threads and stores their samples on disk in batches, in an order that never
+changes.
 
-A builder yields a `Job` for each image; pictures are decoded and encoded outside Python's lock, so threads use all
-cores. Where jobs are Python code (headers of DICOM files, XML), processes make them. A chunk is one Parquet file, whole
-or not there: a build that was killed finds the chunks it made and goes on.
+A builder yields a `Job` per image; pictures are decoded and encoded outside Python's lock, so threads use all cores.
+Jobs that are pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
+atomically: a build that was killed finds the batches it finished and resumes.
 """
 
 import json
@@ -26,13 +27,19 @@ from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.seeds import seed_of
 
-JOBS = 32  # in a chunk: what is lost at most by each worker of a killed build
+JOBS = 32  # per batch: the most that each worker of a killed build loses
 NOTES = b"saliency-bench"
 
 
 @dataclass
-class Report:
-    """What a builder says beside its samples."""
+class BuildLog:
+    """What a builder reports besides its samples.
+
+    expected   number of jobs, for the progress bar
+    classes    {column: class names}, where the source defines them
+    left_out   images and masks that are missing from the dataset, each with the reason
+    remarks    anything odd that was kept
+    """
 
     expected: int | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)
@@ -51,86 +58,86 @@ class Report:
     def count(self, what: str) -> int:
         return sum(entry["what"] == what for entry in self.left_out)
 
-    def add(self, other: "Report") -> None:
+    def add(self, other: "BuildLog") -> None:
         self.left_out += other.left_out
         self.remarks += other.remarks
 
 
 class Job:
-    """A call `make(report, *args)` that gives one sample, several, or None; the arguments are small and plain."""
+    """A call `make(log, *args)` that returns one sample, several, or None; the arguments are small and plain."""
 
     def __init__(self, make: Callable, *args: Any):
         self.make, self.args = make, args
 
-    def samples(self, report: Report) -> list[dict]:
-        made = self.make(report, *self.args)
-        return [] if made is None else [made] if isinstance(made, dict) else list(made)
+    def samples(self, log: BuildLog) -> list[dict]:
+        result = self.make(log, *self.args)
+        return [] if result is None else [result] if isinstance(result, dict) else list(result)
 
-    def spelled(self) -> str:
-        """Names the call, with size and time of the files in it (of a folder: of what lies in it): what changed is made
-        again."""
-        return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_told)
-
-
-def _told(thing: object) -> object:
-    if isinstance(thing, Path):
-        files = sorted(thing.iterdir()) if thing.is_dir() else [thing]
-        return [str(thing), [[file.name, *_state(file)] for file in files]]
-    if is_dataclass(thing):
-        return [getattr(thing, one.name) for one in fields(thing)]
-    return str(thing)
+    def key(self) -> str:
+        """Identifies the call, with size and time of the files in it (of a folder: of its files), so that a job whose
+        files have changed is recomputed."""
+        return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)
 
 
-def _state(file: Path) -> list[int]:
+def _as_json(value: object) -> object:
+    if isinstance(value, Path):
+        files = sorted(value.iterdir()) if value.is_dir() else [value]
+        return [str(value), [[file.name, *_file_state(file)] for file in files]]
+    if is_dataclass(value):
+        return [getattr(value, item.name) for item in fields(value)]
+    return str(value)
+
+
+def _file_state(file: Path) -> list[int]:
     if not file.exists():
         return []
     state = file.stat()
     return [state.st_size, state.st_mtime_ns]
 
 
-def made(samples: Iterable[dict | Job], report: Report) -> Iterator[dict]:
-    """The samples one after the other, here and now."""
-    for item in samples:
-        yield from item.samples(report) if isinstance(item, Job) else [item]
+def samples_of(items: Iterable[dict | Job], log: BuildLog) -> Iterator[dict]:
+    """The samples of all jobs, one after the other, in this thread."""
+    for item in items:
+        yield from item.samples(log) if isinstance(item, Job) else [item]
 
 
 class StoppedError(Exception):
-    """A thread stops because the build does."""
+    """Raised in a thread when the build stops."""
 
 
-class Chunks:
-    """Samples as rows of tables.
+class JobBatches:
+    """Runs jobs in batches and gives their samples as tables.
 
-    folder: where the chunks are kept
-    row: makes a row of a sample
+    folder: where the batches are stored
+    to_row: makes a row of a sample
     schema: of the rows
-    workers: how many threads, or processes
-    done: is told how many jobs were done
-    apart: by processes; `row` must be importable there
-    size: how many jobs make a chunk
+    workers: number of threads, or of processes
+    on_done: called with the number of jobs that have just finished
+    in_processes: use processes; `to_row` must be importable there
+    size: jobs per batch
     """
 
     def __init__(
         self,
         folder: Path,
-        row: Callable[[dict], dict],
+        to_row: Callable[[dict], dict],
         schema: pa.Schema,
         workers: int,
-        done: Callable[[int], object] = lambda count: None,
-        apart: bool = False,
+        on_done: Callable[[int], object] = lambda count: None,
+        in_processes: bool = False,
         size: int = JOBS,
     ):
-        self.folder, self.row, self.schema, self.workers, self.done = folder, row, schema, workers, done
-        self.stop, self.apart, self.size = Event(), apart, size
+        self.folder, self.to_row, self.schema, self.workers, self.on_done = folder, to_row, schema, workers, on_done
+        self.stop, self.in_processes, self.size = Event(), in_processes, size
 
-    def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, Report]]:
-        """The rows of each chunk in their order, and what was said of them. A few chunks are in memory at once.
+    def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
+        """The rows and the log of each batch, in order. A few batches are in memory at once.
 
-        Raises: UserError for a process that was ended from outside.
+        Raises: UserError if a process was terminated from outside.
         """
         waiting: deque[Future[Path]] = deque()
         items = iter(items)
-        # Readers of pictures silence warnings one by one, which threads would do to each other; here it is undone.
+        # Picture readers change the warning filters, which is not safe across threads; here the filters are restored.
         with warnings.catch_warnings(), self._pool() as pool:
             try:
                 for number, jobs in enumerate(iter(lambda: list(islice(items, self.size)), [])):
@@ -146,43 +153,43 @@ class Chunks:
 
     @contextmanager
     def _pool(self) -> Iterator[Executor]:
-        if not self.apart:
+        if not self.in_processes:
             with ThreadPoolExecutor(self.workers) as threads:
                 yield threads
             return
-        # Unlike Python's own, it does not run a user's script again.
+        # Unlike the pool of the standard library, loky's does not run the user's script again.
         from loky.process_executor import ProcessPoolExecutor, TerminatedWorkerError
 
-        processes = ProcessPoolExecutor(self.workers, initializer=end_with, initargs=(os.getpid(),))
+        processes = ProcessPoolExecutor(self.workers, initializer=exit_with_parent, initargs=(os.getpid(),))
         try:
             yield processes
         except TerminatedWorkerError as error:
             raise UserError(
-                "a process of the build was ended from outside; if memory ran out, start again with --workers 1"
+                "a process of the build was terminated from outside; if memory ran out, start again with --workers 1"
             ) from error
         finally:
             processes.shutdown(kill_workers=True)
 
     def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
-        if not self.apart:
-            return pool.submit(chunk, self.folder, number, jobs, self.row, self.schema, self._told)
-        made = pool.submit(chunk, self.folder, number, jobs, self.row, self.schema)
-        made.add_done_callback(lambda _: made.cancelled() or made.exception() or self.done(len(jobs)))
-        return made
+        if not self.in_processes:
+            return pool.submit(run_batch, self.folder, number, jobs, self.to_row, self.schema, self._count_done)
+        future = pool.submit(run_batch, self.folder, number, jobs, self.to_row, self.schema)
+        future.add_done_callback(lambda _: future.cancelled() or future.exception() or self.on_done(len(jobs)))
+        return future
 
-    def _told(self, count: int) -> None:
+    def _count_done(self, count: int) -> None:
         if self.stop.is_set():
             raise StoppedError
-        self.done(count)
+        self.on_done(count)
 
-    def _read(self, path: Path) -> tuple[pa.Table, Report]:
+    def _read(self, path: Path) -> tuple[pa.Table, BuildLog]:
         table = pq.read_table(path)
         notes = json.loads(table.schema.metadata[NOTES])
-        return table, Report(left_out=notes["left_out"], remarks=notes["remarks"])
+        return table, BuildLog(left_out=notes["left_out"], remarks=notes["remarks"])
 
 
-def end_with(parent: int) -> None:
-    """Let this process end when the one that started it has, even if that one was killed."""
+def exit_with_parent(parent: int) -> None:
+    """End this process when the one that started it ends, even if that one was killed."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -192,26 +199,27 @@ def end_with(parent: int) -> None:
     Thread(target=watch, daemon=True).start()
 
 
-def chunk(
+def run_batch(
     folder: Path,
     number: int,
     jobs: list[dict | Job],
-    row: Callable[[dict], dict],
+    to_row: Callable[[dict], dict],
     schema: pa.Schema,
-    done: Callable[[int], object] = lambda count: None,
+    on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """The file of a chunk, made if it is not there."""
-    calls = (job.spelled() if isinstance(job, Job) else job["image_id"] for job in jobs)
-    key = seed_of(schema.metadata, *calls)  # the schema's metadata names the classes
-    path = folder / f"{number:06d}-{key:016x}.parquet"
+    """The file of a batch; its jobs run only if the file does not exist."""
+    keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
+    batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata holds the class names
+    path = folder / f"{number:06d}-{batch_key:016x}.parquet"
     if path.is_file():
-        done(len(jobs))
+        on_done(len(jobs))
         return path
-    report, rows = Report(), []
+    log = BuildLog()
+    rows: list[dict] = []
     for job in jobs:
-        rows += [row(sample) for sample in (job.samples(report) if isinstance(job, Job) else [job])]
-        done(1)
-    notes = json.dumps({"left_out": report.left_out, "remarks": report.remarks})
+        rows += [to_row(sample) for sample in (job.samples(log) if isinstance(job, Job) else [job])]
+        on_done(1)
+    notes = json.dumps({"left_out": log.left_out, "remarks": log.remarks})
     table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({NOTES: notes})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))
     return path

@@ -1,8 +1,9 @@
-"""Finds pictures that look alike in different splits: a classifier would be tested on what it was trained on.
+"""Finds near-identical pictures in different splits, where a classifier would be tested on its training data.
 
-The difference hash (Krawetz, 2013): the picture in grey, averaged to 9 x 8; bit (row, column) says whether a value is
-greater than its right neighbour. Two pictures are near-duplicates if at most `NEAR` of their 64 bits differ. Then at
-least one of `NEAR + 1` bands of 16 bits is equal in both, so only pictures that share a band are compared.
+The difference hash (Krawetz, 2013): the picture in grey, averaged to 9 x 8; bit (row, column) is
+set if a value is greater than its right neighbour. Two pictures are near-duplicates if at most `NEAR` of their 64 bits
+differ. Then at least one of `NEAR + 1` bands of 16 bits is equal in both, so only pictures that share a band are
+compared.
 """
 
 from io import BytesIO
@@ -18,41 +19,41 @@ AT_ONCE = 2**22  # comparisons in memory
 def difference_hash(data: bytes) -> int:
     """64 bits of an encoded picture, the first (top left) the highest."""
     image = Image.open(BytesIO(data))
-    image.draft("L", (72, 64))  # a JPEG is decoded at the least size that suffices
+    image.draft("L", (72, 64))  # a JPEG is decoded at the smallest sufficient size
     grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
     return int.from_bytes(np.packbits(grey[:, :-1] > grey[:, 1:]).tobytes(), "big")
 
 
 def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]:
-    """(i, j, bits that differ) for each i that has a near-duplicate j in an earlier split.
+    """(i, j, number of differing bits) for each i that has a near-duplicate j in an earlier split.
 
     hashes: uint64 (N,); splits: int (N,), the number of each picture's split. j is the nearest one, the first of
-    several. Memory grows with N only by a few numbers each.
+    several. Memory grows by only a few numbers per picture.
     """
     pairs = np.zeros(len(hashes), [("split", np.int64), ("hash", np.uint64)])
     pairs["split"], pairs["hash"] = splits, hashes
     kinds, first, kind_of = np.unique(pairs, return_index=True, return_inverse=True)
     nearest = _nearest(kinds["hash"], kinds["split"], first)
-    found = []
-    for place, kind in enumerate(kind_of.ravel()):
+    pairs_found = []
+    for index, kind in enumerate(kind_of.ravel()):
         if nearest[kind][0] <= NEAR:
-            found.append((place, nearest[kind][1], nearest[kind][0]))
-    return found
+            pairs_found.append((index, nearest[kind][1], nearest[kind][0]))
+    return pairs_found
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """For each distinct (split, hash): the least (distance, place) of one in an earlier split."""
+    """For each distinct (split, hash): the smallest (distance, index) of a picture in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)
         order = np.argsort(keys, kind="stable")
         for members in np.split(order, np.flatnonzero(np.diff(keys[order])) + 1):
             if len(members) > 1 and splits[members].min() < splits[members].max():
-                _compare(np.sort(members), hashes, splits, first, best)
+                _update_nearest(np.sort(members), hashes, splits, first, best)
     return best
 
 
-def _compare(
+def _update_nearest(
     members: np.ndarray, hashes: np.ndarray, splits: np.ndarray, first: np.ndarray, best: list[tuple[int, int]]
 ) -> None:
     members = members[np.argsort(first[members])]

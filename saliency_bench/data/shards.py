@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 from datasets import Features
 
 SHARD_BYTES = 500_000_000
-ROW_GROUP = 100  # rows: what is in memory at once, and what the Hub's viewer loads at once
+ROW_GROUP = 100  # rows held in memory at once, and loaded at once by the Hub's viewer
 
 
 class Shards:
@@ -21,13 +21,13 @@ class Shards:
         self.part_bytes = self.num_bytes = self.num_examples = 0
 
     def add(self, row: dict) -> None:
-        """`row` as `features.encode_example` gives it."""
+        """`row` as `features.encode_example` returns it."""
         self.rows.append(row)
         if len(self.rows) == ROW_GROUP:
             self._flush()
 
     def close(self) -> list[Path]:
-        """Write the rest and give the shards their names, which hold their number; no rows, no shard."""
+        """Write the remaining rows and give the shards their final names; no rows, no shard."""
         if self.rows:
             self._flush()
         self.abandon()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import datasets
 import torch
+from pydantic import ValidationError
 
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier
@@ -17,6 +18,7 @@ from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.metric import Metric
+from saliency_bench.results.cell import CellKey, field_line
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import Members, match
 from saliency_bench.targets.rules import TargetRule, check_ids, load_rule
@@ -32,21 +34,29 @@ class Cell:
     explainer: Explainer
     metric: Metric
 
-    def as_dict(self) -> dict:
-        return {
-            "cell_id": self.id,
-            "parts": identity(self.explainer.identity),
-            "explainer": self.explainer.name,
-            "explainer_options": json.loads(options.text(self.explainer.options)),
-            "explainer_text": str(self.explainer),
-            "explainer_version": self.explainer.version,
-            "baseline": self.explainer.baseline,
-            "metric": self.metric.name,
-            "metric_options": json.loads(options.text(self.metric.options)),
-            "metric_text": str(self.metric),
-            "metric_version": self.metric.version,
-            "higher_is_better": self.metric.higher_is_better,
-        }
+    @cached_property
+    def key(self) -> CellKey:
+        """Raises: UserError for a name that no file of results can hold, such as one with a line break."""
+        try:
+            return self._key()
+        except ValidationError as error:
+            raise UserError(f"{self.explainer} by {self.metric}: {field_line(error)}") from error
+
+    def _key(self) -> CellKey:
+        return CellKey(
+            cell_id=self.id,
+            explainer_id=identity(self.explainer.identity),
+            explainer=self.explainer.name,
+            explainer_options=json.loads(options.text(self.explainer.options)),
+            explainer_text=str(self.explainer),
+            explainer_version=self.explainer.version,
+            baseline=self.explainer.baseline,
+            metric=self.metric.name,
+            metric_options=json.loads(options.text(self.metric.options)),
+            metric_text=str(self.metric),
+            metric_version=self.metric.version,
+            higher_is_better=self.metric.higher_is_better,
+        )
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.predictions import prediction_file
 from saliency_bench.results import records
-from saliency_bench.utils.files import read_json
+from saliency_bench.results.cell import CellKey, read_plan
 from saliency_bench.utils.messages import complain
 
 
@@ -20,7 +20,7 @@ def merge(context: RunContext, samples: int) -> None:
     Cells of an earlier start that cover fewer samples than this one are named and not shown with the others.
     """
     chunks = -(-samples // context.batch_size)
-    plan = read_json(context.out / "run.json")["cells"]
+    plan = read_plan(context.out)
     files = chunk_files(context.out, plan, chunks)
     complete = complete_cells(plan, files, chunks)
 
@@ -42,20 +42,20 @@ def number_of(path: Path) -> int:
     return int(path.name[:6])
 
 
-def chunk_files(folder: Path, plan: dict[str, dict], chunks: int) -> list[Path]:
+def chunk_files(folder: Path, plan: dict[str, CellKey], chunks: int) -> list[Path]:
     """All files of a run's first chunks, in the order of explainers in run.json, then chunks."""
-    order = {key: position for position, key in enumerate(dict.fromkeys(cell["parts"] for cell in plan.values()))}
+    order = {key: position for position, key in enumerate(dict.fromkeys(cell.explainer_id for cell in plan.values()))}
     files = [path for key in order for path in (folder / "chunks" / key).glob("*.parquet")]
     return sorted(
         (path for path in files if number_of(path) < chunks), key=lambda path: (order[path.parent.name], path.name)
     )
 
 
-def complete_cells(plan: dict[str, dict], files: list[Path], chunks: int) -> list[str]:
+def complete_cells(plan: dict[str, CellKey], files: list[Path], chunks: int) -> list[str]:
     """The cells that have all chunks; of others a line on standard error says how to complete them."""
     found: Counter = Counter(cell for path in files for cell in records.notes_of(path)["cells"])
     for cell_id in plan:
         if found[cell_id] < chunks:
-            name = f"{plan[cell_id]['explainer_text']} by {plan[cell_id]['metric_text']}"
+            name = f"{plan[cell_id].explainer_text} by {plan[cell_id].metric_text}"
             complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
     return [cell_id for cell_id in plan if found[cell_id] == chunks]

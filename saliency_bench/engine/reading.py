@@ -9,7 +9,8 @@ from time import perf_counter
 import datasets
 import pyarrow as pa
 
-from saliency_bench.classifiers.classifier import Classifier, SampleError
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import datasets
+import torch
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
@@ -33,11 +34,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reports.page import report
-from saliency_bench.results.summary import summarise, table
+from saliency_bench.results.cell import as_json, read_cells, read_plan
+from saliency_bench.results.summary import RunFacts, summarise, table
 from saliency_bench.types import Maps
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.processes import accelerator_on, agreed
 from saliency_bench.utils.progress import bar
+from saliency_bench.utils.provenance import provenance
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class Run:
         return datasets.Dataset.from_parquet(str(self.folder / "records.parquet"), keep_in_memory=True)
 
     def __str__(self) -> str:
-        return table(self.summary)
+        return table(read_cells(self.summary["cells"]), self.summary["dataset"]["used"])
 
 
 def run(
@@ -144,13 +147,42 @@ def finish(
         if not accelerator.is_main_process:
             return Run(context.out, {})
         merge(context, samples)
-        summary = summarise(context, samples, command)
+        summary = summarise(_facts(context, samples, command))
         write_json(
             context.out / "timings.json", {"started": begun[0], "seconds": time.perf_counter() - begun[1], **clock}
         )
-        write_examples(context, summary)
+        write_examples(
+            context.out,
+            read_cells(summary["cells"]),
+            context.batch_size,
+            lambda position: context.classifier.prepare([context.rows[position]]),
+        )
         report([context.out])
     return Run(context.out, summary)
+
+
+def _facts(context: RunContext, samples: int, command: str) -> RunFacts:
+    classifier, groups = context.classifier, context.groups
+    return RunFacts(
+        folder=context.out,
+        dataset=context.dataset,
+        split=context.split,
+        fingerprint=context.identity["fingerprint"],
+        samples=len(context.rows),
+        used=samples,
+        classes=len(context.names),
+        model=classifier.id,
+        revision=classifier.revision,
+        digest=classifier.digest,
+        geometry=str(classifier.geometry),
+        target=context.rule.name,
+        groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
+        precision=context.identity["precision"],
+        seed=context.seed,
+        batch_size=context.batch_size,
+        command=command,
+        provenance=provenance(torch.device(classifier.device)),
+    )
 
 
 def _compute(context: RunContext, mine: dict[int, list[Cell]], shown: bool) -> dict:
@@ -199,7 +231,7 @@ def _claim(context: RunContext, cells: list[Cell]) -> None:
     groups = None if context.groups is None else context.groups.identity
     # As JSON gives it back: tuples become lists.
     settings = json.loads(json.dumps(context.identity | {"batch_size": context.batch_size, "groups": groups}))
-    known: dict = {}
+    planned = {cell.id: cell.key for cell in cells}
     if path.exists():
         before = read_json(path)
         if differing := [key for key in settings if before.get(key) != settings[key]]:
@@ -207,8 +239,8 @@ def _claim(context: RunContext, cells: list[Cell]) -> None:
                 differing[0], differing[0]
             )
             raise UserError(f"{context.out} holds a run with another {what}; choose another --out")
-        known = before["cells"]
-    write_json(path, settings | {"cells": known | {cell.id: cell.as_dict() for cell in cells}})
+        planned = read_plan(context.out) | planned
+    write_json(path, settings | {"cells": dict(zip(planned, as_json(planned.values()), strict=True))})
 
 
 def _command(

@@ -1,4 +1,4 @@
-"""Explainers made of explainers: functions that take one and give one, to be used and nested like any other.
+"""Explainers built from explainers: functions that take one and return one, usable and nestable like any other.
 
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
@@ -44,12 +44,12 @@ class Composed:
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """|map|: how much a pixel counts, for the target or against it."""
+    """|map|: how much a pixel matters, for or against the target."""
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """max(map, 0): what speaks for the target."""
+    """max(map, 0): evidence for the target only."""
     return _composed("positive", _positive, explainer)
 
 
@@ -87,8 +87,8 @@ def noisy_copies(
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
     """Mean of the maps of an explainer that has the option `layer`, at each of `layers` (dotted names of modules).
 
-    A map is first divided by its largest magnitude, else the layer with the largest numbers would decide alone.
-    Raises: UserError for an explainer without that option, or no layer.
+    Each map is first divided by its largest magnitude; otherwise the layer with the largest values would dominate.
+    Raises: UserError for an explainer without this option, or without layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):
@@ -100,10 +100,10 @@ def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
 
 def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameters: object) -> Explainer:
     inner = as_explainer(explainer)
-    told = ",".join(f"{key}={_told(value)}" for key, value in parameters.items())
+    text = ",".join(f"{key}={_as_text(value)}" for key, value in parameters.items())
     version = json.dumps([VERSION, kind, parameters, inner.identity], sort_keys=True)
     return Explainer(
-        name=f"{kind}({inner}{',' if told else ''}{told})",
+        name=f"{kind}({inner}{',' if text else ''}{text})",
         function=Composed(how, inner, tuple(sorted(parameters.items()))),
         options=(("seed", None),) if dict(inner.options).get("seed", 0) is None else (),
         version=blake2b(version.encode(), digest_size=8).hexdigest(),
@@ -111,7 +111,7 @@ def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameter
     )
 
 
-def _told(value: object) -> str:
+def _as_text(value: object) -> str:
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

@@ -1,8 +1,10 @@
-"""One picture, one model, one explainer: for a person in a notebook."""
+"""Explains one picture, for use in a notebook."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,17 +16,17 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer, load_explainer
 from saliency_bench.maps import normalise
 from saliency_bench.targets.label_maps import index_of
-from saliency_bench.types import Target
-from saliency_bench.utils.overlays import overlay
+from saliency_bench.types import Maps, Target
+from saliency_bench.utils.overlays import eight_bit, overlay
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What the model said and where it looked. In a notebook it shows itself as a picture.
+    """The prediction and the saliency map of one picture; displayed as the overlay in a notebook.
 
-    map           float32 (H, W), as the explainer gave it, in the prepared frame
+    map           float32 (H, W), as the explainer returned it, in the prepared frame
     prediction    class name (or number) with the highest probability, and its `probability`
-    target        what the map explains, in words
+    target        what the map explains, as text
     overlay       the prepared picture in grey with the normalised map over it
     """
 
@@ -47,14 +49,14 @@ class Explanation:
 
 def explain(
     image: Image.Image | str | Path,
-    model,
-    explainer="gradcam",
+    model: Any,
+    explainer: str | Callable[..., Maps] = "gradcam",
     *,
     target: str | int | Target | None = None,
     device: str | None = None,
     **options: object,
 ) -> Explanation:
-    """The map of one picture (PIL or a file).
+    """The saliency map of one picture (a PIL image or a file).
 
     model: what `load_classifier` takes. explainer: a name (its options as keywords), or a function (classifier, images,
     target) -> maps. target: a class by name or number, weights (1, K), or None for the predicted class.
@@ -71,20 +73,19 @@ def explain(
     best = int(probabilities.argmax())
     weights, words = _target(target, best, classifier.labels, len(probabilities))
     values = method(classifier, images, weights)[0].cpu().numpy()
-    picture = (images[0].clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
     return Explanation(
         map=values,
         prediction=_name(best, classifier.labels),
         probability=float(probabilities[best]),
         target=words,
         explainer=str(method),
-        overlay=overlay(picture, normalise(values[None])[0]),
+        overlay=overlay(eight_bit(images[0]), normalise(values[None])[0]),
     )
 
 
-def _target(target, best: int, names: list[str] | None, classes: int) -> tuple[Target, str]:
+def _target(target: Any, best: int, names: list[str] | None, classes: int) -> tuple[Target, str]:
     if isinstance(target, torch.Tensor):
-        return target, "own weights"
+        return target, "your own weights"
     chosen = best if target is None else index_of(target, names, classes)
     return targets.one_hot(chosen, classes), _name(chosen, names)
 

@@ -1,11 +1,11 @@
-"""Results as they are published: one folder per submission, checked when it is written and again when it is read.
+"""Published results: one folder per submission, checked when it is written and again when it is read.
 
     DATASET-FINGERPRINT/MODEL-DIGEST/SUBMITTER-CONTENT/result.json       settings, cells, provenance, note: `Result`
                                                        records.parquet   a row per cell and sample: `records.SCHEMA`
 
-The last folder bears the submitter's name and a hash of the cells, so two submitters never write the same file. The id
-of a cell is a hash of everything that makes its number, all of which `result.json` holds, so a wrong id is found out.
-Nothing that is read here is executed: JSON and Parquet, checked against this schema.
+The last folder is named after the submitter and a hash of the cells, so two submitters never write the same file. The
+id of a cell is a hash of everything that determines its number, all of which `result.json` holds, so a wrong id is
+detected. Nothing that is read here is executed: JSON and Parquet, checked against this schema.
 """
 
 import json
@@ -23,78 +23,27 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, StringConstraints, ValidationError, model_validator
 
 from saliency_bench import registry
-from saliency_bench.analysis.comparison import same
+from saliency_bench.analysis.differences import same
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult, Count, Hash, Interval, StrictModel, Text, as_json, field_line
 from saliency_bench.results.public_names import public_command, public_name
 from saliency_bench.results.run_folder import RunData, read_run, read_values
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import identity
 
-FORMAT = 1
+FORMAT = 2
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
 MOST_PARTS = 100  # of a score
 LONGEST = 2000  # characters of a note
 
-Text = Annotated[str, StringConstraints(min_length=1, max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
-Count = Annotated[int, Field(ge=0)]
 
 
-class Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class Interval(Part):
-    """A mean over `n` samples with its 95 % bootstrap interval; null where it is not defined."""
-
-    value: float | None
-    low: float | None
-    high: float | None
-    n: Count
-
-    @model_validator(mode="after")
-    def _ordered(self):
-        if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low ({self.low}) is above high ({self.high})")
-        if self.n == 0 and self.value is not None:
-            raise ValueError(f"value ({self.value}) of no samples")
-        return self
-
-
-class CellResult(Interval):
-    """One explainer scored by one metric."""
-
-    cell_id: Hash
-    explainer: Text
-    explainer_options: dict[str, JsonValue]
-    explainer_text: Text
-    explainer_version: int | Text  # text: a hash of an own function's code, or of maps
-    baseline: bool
-    metric: Text
-    metric_options: dict[str, JsonValue]
-    metric_text: Text
-    metric_version: int
-    higher_is_better: bool
-    left_out: dict[str, Count]
-    flat: Count
-    marked: dict[str, Count] = {}  # scores that stand, counted for a reason of the metric's own
-    forward_passes: dict[str, Count]
-
-    def ids_under(self, setting: "Setting") -> list[str]:
-        """The ids that this explainer and metric can have under these settings (`RunContext.cell`)."""
-        told = setting.model_dump(mode="json", exclude={"groups"})
-        one = self.explainer, json.dumps(self.explainer_options, sort_keys=True), self.explainer_version
-        other = self.metric, json.dumps(self.metric_options, sort_keys=True), self.metric_version
-        of_groups = [] if setting.groups is None else [identity(told, one, other, setting.groups)]
-        return [identity(told, one, other), *of_groups]
-
-
-class Dataset(Part):
+class Dataset(StrictModel):
     id: Text
     split: Text
     fingerprint: Hash
@@ -103,7 +52,7 @@ class Dataset(Part):
     classes: Count
 
 
-class Model(Part):
+class Model(StrictModel):
     id: Text
     revision: Text | None
     digest: Hash
@@ -131,6 +80,15 @@ class Setting(BaseModel):
     groups: JsonValue = None
 
 
+def ids_under(cell: CellResult, setting: Setting) -> list[str]:
+    """The ids that this explainer and metric can have under these settings (`RunContext.cell`)."""
+    common = setting.model_dump(mode="json", exclude={"groups"})
+    explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
+    metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
+    of_groups = [] if setting.groups is None else [identity(common, explainer, metric, setting.groups)]
+    return [identity(common, explainer, metric), *of_groups]
+
+
 class Provenance(BaseModel):
     """Versions and hardware."""
 
@@ -142,10 +100,10 @@ class Provenance(BaseModel):
     device: Text
 
 
-class Result(Part):
+class Result(StrictModel):
     """All cells that one submitter publishes of one run, under `license`."""
 
-    format: Literal[1] = 1
+    format: Literal[2] = 2
     license: Literal["cc-by-4.0"]
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
@@ -159,18 +117,18 @@ class Result(Part):
 
     @model_validator(mode="after")
     def _consistent(self):
-        for what, one, other in (
+        for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),
             ("model.digest", self.model.digest, self.setting.classifier),
         ):
-            if one != other:
-                raise ValueError(f"{what} is {one}, but the settings say {other}")
-        for place, cell in enumerate(self.cells):
-            if cell.cell_id not in (own := cell.ids_under(self.setting)):
-                raise ValueError(f"cells.{place}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
+            if value != setting:
+                raise ValueError(f"{field} is {value}, but the settings say {setting}")
+        for index, cell in enumerate(self.cells):
+            if cell.cell_id not in (own := ids_under(cell, self.setting)):
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
             if cell.n > self.dataset.used:
-                raise ValueError(f"cells.{place}.n is {cell.n}, but dataset.used is {self.dataset.used}")
+                raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         twice, times = Counter(cell.cell_id for cell in self.cells).most_common(1)[0]
         if times > 1:
             raise ValueError(f"cells holds {twice} {times} times")
@@ -178,7 +136,7 @@ class Result(Part):
 
     @property
     def group(self) -> str:
-        """The folder of all submissions about this dataset and model. Names are for people, the hashes count."""
+        """The folder of all submissions for this dataset and model. Names are for people, the hashes decide."""
         dataset = f"{_slug(self.dataset.id)}-{_slug(self.dataset.split)}-{self.dataset.fingerprint[:8]}"
         return f"{dataset}/{_slug(self.model.id)}-{self.model.digest[:8]}"
 
@@ -188,8 +146,7 @@ class Result(Part):
         return f"{self.group}/{self.submitter}-{identity(content)}"
 
     def only(self, cells: set[str]) -> "Result":
-        kept = [cell.model_dump() for cell in self.cells if cell.cell_id in cells]
-        return Result.model_validate(self.model_dump() | {"cells": kept})
+        return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def json_schema() -> dict:
@@ -218,22 +175,21 @@ class Submission:
 
     @cached_property
     def data(self) -> RunData:
-        """As a run, for `comparing.conflicts`."""
+        """As a run, to be compared with others."""
         ids, values, _ = read_values(self.records)
-        cells = [cell.model_dump() for cell in self.result.cells]
-        return RunData(Path(self.where), {"cells": cells}, {}, ids, values, {}, {})
+        return RunData(Path(self.where), self.result.cells, ids, values)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     """The results of a finished run, with the names of local folders cut to their last part.
 
-    Raises: UserError for a folder that holds no finished run, or one whose numbers contradict each other.
+    Raises: UserError for a folder that holds no finished run, or one whose files contradict each other.
     """
     folder = Path(folder)
     run = read_run(folder)
-    plan, told = read_json(folder / "run.json"), run.summary
+    plan, summary = read_json(folder / "run.json"), run.summary
     setting = {key: value for key, value in plan.items() if key not in ("cells", "batch_size")}
-    dataset, model = told["dataset"], told["model"]
+    dataset, model = summary["dataset"], summary["model"]
     local = model["revision"] is None  # a checkpoint of the Hub has one
     names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], local)}
     content = {
@@ -242,23 +198,25 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "dataset": dataset | {"id": names[dataset["id"]]},
         "license": LICENSE,
         "model": model | {"id": names[model["id"]]},
-        "target": told["target"],
+        "target": summary["target"],
         "setting": setting,
-        "cells": [{key: cell[key] for key in CellResult.model_fields if key in cell} for cell in told["cells"]],
-        "command": public_command(told["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}),
-        "provenance": told["provenance"],
+        "cells": as_json(run.cells),
+        "command": public_command(
+            summary["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}
+        ),
+        "provenance": summary["provenance"],
     }
     result = _validated(json.dumps(content), folder / "summary.json")
     table = pq.read_table(folder / RECORDS).replace_schema_metadata(None)
     for column, name in (("dataset", dataset["id"]), ("model", model["id"])):
-        place = table.schema.get_field_index(column)
-        table = table.set_column(place, column, pa.array([names[name]] * len(table), pa.string()))
+        index = table.schema.get_field_index(column)
+        table = table.set_column(index, column, pa.array([names[name]] * len(table), pa.string()))
     check_records(result, table, folder / RECORDS)
     return Submission(result, table.cast(records.SCHEMA), str(folder))
 
 
 def read_result(path: Path) -> Result:
-    """Raises: UserError that names file and field for anything that is not as the schema says."""
+    """Raises: UserError that names file and field for anything that does not fit the schema."""
     try:
         if path.stat().st_size > LARGEST:
             raise UserError(f"{path} has {path.stat().st_size:,} bytes; a result has at most {LARGEST:,}")
@@ -274,16 +232,8 @@ def _validated(text: str, path: Path) -> Result:
         raise UserError(f"{path}: {field_line(error)}") from error
 
 
-def field_line(error: ValidationError) -> str:
-    """The first field that is not as the schema says, and why."""
-    first, *more = error.errors(include_url=False)
-    field = ".".join(map(str, first["loc"]))
-    message = " ".join(first["msg"].removeprefix("Value error, ").split())
-    return (f"{field}: " if field else "") + message + (f" (and {len(more)} more)" if more else "")
-
-
 def read_submission(folder: str | Path, where: str = "") -> Submission:
-    """`where` is what to call it. Raises: UserError that names file and field."""
+    """where: its name in messages. Raises: UserError that names file and field."""
     path = Path(folder) / RECORDS
     result = read_result(Path(folder) / RESULT)
     table = _read_records(path, len(result.cells) * result.dataset.used * (1 + MOST_PARTS))
@@ -292,7 +242,7 @@ def read_submission(folder: str | Path, where: str = "") -> Submission:
 
 
 def _read_records(path: Path, most: int) -> pa.Table:
-    """Checked before they are unfolded: a small file can hold one long text a million times."""
+    """Checked before they are decoded: a small file can hold one long text a million times."""
     try:
         if (rows := pq.read_metadata(path).num_rows) > most:
             raise UserError(f"{path} has {rows:,} rows, more than its cells can have ({most:,})")
@@ -335,17 +285,17 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
     _check_names(result, table, path)
     for cell in result.cells:
         if counts.get(cell.cell_id, 0) != cell.n:
-            found = counts.get(cell.cell_id, 0)
-            raise UserError(f"{path}: value has {found} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
+            count = counts.get(cell.cell_id, 0)
+            raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
         _check_value(cell, values.get(cell.cell_id, np.empty(0)), path)
 
 
 def _check_names(result: Result, table: pa.Table, path: Path) -> None:
-    """Whether the rows of a cell say of themselves what the cell says."""
-    same_for_all = {"dataset": result.dataset.id, "split": result.dataset.split, "model": result.model.id}
-    said = {cell.cell_id: {"explainer": cell.explainer, "metric": cell.metric, **same_for_all} for cell in result.cells}
-    for row in table.group_by(["cell_id", *next(iter(said.values()))]).aggregate([]).to_pylist():
-        for column, value in said[row["cell_id"]].items():
+    """Whether the rows of a cell name the explainer, metric, dataset and model of that cell."""
+    common = {"dataset": result.dataset.id, "split": result.dataset.split, "model": result.model.id}
+    names = {cell.cell_id: {"explainer": cell.explainer, "metric": cell.metric, **common} for cell in result.cells}
+    for row in table.group_by(["cell_id", *next(iter(names.values()))]).aggregate([]).to_pylist():
+        for column, value in names[row["cell_id"]].items():
             if row[column] != value:
                 raise UserError(f"{path}: {column} of cell {row['cell_id']} must be {value}, not {row[column]}")
 
@@ -357,7 +307,7 @@ def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:
     try:
         metric = load_metric(cell.metric, **cell.metric_options)
     except UserError as error:
-        if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not here
+        if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return
         raise UserError(f"{path.with_name(RESULT)}: metric_options of cell {cell.cell_id}: {error}") from error
     if metric.version != cell.metric_version:

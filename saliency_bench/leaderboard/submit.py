@@ -1,6 +1,7 @@
-"""From a run, or from maps made elsewhere, to a pull request on a results repository.
+"""Submit a run, or precomputed maps, as a pull request to a results repository.
 
-What is there already with the same values is not sent again; what contradicts it is named, and sent beside it.
+Cells that the repository already has with the same values are not sent again; those that contradict it are named and
+sent as well.
 """
 
 import json
@@ -15,16 +16,17 @@ from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
 from saliency_bench import registry
-from saliency_bench.data.loading import NAMESPACE
+from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
-from saliency_bench.hub.upload import size
-from saliency_bench.leaderboard.board import Source, asking, conflict_line, contradictions
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.plan import size
+from saliency_bench.leaderboard.board import Contradiction, Source, asking, contradictions
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.leaderboard.template import score_maps
+from saliency_bench.results.cell import CellResult
 
-NOBODY = "you"  # who submits in a dry run without login
+NOBODY = "you"  # the submitter in a dry run without login
 
 
 @dataclass
@@ -33,24 +35,24 @@ class SubmissionPlan:
 
     new        cells that the repository does not have, or has over fewer samples
     known      cells that it has with the same values: not sent
-    conflicts  of cells that it has with other values, who says what; sent beside them
-    pending    the address of an open pull request that proposes just this
-    create     whether the repository will be made; bare: whether it is ours and lacks its card, so that it gets one
-    rights     of who submits
+    conflicts  between new cells and other values of the same cells in the repository; both are kept
+    pending    the address of an open pull request with exactly these cells
+    create     whether the repository will be created; bare: whether it is ours and lacks its card, which is then added
+    rights     of the account that submits
     """
 
     repo: str
     private: bool
     create: bool
     bare: bool
-    rights: hub.Rights
+    rights: client.Rights
     submission: Submission
-    new: list[dict]
-    known: list[dict]
-    conflicts: list[dict]
+    new: list[CellResult]
+    known: list[CellResult]
+    conflicts: list[Contradiction]
     pending: str | None = None
     pull_request: str | None = None
-    api: HfApi = field(default_factory=hub.client, repr=False)
+    api: HfApi = field(default_factory=client.default_api, repr=False)
 
     @property
     def nothing(self) -> bool:
@@ -59,29 +61,29 @@ class SubmissionPlan:
 
     @cached_property
     def files(self) -> dict[str, bytes]:
-        """What the pull request holds, or would if it were not pending."""
+        """{path: content} of the pull request, also of a pending one."""
         if not self.new:
             return {}
-        sent = self.submission.only({cell["cell_id"] for cell in self.new})
+        sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
             return {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
 
     def lines(self) -> list[str]:
-        """For people: what will be done, before it is done."""
-        told = [f"{len(self.known)} cells are in {self.repo} with the same values"] if self.known else []
-        told += [conflict_line(conflict) for conflict in self.conflicts]
+        """What will be done, for people to read before it is done."""
+        lines = [f"{len(self.known)} cells are in {self.repo} with the same values"] if self.known else []
+        lines += map(str, self.conflicts)
         if self.pending:
-            return [*told, f"{'the rest' if self.known else 'this'} is proposed already: {self.pending}"]
+            return [*lines, f"{'the rest' if self.known else 'this'} is proposed already: {self.pending}"]
         if not self.new:
-            return [*told, "nothing to submit"]
-        seen = "private" if self.private else "public"
-        told += [f"create the {seen} dataset {self.repo}"] if self.create else []
-        told += [f"pull request to the {seen} dataset {self.repo}, by {self.submission.result.submitter}:"]
-        told += [f"  licence: {LICENSE}, to which you agree by submitting"]
-        told += [f"  {cell['explainer_text']} by {cell['metric_text']}, n = {cell['n']}" for cell in self.new]
-        told += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
-        return told if self.rights.may else [*told, f"  {self.rights.line}"]
+            return [*lines, "nothing to submit"]
+        visibility = "private" if self.private else "public"
+        lines += [f"create the {visibility} dataset {self.repo}"] if self.create else []
+        lines += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
+        lines += [f"  licence: {LICENSE}, to which you agree by submitting"]
+        lines += [f"  {cell.explainer_text} by {cell.metric_text}, n = {cell.n}" for cell in self.new]
+        lines += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
+        return lines if self.rights.may else [*lines, f"  {self.rights.line}"]
 
     def as_dict(self) -> dict:
         return {
@@ -91,9 +93,9 @@ class SubmissionPlan:
             "license": LICENSE,
             "create": self.create,
             "submitter": self.submission.result.submitter,
-            "new": [cell["cell_id"] for cell in self.new],
-            "known": [cell["cell_id"] for cell in self.known],
-            "conflicts": self.conflicts,
+            "new": [cell.cell_id for cell in self.new],
+            "known": [cell.cell_id for cell in self.known],
+            "conflicts": [item.as_dict() for item in self.conflicts],
             "files": {} if self.nothing else {path: len(content) for path, content in self.files.items()},
             "pull_request": self.pull_request or self.pending,
         }
@@ -103,13 +105,13 @@ class SubmissionPlan:
         if self.nothing:
             return None
         if self.submission.result.submitter == NOBODY:
-            raise UserError(hub.LOGIN)
+            raise UserError(client.LOGIN)
         with asking(self.repo):
             if self.create:
                 self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
             if self.bare:
                 self._write_card()
-            done = self.api.create_commit(
+            commit = self.api.create_commit(
                 self.repo,
                 [CommitOperationAdd(path, content) for path, content in self.files.items()],
                 repo_type="dataset",
@@ -117,8 +119,8 @@ class SubmissionPlan:
                 commit_description="\n".join(self.lines()),
                 create_pr=True,
             )
-        self.pull_request = done.pr_url
-        return done.pr_url
+        self.pull_request = commit.pr_url
+        return commit.pr_url
 
     def _write_card(self) -> None:
         first = {"README.md": card(self.repo), "schema.json": json.dumps(json_schema(), indent=2) + "\n"}
@@ -130,9 +132,9 @@ class SubmissionPlan:
         )
 
     def _title(self) -> str:
-        result, explainers = self.submission.result, dict.fromkeys(cell["explainer_text"] for cell in self.new)
-        named = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
-        return f"{len(self.new)} cells: {named} on {result.dataset.id} with {result.model.id}"
+        result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
+        names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
+        return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
 
 
 def card(repo: str) -> str:
@@ -147,60 +149,59 @@ def plan(
 ) -> SubmissionPlan:
     """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
 
-    Raises: UserError for a folder without finished run, or what the Hub refuses.
+    Raises: UserError for a folder without a finished run, or what the Hub refuses.
     """
-    repo, api = f"{namespace}/results", hub.client()
-    submission = of_run(run, NOBODY, note)  # what is wrong with the run is said before the Hub is asked
+    repo, api = f"{namespace}/results", client.default_api()
+    submission = of_run(run, NOBODY, note)  # what is wrong with the run is reported before the Hub is asked
     try:
-        who, info = _who(api, repo, dry_run), _info(api, repo)
+        account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
-        if not (dry_run and hub.unreached(error)):
+        if not (dry_run and errors.is_network_error(error)):
             raise
-        rights = hub.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
-        cells = [cell.model_dump() for cell in submission.result.cells]
-        return SubmissionPlan(repo, private, False, False, rights, submission, cells, [], [], api=api)
-    rights = _rights(who, repo, info)
+        rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
+        return SubmissionPlan(repo, private, False, False, rights, submission, submission.result.cells, [], [], api=api)
+    rights = _rights(account, repo, info)
     if rights.may is False and not dry_run:
         raise UserError(rights.line)
-    if who is not None:
-        submission = replace(submission, result=submission.result.model_copy(update={"submitter": who.name}))
+    if account is not None:
+        submission = replace(submission, result=submission.result.model_copy(update={"submitter": account.name}))
     if info is not None and private and not info.private:
         raise UserError(f"{repo} exists and is public; leave out --private, or choose another --namespace")
-    seen = private if info is None else bool(info.private)
-    ours = who is not None and who.refusal(repo) is None
+    is_private = private if info is None else bool(info.private)
+    ours = account is not None and account.refusal(repo) is None
     bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
-    found = SubmissionPlan(repo, seen, info is None, bare, rights, submission, [], [], [], api=api)
-    _compare(found, None if info is None else info.sha)
-    if info is not None and found.new and who is not None:
-        found.pending = _pending(found, who.name)
-    return found
+    proposed = SubmissionPlan(repo, is_private, info is None, bare, rights, submission, [], [], [], api=api)
+    _sort_cells(proposed, None if info is None else info.sha)
+    if info is not None and proposed.new and account is not None:
+        proposed.pending = _pending(proposed, account.name)
+    return proposed
 
 
-def _who(api: HfApi, repo: str, dry_run: bool) -> hub.Account | None:
-    """None for a dry run of who is not logged in."""
-    if hub.token_of(api) is None:
+def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
+    """None for a dry run without login."""
+    if client.token_of(api) is None:
         if dry_run:
             return None
-        raise UserError(hub.LOGIN)
+        raise UserError(client.LOGIN)
     with asking(repo):
-        return hub.account(api)
+        return client.account(api)
 
 
-def _rights(who: hub.Account | None, repo: str, info: DatasetInfo | None) -> hub.Rights:
-    """Anyone may propose something to a public repository, with a token that may write; to make one it must be ours."""
-    if who is None:
-        return hub.Rights(None, "rights not checked: not logged in")
-    if who.read_only:
-        return hub.Rights(False, f"{who.name} cannot submit to {repo} with this token, which may only read")
-    refusal = who.refusal(repo)
+def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
+    """With a token that may write, anyone may submit to a public repository; only the owner may create it."""
+    if account is None:
+        return client.Rights(None, "rights not checked: not logged in")
+    if account.read_only:
+        return client.Rights(False, f"{account.name} cannot submit to {repo} with this token, which may only read")
+    refusal = account.refusal(repo)
     if info is None and refusal:
-        if who.role(repo):
-            return hub.Rights(False, refusal)
-        yours = " or ".join(name for name in who.roles if who.refusal(f"{name}/results") is None)
-        return hub.Rights(
+        if account.role(repo):
+            return client.Rights(False, refusal)
+        yours = " or ".join(name for name in account.roles if account.refusal(f"{name}/results") is None)
+        return client.Rights(
             False, f"cannot submit to {repo}: it does not exist, or is private; check --namespace (yours: {yours})"
         )
-    return hub.Rights(True, f"{who.name} may submit to it")
+    return client.Rights(True, f"{account.name} may submit to it")
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
@@ -213,40 +214,45 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
     return None
 
 
-def _compare(found: SubmissionPlan, revision: str | None) -> None:
+def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
     """Sort the cells into new, known and contradicted, sample by sample."""
-    mine, repo = found.submission, found.repo
-    theirs: list[Submission] = []
-    if revision is not None:
-        source, refused = Source(repo, revision, found.api), list[str]()
-        hashes = f"*-{mine.result.dataset.fingerprint[:8]}/*-{mine.result.model.digest[:8]}"
-        results, _ = source.results(hashes)
-        ids = {cell.cell_id for cell in mine.result.cells}
-        shared = [folder for folder, one in results.items() if ids & {cell.cell_id for cell in one.cells}]
-        theirs = source.whole(shared, results, refused)
-    disputes = {one.where: contradictions([one, mine]) for one in theirs}
-    for cell in mine.result.cells:
+    own = proposed.submission
+    published = [] if revision is None else _published(proposed, revision)
+    disputes = {other.where: contradictions([other, own]) for other in published}
+    for cell in own.result.cells:
         agreeing = [
-            other.n
-            for one in theirs
-            for other in one.result.cells
-            if other.cell_id == cell.cell_id
-            and not any(dispute["cell_id"] == cell.cell_id for dispute in disputes[one.where])
+            same_cell.n
+            for other in published
+            for same_cell in other.result.cells
+            if same_cell.cell_id == cell.cell_id
+            and not any(item.cell_id == cell.cell_id for item in disputes[other.where])
         ]
-        (found.known if max(agreeing, default=-1) >= cell.n else found.new).append(cell.model_dump())
-    new = {cell["cell_id"] for cell in found.new}
-    found.conflicts = [one for each in disputes.values() for one in each if one["cell_id"] in new]
+        (proposed.known if max(agreeing, default=-1) >= cell.n else proposed.new).append(cell)
+    new = {cell.cell_id for cell in proposed.new}
+    proposed.conflicts = [item for items in disputes.values() for item in items if item.cell_id in new]
 
 
-def _pending(found: SubmissionPlan, me: str) -> str | None:
-    """The address of an open pull request of mine that proposes these very cells."""
-    paths = list(found.files)
-    with asking(found.repo):
-        for pull in found.api.get_repo_discussions(
-            found.repo, author=me, discussion_type="pull_request", discussion_status="open", repo_type="dataset"
+def _published(proposed: SubmissionPlan, revision: str) -> list[Submission]:
+    """The submissions in the repository that share a cell with this one."""
+    result = proposed.submission.result
+    source = Source(proposed.repo, revision, proposed.api)
+    results, _ = source.results(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
+    ids = {cell.cell_id for cell in result.cells}
+    shared = [folder for folder, other in results.items() if ids & {cell.cell_id for cell in other.cells}]
+    return source.submissions(shared, results, [])
+
+
+def _pending(proposed: SubmissionPlan, author: str) -> str | None:
+    """The address of an open pull request of this author with exactly these cells."""
+    paths = list(proposed.files)
+    with asking(proposed.repo):
+        for pull in proposed.api.get_repo_discussions(
+            proposed.repo, author=author, discussion_type="pull_request", discussion_status="open", repo_type="dataset"
         ):
-            proposed = found.api.get_paths_info(found.repo, paths, revision=f"refs/pr/{pull.num}", repo_type="dataset")
-            if len(proposed) == len(paths):
+            present = proposed.api.get_paths_info(
+                proposed.repo, paths, revision=f"refs/pr/{pull.num}", repo_type="dataset"
+            )
+            if len(present) == len(paths):
                 return pull.url
     return None
 
@@ -261,22 +267,22 @@ def submit(
     note: str = "",
     **scoring: Any,
 ) -> SubmissionPlan:
-    """Propose a run, or maps that were made elsewhere, to the board `namespace`/results by a pull request.
+    """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
     what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
     scored first (`scoring`: template, metrics, out, partial, batch_size, device, progress of `score_maps`) under the
-    `name` of your method. private: of a repository that is made now, which happens in your own namespaces only.
-    dry_run: look and compare, send nothing. note: a few words for readers.
+    `name` of your method. private: make a repository private if it is created now, which happens in your own namespaces
+    only. dry_run: compare, send nothing. note: a few words for readers.
 
-    Results are published under CC-BY-4.0; who submits agrees to that.
+    Results are published under CC-BY-4.0; by submitting you agree to that.
 
-    Gives the plan, whose `pull_request` is the address of what was sent; it is None where everything was there already.
+    Returns the plan, whose `pull_request` is the address of what was sent; None where everything was there already.
     Raises: UserError for what cannot be read, scored or sent.
     """
-    found = plan(scored(what, name, **scoring), namespace=namespace, private=private, dry_run=dry_run, note=note)
+    proposed = plan(scored(what, name, **scoring), namespace=namespace, private=private, dry_run=dry_run, note=note)
     if not dry_run:
-        found.publish()
-    return found
+        proposed.publish()
+    return proposed
 
 
 def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
@@ -289,5 +295,5 @@ def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> P
     if not path.exists():
         raise UserError(f"{path} does not exist; give the folder of a run, or of maps")
     if name is None:
-        raise UserError(f"{path} is no finished run; if it holds maps, say what your method is called with --name NAME")
+        raise UserError(f"{path} is not a finished run; if it holds maps, name your method with --name NAME")
     return score_maps(path, name, **scoring).folder

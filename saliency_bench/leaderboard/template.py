@@ -20,13 +20,13 @@ from jinja2 import Template as Text
 from PIL import Image
 from pydantic import Field, ValidationError
 
-from saliency_bench.data.loading import list_datasets
+from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext, check_counts, load_context
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.run import Run, finish, metrics_of
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.schema import Count, Hash, Part, field_line
 from saliency_bench.metric import Metric, list_metrics, load_metric
+from saliency_bench.results.cell import Count, Hash, StrictModel, field_line
 from saliency_bench.target import no_probabilities
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.files import write_json, write_text, write_with
@@ -39,7 +39,7 @@ COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
 
 
-class Template(Part):
+class Template(StrictModel):
     """`template.json`. dataset, model, target, label_map: as `run` takes them; size: (H, W) of the prepared frame."""
 
     format: Literal[1] = 1

@@ -1,6 +1,5 @@
-"""What of a built dataset goes to the Hub: all of it, or, where the source does not allow its images, annotations."""
+"""The publication of a built dataset: complete, or only annotations where the images may not be redistributed."""
 
-import json
 import re
 from io import BytesIO
 from pathlib import Path
@@ -11,12 +10,12 @@ from PIL import Image, ImageDraw
 
 from saliency_bench import registry
 from saliency_bench.data import annotations
-from saliency_bench.data.building import REPORT
+from saliency_bench.data.build_report import REPORT, read_report, report_bytes
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.errors import UserError
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub.plan import Publication
 from saliency_bench.utils.hashing import sha256_of
-from saliency_bench.utils.pictures import opened
+from saliency_bench.utils.pictures import decode
 
 PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
@@ -28,39 +27,44 @@ ACCURACY = "accuracy"  # the one task of eval.yaml
 def dataset_publication(
     folder: str | Path, namespace: str, workspace: Path, name: str | None = None, with_images: str | None = None
 ) -> Publication:
-    """The files of a dataset that `saliency-bench build` wrote, as they are published in `namespace`.
+    """The files to publish of a dataset that `saliency-bench build` wrote.
 
-    workspace: an empty folder for what is made on the way. with_images: the licence under which images are published
-    that the source does not allow to be passed on; without it such a dataset becomes its annotations.
-    Raises: UserError for a folder that is no built dataset or was changed since, a licence without need.
+    workspace: an empty folder for temporary files. with_images: the licence under which to publish images that may not
+    be redistributed otherwise; without it, only the annotations of such a dataset are published.
+    Raises: UserError for a folder that is not a built dataset or was changed since, or an unnecessary licence.
     """
     folder = Path(folder)
-    account = _account(folder)
-    repo, builder = f"{namespace}/{name or account['dataset']}", registry.load("hub_builders", account["dataset"])
-    if with_images and account["redistribute_images"]:
+    build_report = _checked_report(folder)
+    repo, builder = (
+        f"{namespace}/{name or build_report['dataset']}",
+        registry.load("hub_builders", build_report["dataset"]),
+    )
+    if with_images and build_report["redistribute_images"]:
         raise UserError(
-            f"the licence of {account['dataset']} allows its images to be published; leave out --with-images"
+            f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"
         )
     if with_images and (with_images == "other" or not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", with_images)):
-        raise UserError(f"--with-images takes a licence as the Hub spells it, such as cc-by-4.0; got '{with_images}'")
-    named, _ = terms(builder, license := with_images or account["license"])
+        raise UserError(f"--with-images takes a licence identifier of the Hub, such as cc-by-4.0; got '{with_images}'")
+    named, _ = terms(builder, license := with_images or build_report["license"])
     license += f" ({named})" if named else ""
-    features, centre = annotations.features_of(folder, account), _centre(folder, account)
-    if not (account["redistribute_images"] or with_images):
-        account = annotations.split_off(folder, account, workspace)
-        readme = _with_bias(card(builder, account, annotations.without_images(features), ANNOTATIONS), centre)
-        return Publication("dataset", repo, _files(workspace, account, readme, repo, ANNOTATIONS), license, OWNED)
+    features, centre = annotations.features_of(folder, build_report), _centre(folder, build_report)
+    if not (build_report["redistribute_images"] or with_images):
+        build_report = annotations.split_off(folder, build_report, workspace)
+        readme = _with_bias(card(builder, build_report, annotations.without_images(features), ANNOTATIONS), centre)
+        return Publication("dataset", repo, _files(workspace, build_report, readme, repo, ANNOTATIONS), license, OWNED)
     readme = (folder / "README.md").read_text(encoding="utf-8")
     if with_images:
-        readme = card(builder, account, features, images_license=with_images)
-    picture, shown = samples_picture(folder, account)
-    files = _files(folder, account, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {PICTURE: picture}
+        readme = card(builder, build_report, features, images_license=with_images)
+    picture, shown = samples_picture(folder, build_report)
+    files = _files(folder, build_report, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {
+        PICTURE: picture
+    }
     return Publication("dataset", repo, files, license, OWNED)
 
 
-def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:
-    """A PNG of six samples of different classes with their masks, and what each shows."""
-    chosen = _chosen(folder, account)
+def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
+    """A PNG of six samples of different classes with their masks, and a caption of each."""
+    chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
     for index, row in enumerate(chosen):
@@ -69,42 +73,45 @@ def samples_picture(folder: Path, account: dict) -> tuple[bytes, list[str]]:
         sheet.paste(cell, (left + (CELL - cell.width) // 2, top + (CELL - cell.height) // 2))
     buffer = BytesIO()
     sheet.save(buffer, format="png")
-    kind = annotations.features_of(folder, account)["label"]
+    kind = annotations.features_of(folder, build_report)["label"]
     shown = [
         row["image_id"] if row["label"] is None else f"{kind.names[row['label']]} ({row['image_id']})" for row in chosen
     ]
     return buffer.getvalue(), shown
 
 
-def _account(folder: Path) -> dict:
-    """build_report.json, once every file is what it says."""
+def _checked_report(folder: Path) -> dict:
+    """The build report, after checking that every file is as described in it."""
     if not (folder / REPORT).is_file():
-        raise UserError(f"{folder} is no dataset built by `saliency-bench build` (it has no {REPORT})")
-    account = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    for part in account["splits"].values():
+        raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
+    build_report = read_report(folder)
+    for part in build_report["splits"].values():
         for file in part["files"]:
             path = folder / file["path"]
             if not path.is_file() or sha256_of(path) != file["sha256"]:
-                raise UserError(f"{path} is not the file that {REPORT} speaks of; build the dataset again")
-    return account
+                raise UserError(f"{path} differs from the file described in {REPORT}; build the dataset again")
+    return build_report
 
 
-def _files(place: Path, account: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
+def _files(root: Path, build_report: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
     files: dict[str, Path | bytes] = {
-        file["path"]: place / file["path"] for part in account["splits"].values() for file in part["files"]
+        file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
-    report = (json.dumps(account, indent=2, ensure_ascii=False) + "\n").encode()
-    named = readme.replace(f'"saliency-bench/{account["dataset"]}"', f'"{repo}"')
-    return files | {REPORT: report, "README.md": named.encode(), "eval.yaml": _evaluation(account, config)}
+    named = readme.replace(f'"saliency-bench/{build_report["dataset"]}"', f'"{repo}"')
+    return files | {
+        REPORT: report_bytes(build_report),
+        "README.md": named.encode(),
+        "eval.yaml": _evaluation(build_report, config),
+    }
 
 
-def _evaluation(account: dict, config: str) -> bytes:
-    """What the Hub reads to show scores of models on this dataset's page."""
+def _evaluation(build_report: dict, config: str) -> bytes:
+    """eval.yaml, which the Hub reads to show the scores of models on the dataset's page."""
     content = {
-        "name": account["dataset"],
+        "name": build_report["dataset"],
         "description": "Top-1 accuracy of image classifiers whose saliency maps saliency-bench measures.",
         "evaluation_framework": "saliency-bench",
-        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(account)}],
+        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(build_report)}],
     }
     return yaml.safe_dump(content, sort_keys=False).encode()
 
@@ -119,30 +126,30 @@ def _with_bias(readme: str, line: str | None) -> str:
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
 
-def _centre(folder: Path, account: dict) -> str | None:
-    """How much a map that looks at nothing would know of the masks."""
-    split = _shown(account)
-    rows = annotations.rows_of(folder, account["splits"][split], ["mask"])
-    masks = (np.asarray(opened(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
-    found = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
-    if not found:
+def _centre(folder: Path, build_report: dict) -> str | None:
+    """How well a map that ignores the image would match the masks."""
+    split = _shown(build_report)
+    rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
+    masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
+    covered = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
+    if not covered:
         return None
-    area, centre = np.mean(found, axis=0)
+    area, centre = np.mean(covered, axis=0)
     return (
         f"In the split {split} the mask covers {area:.0%} of the image on average, and the central pixel lies in it in "
         f"{centre:.0%} of the samples: compare every explainer with the baseline `centre`, which looks at no image."
     )
 
 
-def _shown(account: dict) -> str:
-    return "test" if "test" in account["splits"] else next(iter(account["splits"]))
+def _shown(build_report: dict) -> str:
+    return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
-def _chosen(folder: Path, account: dict) -> list[dict]:
-    """The first samples with a mask, of as many classes as there are, of the split test if there is one."""
+def _chosen(folder: Path, build_report: dict) -> list[dict]:
+    """The first samples with a mask, of as many classes as possible, from the split test if there is one."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
-    for row in annotations.rows_of(folder, account["splits"][_shown(account)]):
+    for row in annotations.rows_of(folder, build_report["splits"][_shown(build_report)]):
         if row["mask"] is not None and row["label"] not in by_class:
             by_class[row["label"]] = row
         elif len(others) < SAMPLES:
@@ -154,13 +161,13 @@ def _chosen(folder: Path, account: dict) -> list[dict]:
 
 def _with_mask(row: dict) -> Image.Image:
     """The image with the mask tinted and outlined, at most CELL pixels on a side."""
-    image = opened(row["image"]["bytes"]).convert("RGB")
+    image = decode(row["image"]["bytes"]).convert("RGB")
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
     pixels = np.asarray(image.resize(size, Image.Resampling.BICUBIC), dtype=np.float32)
     if row["mask"] is None:
         return Image.fromarray(pixels.astype(np.uint8))
-    mask = opened(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
+    mask = decode(row["mask"]["bytes"]).convert("L").resize(size, Image.Resampling.NEAREST)
     inside = np.asarray(mask)[..., None] > 0
     tinted = Image.fromarray(np.where(inside, 0.6 * pixels + 0.4 * np.array(TINT), pixels).astype(np.uint8))
     edge = np.argwhere(inside[..., 0] & ~_shrunk(_shrunk(_shrunk(inside[..., 0]))))  # three pixels wide
@@ -169,6 +176,6 @@ def _with_mask(row: dict) -> Image.Image:
 
 
 def _shrunk(mask: np.ndarray) -> np.ndarray:
-    """Without the pixels at its border."""
+    """The mask without its border pixels."""
     padded = np.pad(mask, 1)
     return padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]

@@ -1,4 +1,4 @@
-"""Puts our metrics where `evaluate.load("saliency_miou")` finds them by bare name, from any folder, also offline."""
+"""Installs the metrics so that `evaluate.load("saliency_miou")` works by bare name, from any folder and offline."""
 
 import inspect
 import os
@@ -12,7 +12,7 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.publishing.vendoring import metric_files, siblings_of
 
-# The parameters of evaluate's own, private, function that writes a module into its cache.
+# The parameters of evaluate's private function that writes a module into its cache.
 EXPECTED = (
     "local_path",
     "local_imports",
@@ -26,7 +26,7 @@ EXPECTED = (
 
 @dataclass(frozen=True)
 class Installed:
-    """`changed`: whether anything was written; not when the same text was already the one in use."""
+    """`changed`: whether anything was written; False if the same text was already in use."""
 
     name: str
     path: str
@@ -36,8 +36,8 @@ class Installed:
 def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
     """Copy metrics (default: all) into the module cache of evaluate, HF_MODULES_CACHE.
 
-    evaluate takes the copy whose main script was modified last, so what was installed last wins, whatever its version.
-    Raises: UserError for an unknown metric, or an evaluate whose cache is written in another way.
+    evaluate uses the copy whose main script was modified last, so the last installation wins, whatever its version.
+    Raises: UserError for an unknown metric, or a version of evaluate with another cache layout.
     """
     texts = {name: metric_files(name) for name in names or registry.names("metrics")}
     _check_evaluate()
@@ -51,7 +51,7 @@ def _check_evaluate() -> None:
     create = getattr(loading, "_create_importable_file", None)
     if create is None or tuple(inspect.signature(create).parameters) != EXPECTED:
         raise UserError(
-            f"evaluate {evaluate.__version__} keeps its modules in another way than 0.4.6 does; "
+            f"evaluate {evaluate.__version__} has another cache layout than 0.4.6; "
             "pip install evaluate==0.4.6, or load metrics by the path of their folder"
         )
 
@@ -59,29 +59,29 @@ def _check_evaluate() -> None:
 def _install(name: str, texts: dict[str, str]) -> Installed:
     from evaluate import loading
 
-    place = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")
-    used = _in_use(place, name)
-    folder = place / _cached(name, texts)
+    folder_of_metric = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")
+    used = _in_use(folder_of_metric, name)
+    folder = folder_of_metric / _cached(name, texts)
     stale = [path for path in folder.glob("*.py") if path.name in texts and path.read_text() != texts[path.name]]
-    for path in stale:  # evaluate's hash leaves out what follows a '#', and it never overwrites
+    for path in stale:  # evaluate's hash ignores comments, and it never overwrites
         path.write_text(texts[path.name])
-    if _in_use(place, name) != folder:
-        newest = max(path.stat().st_mtime for path in place.glob(f"*/{name}.py"))
+    if _in_use(folder_of_metric, name) != folder:
+        newest = max(path.stat().st_mtime for path in folder_of_metric.glob(f"*/{name}.py"))
         now = max(time.time(), newest + 1)
         os.utime(folder / f"{name}.py", (now, now))
     return Installed(name, str(folder), changed=used != folder or bool(stale))
 
 
-def _in_use(place: Path, name: str) -> Path | None:
-    """The copy that evaluate takes, if one copy is newer than all others."""
-    times = sorted((main.stat().st_mtime, main.parent) for main in place.glob(f"*/{name}.py"))
+def _in_use(folder_of_metric: Path, name: str) -> Path | None:
+    """The copy that evaluate uses, if one is newer than all others."""
+    times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
         return None
     return times[-1][1]
 
 
 def _cached(name: str, texts: dict[str, str]) -> str:
-    """Write the files into evaluate's cache, unless they are there; the name of their folder, a hash."""
+    """Write the files into evaluate's cache, unless present; returns the name of their folder, a hash."""
     from datasets import DownloadMode
     from evaluate import loading
 

@@ -1,18 +1,18 @@
-"""A metric as a Space: `evaluate.load("NAMESPACE/NAME")` takes it from there, and its page lets people try it."""
+"""The publication of a metric as a Space: `evaluate.load("NAMESPACE/NAME")` loads it, and its page is a demo."""
 
 from pathlib import Path
 
 from huggingface_hub import RepoCard
 
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.vendoring import metric_files
 
 LICENSE = "apache-2.0"  # of this package, whose code it is
-PYTHON = "3.11"  # that Spaces are to run; theirs is older than what this package asks for
+PYTHON = "3.11"  # for Spaces; their default is older than this package requires
 
 
 def metric_publication(name: str, namespace: str) -> Publication:
-    """The files of a metric that stand alone: card, requirements, page, script and what the script imports.
+    """The self-contained files of a metric: card, requirements, page, script and the modules that the script imports.
 
     Raises: UserError for an unknown metric.
     """

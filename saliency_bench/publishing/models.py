@@ -1,4 +1,4 @@
-"""A trained classifier on the Hub: safetensors, processor, class names, training log, and a card with its results."""
+"""The publication of a trained classifier: safetensors, processor, class names, training log, and a card."""
 
 import json
 from pathlib import Path
@@ -10,16 +10,18 @@ from huggingface_hub.errors import HFValidationError
 
 from saliency_bench import registry
 from saliency_bench.data.card import template_file
-from saliency_bench.data.loading import NAMESPACE, list_datasets, published_report
+from saliency_bench.data.hub_datasets import published_report
+from saliency_bench.data.names import NAMESPACE, list_datasets
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client as hub
-from saliency_bench.hub.upload import Publication
+from saliency_bench.hub import client, errors
+from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.datasets import ACCURACY
 from saliency_bench.results.public_names import public_name
+from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.summary import table
 from saliency_bench.utils.files import read_json
 
-NEEDED = {"config.json": "its class names", "training_log.json": "how it was trained"}
+NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
 EVALUATION = ".eval_results/saliency-bench.yaml"
 
@@ -35,19 +37,19 @@ def model_publication(
 ) -> Publication:
     """The files of a checkpoint that `saliency-bench train` wrote.
 
-    license: of the weights, as the Hub spells it. results: folder of a run on this model, for the card's table and
+    license: of the weights, an identifier of the Hub. results: folder of a run on this model, for the card's table and
     model-index. eval_results: add the accuracy in the form that the Hub shows on the dataset's page.
-    A dataset of the Hub is credited if it was loaded from there, or what was loaded has the fingerprint of what is
-    published in our namespace or this one; any other is named without an address.
-    Raises: UserError for a folder that is no such checkpoint, or a run on another model.
+    The card links the dataset on the Hub if it was loaded from there, or if one published in our namespace or in this
+    one has the same fingerprint; any other dataset is only named.
+    Raises: UserError for a folder that is not such a checkpoint, or a run on another model.
     """
     folder = Path(folder)
     files = _files(folder)
     log, config = read_json(folder / "training_log.json"), read_json(folder / "config.json")
-    log = _told(log, namespace, api or hub.client())
-    summary = _summary(Path(results), folder) if results is not None else None
+    log = _public_log(log, namespace, api or client.default_api())
+    run = _run(Path(results), folder) if results is not None else None
     repo = f"{namespace}/{name or folder.resolve().name}"
-    card = _card(repo, log, config, license, summary)
+    card = _card(repo, log, config, license, run)
     content: dict[str, Path | bytes] = {
         **files,
         "training_log.json": (json.dumps(log, indent=2) + "\n").encode(),
@@ -59,21 +61,22 @@ def model_publication(
 
 
 def _files(folder: Path) -> dict[str, Path]:
-    found = {path.name: path for pattern in KEPT for path in sorted(folder.glob(pattern))}
-    if not any(name.endswith(".safetensors") for name in found):
+    files = {path.name: path for pattern in KEPT for path in sorted(folder.glob(pattern))}
+    if not any(name.endswith(".safetensors") for name in files):
         raise UserError(
             f"{folder} holds no weights as safetensors; make one with `saliency-bench train --out {folder}`"
         )
     for name, what in NEEDED.items():
-        if name not in found:
-            raise UserError(f"{folder} has no {name}, which says {what}; publish what `saliency-bench train` wrote")
-    return found
+        if name not in files:
+            raise UserError(
+                f"{folder} has no {name}, which describes {what}; publish a folder written by `saliency-bench train`"
+            )
+    return files
 
 
-def _told(log: dict, namespace: str, api: HfApi) -> dict:
-    """The training log without folders of the machine it was written on, and with the repository that is credited."""
-    model, settings = log.get("model"), log["settings"]
-    dataset = log.get("dataset") or {"name": Path(settings["dataset"]).name, "repo": None}
+def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
+    """The training log without local folders, and with the repository of the dataset."""
+    model, settings, dataset = log["model"], log["settings"], log["dataset"]
     repo = dataset["repo"] or _published(dataset["name"], settings["images"], namespace, api)
     return log | {
         "model": public_name(model) if model else model,
@@ -83,14 +86,14 @@ def _told(log: dict, namespace: str, api: HfApi) -> dict:
 
 
 def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None:
-    """Where a dataset with these very training images is published."""
+    """The repository of a published dataset with exactly these training images."""
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
-            head = api.dataset_info(repo).sha  # without it what was loaded before would answer for what is there now
-        except HFValidationError:  # said in one line when it comes to publishing
+            head = api.dataset_info(repo).sha  # a cached report may be older than the repository
+        except HFValidationError:  # reported when publishing
             continue
         except Exception as error:
-            if hub.status_of(error) is None and not hub.unreached(error):
+            if errors.status_of(error) is None and not errors.is_network_error(error):
                 raise
             continue
         if published_report(repo, head, api).get("splits", {}).get("train", {}).get("fingerprint") == images:
@@ -98,18 +101,17 @@ def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None
     return None
 
 
-def _summary(run: Path, folder: Path) -> dict:
+def _run(results: Path, folder: Path) -> RunData:
     from saliency_bench.classifiers.loading import load_classifier
 
-    if not (run / "summary.json").is_file():
-        raise UserError(f"{run} is not the folder of a finished run (no summary.json); give the --out of a run")
-    summary = read_json(run / "summary.json")
-    if summary["model"]["digest"] != load_classifier(str(folder)).digest:
-        raise UserError(f"the run {run} is on another model ({summary['model']['id']}) than {folder}")
-    return summary
+    run = read_run(results)
+    model = run.summary["model"]
+    if model["digest"] != load_classifier(str(folder)).digest:
+        raise UserError(f"the run {results} is on another model ({model['id']}) than {folder}")
+    return run
 
 
-def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict | None) -> ModelCard:
+def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData | None) -> ModelCard:
     dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
@@ -120,7 +122,7 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
         base_model=base if base and base.count("/") == 1 else None,
         metrics=["accuracy"],
         model_name=repo.partition("/")[2],
-        eval_results=_model_index(log, summary, dataset),
+        eval_results=_model_index(log, run, dataset),
     )
     return ModelCard.from_template(
         data,
@@ -131,12 +133,12 @@ def _card(repo: str, log: dict, config: dict, license: str | None, summary: dict
         best=max(log["epochs"], key=lambda epoch: epoch["validation_accuracy"]),
         labels=[name for _, name in sorted(config["id2label"].items(), key=lambda item: int(item[0]))],
         architecture=(config.get("architectures") or ["?"])[0],
-        summary=summary,
-        table=table(summary) if summary else None,
+        summary=run.summary if run else None,
+        table=table(run.cells, run.summary["dataset"]["used"]) if run else None,
     )
 
 
-def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[EvalResult]:
+def _model_index(log: dict, run: RunData | None, dataset: str | None) -> list[EvalResult]:
     def result(split: str, kind: str, name: str, value: Any, **more: Any) -> EvalResult:
         return EvalResult(
             task_type="image-classification",
@@ -149,15 +151,15 @@ def _model_index(log: dict, summary: dict | None, dataset: str | None) -> list[E
             **more,
         )
 
-    found = [result("test", ACCURACY, "accuracy", log["test_accuracy"])]
-    if summary is None:
-        return found
-    for cell in summary["cells"]:
-        if cell["value"] is not None:
-            name = f"{cell['metric_text']} of {cell['explainer_text']}"
-            options = {"explainer": cell["explainer_text"], "target": summary["target"]}
-            found.append(result(summary["dataset"]["split"], cell["metric"], name, cell["value"], metric_args=options))
-    return found
+    entries = [result("test", ACCURACY, "accuracy", log["test_accuracy"])]
+    if run is None:
+        return entries
+    for cell in run.cells:
+        if cell.value is not None:
+            name = f"{cell.metric_text} of {cell.explainer_text}"
+            options = {"explainer": cell.explainer_text, "target": run.summary["target"]}
+            entries.append(result(run.summary["dataset"]["split"], cell.metric, name, cell.value, metric_args=options))
+    return entries
 
 
 def _title(dataset: str) -> str:

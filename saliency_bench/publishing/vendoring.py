@@ -1,7 +1,7 @@
-"""A metric's folder made to stand alone: its files, and copies of the core files that its `evaluate` module imports.
+"""A self-contained copy of a metric's folder, with the core files that its `evaluate` module imports.
 
-What stands alone can be copied into the cache of `evaluate` or pushed as a Space, and loads where saliency_bench is
-not installed. `evaluate` looks for files to copy in the main script alone, so that script imports each of them itself.
+It can be copied into the cache of `evaluate` or pushed as a Space, and loads where saliency_bench is not installed.
+`evaluate` looks for files to copy in the main script only, so that script imports each of them itself.
 """
 
 import ast
@@ -18,8 +18,8 @@ CORE = Path(saliency_bench.__file__).parent
 def metric_files(name: str) -> dict[str, str]:
     """{file name: text} of one metric, with `from saliency_bench.X import` rewritten to `from .X import`.
 
-    Only imports at the top level of a file count: what the main script imports inside a function stays as it is, and is
-    looked for in an installed saliency_bench.
+    Only imports at the top level of a file count: imports inside a function of the main script stay as they are, and
+    need an installed saliency_bench.
 
     Raises: UserError for an unknown metric.
     """
@@ -37,14 +37,14 @@ def metric_files(name: str) -> dict[str, str]:
 
 
 def siblings_of(main: str) -> list[str]:
-    """File names (without .py) that a vendored main script imports from beside it."""
+    """File names (without .py) that a vendored main script imports from its own folder."""
     return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
 
 
 def _needed(main: Path) -> list[Path]:
     """The main script and all files of its folder and of the core that it imports, directly or not."""
-    found = [main]
-    for path in found:  # grows while it is walked
+    files = [main]
+    for path in files:  # grows during the loop
         for node in _imports(path.read_text()):
             module = node.module or ""
             if node.level == 1:
@@ -53,9 +53,9 @@ def _needed(main: Path) -> list[Path]:
                 imported = CORE.joinpath(*module.split(".")[1:]).with_suffix(".py")
             else:
                 continue
-            if imported not in found:
-                found.append(imported)
-    return found
+            if imported not in files:
+                files.append(imported)
+    return files
 
 
 def _imports(text: str) -> list[ast.ImportFrom]:

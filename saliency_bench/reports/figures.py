@@ -1,4 +1,4 @@
-"""The plots of a report as plain numbers: places are percent of the drawing's width, so that a plot fits any screen."""
+"""The plots of a report as numbers: positions in percent of the drawing's width, so that a plot fits any screen."""
 
 import math
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from saliency_bench.analysis.comparison import Pair
+from saliency_bench.analysis.differences import Pair
 from saliency_bench.reports.words import interval, number, percent
-from saliency_bench.results.run_folder import Column, RunData
+from saliency_bench.results.run_folder import Column, Row, RunData
 
 BINS = 32
 FEW_BINS = 12  # for scores that are yes or no
@@ -22,7 +22,7 @@ class Axis:
     low: float
     high: float
 
-    def place(self, value: float | None) -> float | None:
+    def percent(self, value: float | None) -> float | None:
         """Percent from the left; None for no value."""
         if value is None or value != value:
             return None
@@ -30,7 +30,7 @@ class Axis:
 
     @property
     def ticks(self) -> list[tuple[float | None, str]]:
-        """Round numbers within the axis, with their places."""
+        """Round numbers within the axis, with their positions."""
         raw = (self.high - self.low) / TICKS
         power = 10 ** math.floor(math.log10(raw))
         step = next(unit * power for unit in (1, 2, 5, 10) if unit * power >= raw * 0.99)
@@ -38,7 +38,7 @@ class Axis:
         last = math.floor(self.high / step + 1e-9)
         digits = max(0, -math.floor(math.log10(step) + 1e-9))
         return [
-            (self.place(k * step), f"{k * step + 0.0:.{digits}f}".replace("-", "−")) for k in range(first, last + 1)
+            (self.percent(k * step), f"{k * step + 0.0:.{digits}f}".replace("-", "−")) for k in range(first, last + 1)
         ]
 
 
@@ -52,17 +52,17 @@ def axis_of(values: Sequence[float | None], margin: float) -> Axis:
 
 def intervals(run: RunData, column: Column) -> dict:
     """Dots and whiskers, a row per explainer, and the interval of `random` as a band."""
-    cells = [(row, cell) for row in run.rows if (cell := run.cell(row, column))]
-    axis = axis_of([cell[end] for _, cell in cells for end in ("value", "low", "high")], margin=0.06)
+    cells = run.cells_of_column(column)
+    axis = axis_of([end for _, cell in cells for end in (cell.value, cell.low, cell.high)], margin=0.06)
     rows = [
         {
             "name": row.name,
             "baseline": row.baseline,
-            "text": number(cell["value"]),
+            "text": number(cell.value),
             "rest": interval(cell),
-            "value": axis.place(cell["value"]),
-            "low": axis.place(cell["low"]),
-            "high": axis.place(cell["high"]),
+            "value": axis.percent(cell.value),
+            "low": axis.percent(cell.low),
+            "high": axis.percent(cell.high),
         }
         for row, cell in cells
     ]
@@ -74,10 +74,10 @@ def intervals(run: RunData, column: Column) -> dict:
 def distributions(run: RunData, column: Column) -> dict:
     """Histograms of the samples' scores with their quartiles, a row per explainer, all on one axis.
 
-    Scores that are yes or no, but for a tie here and there, have no quartiles worth drawing: the share of yes is said.
+    Scores that are yes or no, except for an occasional tie, have no quartiles worth drawing: the share of yes is shown.
     """
-    cells = [(row, cell) for row in run.rows if (cell := run.cell(row, column))]
-    scores = [_finite(run.values[cell["cell_id"]]) for _, cell in cells]
+    cells = run.cells_of_column(column)
+    scores = [_finite(run.values[cell.cell_id]) for _, cell in cells]
     together = np.concatenate(scores)
     yes = _yes(together)
     bins = BINS if yes is None else FEW_BINS
@@ -108,7 +108,7 @@ def _bars(values: np.ndarray, axis: Axis, bins: int) -> str:
     counts, edges = np.histogram(values, bins=bins, range=(axis.low, axis.high))
     heights = np.round((HEIGHT - 3) * counts / max(counts.max(), 1), 1)
     return "".join(
-        f"M{axis.place(left)} {HEIGHT}V{HEIGHT - height:g}H{axis.place(right)}V{HEIGHT}z"
+        f"M{axis.percent(left)} {HEIGHT}V{HEIGHT - height:g}H{axis.percent(right)}V{HEIGHT}z"
         for (left, right), height in zip(pairwise(edges), heights, strict=True)
         if height > 0
     )
@@ -118,8 +118,8 @@ def _quartiles(values: np.ndarray, axis: Axis) -> dict:
     if len(values) == 0:
         return {"quartiles": None, "text": number(None), "rest": ""}
     low, middle, high = (float(quartile) for quartile in np.percentile(values, [25, 50, 75]))
-    places = [axis.place(quartile) for quartile in (low, middle, high)]
-    return {"quartiles": places, "text": number(middle), "rest": f"middle half {number(low)} to {number(high)}"}
+    positions = [axis.percent(quartile) for quartile in (low, middle, high)]
+    return {"quartiles": positions, "text": number(middle), "rest": f"middle half {number(low)} to {number(high)}"}
 
 
 def _share(values: np.ndarray, yes: float) -> dict:
@@ -133,17 +133,17 @@ def difference_means(pairs: list[Pair]) -> dict:
         {
             "name": pair.explainer,
             "baseline": pair.baseline,
-            "value": axis.place(pair.mean),
-            "low": axis.place(pair.low),
-            "high": axis.place(pair.high),
+            "value": axis.percent(pair.mean),
+            "low": axis.percent(pair.low),
+            "high": axis.percent(pair.high),
         }
         for pair in pairs
     ]
-    return {"ticks": axis.ticks, "zero": axis.place(0.0), "rows": rows}
+    return {"ticks": axis.ticks, "zero": axis.percent(0.0), "rows": rows}
 
 
 def difference_bars(pairs: list[Pair]) -> dict:
-    """Histograms of the samples' differences with zero in the middle; equal samples would dwarf the rest: left out."""
+    """Histograms of the samples' differences around zero; equal samples are left out, as they would dwarf the rest."""
     widest = max((float(np.abs(pair.differences).max()) for pair in pairs if len(pair.ids)), default=0.0) or 1.0
     axis = Axis(-widest * 1.02, widest * 1.02)
     rows = [
@@ -154,27 +154,27 @@ def difference_bars(pairs: list[Pair]) -> dict:
         }
         for pair in pairs
     ]
-    return {"ticks": axis.ticks, "zero": axis.place(0.0), "rows": rows}
+    return {"ticks": axis.ticks, "zero": axis.percent(0.0), "rows": rows}
 
 
 def agreement(run: RunData) -> dict | None:
     """Spearman's correlation of every two metrics over explainers, within each sample, then averaged over samples.
 
     None where there are fewer than two metrics or three explainers. A sample on which a metric gives all explainers the
-    same score says nothing about order and is left out.
+    same score has no order and is left out.
     """
     rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
     if len(run.columns) < 2 or len(rows) < 3:
         return None
     ranks = [_ranks(_oriented(run, rows, column)) for column in run.columns]
-    table = [[None if one is two else _correlation(one, two) for two in ranks] for one in ranks]
+    table = [[None if first is second else _correlation(first, second) for second in ranks] for first in ranks]
     return {"columns": run.columns, "table": table, "explainers": len(rows)}
 
 
-def _oriented(run: RunData, rows: list, column: Column) -> np.ndarray:
+def _oriented(run: RunData, rows: list[Row], column: Column) -> np.ndarray:
     """(samples, explainers), higher is better."""
     cells = [run.cell(row, column) for row in rows]
-    stacked = np.stack([run.values[cell["cell_id"]] for cell in cells if cell], axis=1)
+    stacked = np.stack([run.values[cell.cell_id] for cell in cells if cell], axis=1)
     return stacked if column.higher_is_better else -stacked
 
 
@@ -185,10 +185,10 @@ def _ranks(scores: np.ndarray) -> np.ndarray:
     return np.where(np.isfinite(scores).all(axis=1, keepdims=True), (above - below) / 2, np.nan)
 
 
-def _correlation(one: np.ndarray, two: np.ndarray) -> tuple[float, int] | None:
+def _correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
     """(mean over rows, rows that count)."""
-    scale = np.sqrt((one**2).sum(axis=1) * (two**2).sum(axis=1))
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     counts = scale > 0
     if not counts.any():
         return None
-    return float(((one * two).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
+    return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())

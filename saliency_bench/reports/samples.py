@@ -1,4 +1,4 @@
-"""The samples of a report: pictures as data URIs, the mask's outline as a drawing, and what was said of each."""
+"""The samples of a report: images as data URIs, the outline of the mask, the prediction and the scores."""
 
 from base64 import b64encode
 from io import BytesIO
@@ -56,9 +56,9 @@ def _sample(run: RunData, index: int) -> dict:
 
 def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
     """[(metric without the common beginning of all names, score)]"""
-    place = run.position.get(image_id)
+    index = run.position.get(image_id)
     return [
-        (column.name.removeprefix("saliency_"), number(None if place is None else run.values[cell["cell_id"]][place]))
+        (column.name.removeprefix("saliency_"), number(None if index is None else run.values[cell.cell_id][index]))
         for column in run.columns
         if (cell := run.cell(row, column))
     ]
@@ -69,7 +69,7 @@ def picture(image: Image.Image) -> str:
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
     buffer = BytesIO()
-    # Not `optimize`: it wants the whole file in one buffer, which Pillow makes too small for a picture of noise.
+    # Not `optimize`: it needs the whole file in one buffer, which Pillow makes too small for a picture of noise.
     image.save(buffer, format="jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
     return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
 

@@ -1,19 +1,19 @@
-"""What a report says in words: numbers, the verdict, the glossary. Nothing here that the run does not hold."""
+"""The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
 import re
 from collections.abc import Iterable
 from pathlib import Path
 
 from saliency_bench import registry
-from saliency_bench.analysis.comparison import Pair
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.run_folder import Column, Row, RunData
 
 NONE = "–"
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
-NO_CHANCE = "This run has no random baseline, so it cannot say what a map that knows nothing would score."
+NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 TARGETS = {
     "label": "the labelled class",
     "predicted": "the predicted class",
@@ -27,8 +27,8 @@ def number(value: float | None) -> str:
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
 
 
-def interval(cell: dict) -> str:
-    return f"[{number(cell['low'])}, {number(cell['high'])}]" if _has_interval(cell) else ""
+def interval(result: Interval) -> str:
+    return f"[{number(result.low)}, {number(result.high)}]" if result.ends else ""
 
 
 def signed(value: float | None) -> str:
@@ -46,12 +46,11 @@ def percent(value: float | None) -> str:
     return NONE if value is None or value != value else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
-def percent_interval(cell: dict) -> str:
-    return f"[{100 * cell['low']:.1f}, {100 * cell['high']:.1f}]\N{NO-BREAK SPACE}%" if _has_interval(cell) else ""
-
-
-def _has_interval(cell: dict) -> bool:
-    return cell["low"] is not None and cell["low"] == cell["low"]
+def percent_interval(result: Interval) -> str:
+    if result.ends is None:
+        return ""
+    low, high = result.ends
+    return f"[{100 * low:.1f}, {100 * high:.1f}]\N{NO-BREAK SPACE}%"
 
 
 def count(value: int | None) -> str:
@@ -78,7 +77,7 @@ def options(chosen: dict) -> str:
 
 
 def short(identity: str) -> str:
-    """A long local path is cut to its last part; names and Hub ids stay."""
+    """A local path is cut to its last part; names and Hub ids stay."""
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 
@@ -88,65 +87,69 @@ def target(rule: str) -> str:
 
 
 def verdict(run: RunData) -> list[str]:
-    """Sentences: who is told apart from `random`, who leads, which simple baseline is not beaten."""
+    """Sentences: who beats `random`, who leads, which simple baseline is not beaten."""
     chance = next((row for row in run.rows if row.baseline and row.name == "random"), None)
     methods = [row for row in run.rows if not row.baseline]
-    said = [NO_CHANCE] if chance is None else _against(run, methods, chance)
-    said += [*_simple(run, methods), *_leaders(run)]
-    compared = any("beat" in sentence for sentence in said)
-    return [*said, "To beat means: a better mean, and 95 % intervals that do not overlap."] if compared else said
+    sentences = [NO_CHANCE] if chance is None else _against_chance(run, methods, chance)
+    sentences += [*_against_baselines(run, methods), *_leaders(run)]
+    if any("beat" in sentence for sentence in sentences):
+        sentences.append("To beat means: a better mean, and 95 % intervals that do not overlap.")
+    return sentences
 
 
-def _against(run: RunData, methods: list[Row], chance: Row) -> list[str]:
-    """A sentence for each group of explainers that stand alike."""
+def _against_chance(run: RunData, methods: list[Row], chance: Row) -> list[str]:
+    """A sentence for each group of explainers that compare alike with random noise."""
     groups: dict[tuple, list[str]] = {}
     for row in methods:
         columns = [column for column in run.columns if run.cell(row, column) and run.cell(chance, column)]
-        standing = tuple((column.name, compare(run, row, chance, column)) for column in columns)
-        groups.setdefault(standing, []).append(row.name)
-    return [_standing(names, dict(standing)) for standing, names in groups.items() if standing]
+        signs = tuple((column.name, stands_against(run, row, chance, column)) for column in columns)
+        groups.setdefault(signs, []).append(row.name)
+    return [_chance_sentence(names, dict(signs)) for signs, names in groups.items() if signs]
 
 
-def _standing(names: list[str], standing: dict[str, int]) -> str:
-    many = len(names) > 1
-    said: list[str] = []
+def _chance_sentence(names: list[str], signs: dict[str, int]) -> str:
+    """signs: {metric: as `stands_against` gives it}."""
+    several = len(names) > 1
+    clauses: list[str] = []
     for sign, verb in (
-        (1, "beat" if many else "beats"),
-        (-1, "fall behind" if many else "falls behind"),
-        (0, "cannot be told apart from"),
+        (1, "beat" if several else "beats"),
+        (-1, "fall behind" if several else "falls behind"),
+        (0, "do not differ clearly from" if several else "does not differ clearly from"),
     ):
-        if where := [column for column, stands in standing.items() if stands == sign]:
-            said.append(f"{verb} {'it' if said else 'random noise'} on {_all_or(where, len(standing))}")
-    return f"{listed(names)} {', but '.join(said)}."
+        if columns := [column for column, other in signs.items() if other == sign]:
+            clauses.append(f"{verb} {'it' if clauses else 'random noise'} on {_all_or(columns, len(signs))}")
+    return f"{listed(names)} {', but '.join(clauses)}."
 
 
 def _all_or(columns: list[str], known: int) -> str:
     return f"all {known} metrics" if len(columns) == known > 1 else listed(columns)
 
 
-def compare(run: RunData, row: Row, other: Row, column: Column) -> int:
+def stands_against(run: RunData, row: Row, other: Row, column: Column) -> int:
     """1 if a row is better than the other and their intervals do not overlap, -1 if worse, else 0."""
-    one, two = run.cell(row, column), run.cell(other, column)
-    if not (one and two and _has_interval(one) and _has_interval(two)):
+    cells = run.cell(row, column), run.cell(other, column)
+    own, its = (cell.ends if cell else None for cell in cells)
+    if own is None or its is None:
         return 0
-    above, below = one["low"] > two["high"], one["high"] < two["low"]
+    above, below = own[0] > its[1], own[1] < its[0]
     return (int(above) - int(below)) * (1 if column.higher_is_better else -1)
 
 
-def _simple(run: RunData, methods: list[Row]) -> list[str]:
+def _against_baselines(run: RunData, methods: list[Row]) -> list[str]:
     """Where a baseline that knows nothing of the network does as well as every explainer, or better than one."""
-    said = []
+    sentences = []
     for baseline in [row for row in run.rows if row.baseline and row.name != "random"] if methods else []:
-        who = f"{baseline.name}, which does not look at the network,"
-        stands = {column.name: [compare(run, row, baseline, column) for row in methods] for column in run.columns
-                  if run.cell(baseline, column)}  # fmt: skip
-        unbeaten = [name for name, signs in stands.items() if max(signs) < 1]
+        name = f"{baseline.name}, which ignores the network,"
+        signs = {column.name: [stands_against(run, row, baseline, column) for row in methods] for column in run.columns
+                 if run.cell(baseline, column)}  # fmt: skip
+        unbeaten = [column for column, of_rows in signs.items() if max(of_rows) < 1]
         if unbeaten:
-            said.append(f"No explainer beats {who} on {_all_or(unbeaten, len(stands))}.")
+            sentences.append(f"No explainer beats {name} on {_all_or(unbeaten, len(signs))}.")
         for index, row in enumerate(methods):
-            if behind := [name for name, signs in stands.items() if name not in unbeaten and signs[index] < 0]:
-                said.append(f"{row.name} falls behind {who} on {listed(behind)}.")
-    return said
+            behind = [column for column, of_rows in signs.items() if column not in unbeaten and of_rows[index] < 0]
+            if behind:
+                sentences.append(f"{row.name} falls behind {name} on {listed(behind)}.")
+    return sentences
 
 
 def _leaders(run: RunData) -> list[str]:
@@ -154,32 +157,28 @@ def _leaders(run: RunData) -> list[str]:
     for column in run.columns:
         if names := [row.name for row in best(run, column)]:
             leaders.setdefault(listed(names), []).append(column.name)
-    said = [f"{who} on {_all_or(columns, len(run.columns))}" for who, columns in leaders.items()]
-    return [f"Best mean score: {'; '.join(said)}."] if len(run.rows) > 1 and said else []
+    clauses = [f"{names} on {_all_or(columns, len(run.columns))}" for names, columns in leaders.items()]
+    return [f"Best mean score: {'; '.join(clauses)}."] if len(run.rows) > 1 and clauses else []
 
 
 def best(run: RunData, column: Column) -> list[Row]:
     """The rows with the best value, several where they are equal."""
-    sign = 1 if column.higher_is_better else -1
-    scored = [(sign * cell["value"], row) for row in run.rows if (cell := run.cell(row, column)) and _is_number(cell)]
-    return [row for value, row in scored if value == max(value for value, _ in scored)]
+    cells = run.cells_of_column(column)
+    value = leading([cell for _, cell in cells], column.higher_is_better)
+    return [row for row, cell in cells if value is not None and cell.value == value]
 
 
-def _is_number(cell: dict) -> bool:
-    return cell["value"] is not None and cell["value"] == cell["value"]
-
-
-def leading(cells: Iterable[dict | None], column: Column) -> float | None:
+def leading(cells: Iterable[CellResult | None], higher_is_better: bool) -> float | None:
     """The best value there is."""
-    values = [cell["value"] for cell in cells if cell and _is_number(cell)]
-    return (max if column.higher_is_better else min)(values) if values else None
+    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
+    return (max if higher_is_better else min)(values) if values else None
 
 
 def faults(run: RunData) -> str:
-    """What went wrong, for a notice; nothing where all went well or an older run did not count."""
-    if not (counted := run.summary.get("faults")):
+    """How many records were lost, for a notice; nothing where all went well."""
+    total = sum(run.summary["faults"].values())
+    if total == 0:
         return ""
-    total = sum(counted.values())
     return f"{count(total)} {'record has' if total == 1 else 'records have'} no score because something went wrong"
 
 
@@ -187,112 +186,49 @@ def part_of(share: float, whole: float | None) -> str:
     return seconds(share) + (f", {percent(share / whole)}" if whole else "")
 
 
-def settings(run: RunData) -> dict[str, str]:
-    """What one run may have and another not, as a person reads it."""
-    summary = run.summary
-    dataset, model = summary["dataset"], summary["model"]
-    return {
-        "Classifier": short(model["id"]) + (f", revision {model['revision']}" if model["revision"] else ""),
-        "Classifier digest": model["digest"][:8],
-        "Geometry": model["geometry"],
-        "Dataset": f"{short(dataset['id'])}, split {dataset['split']}",
-        "Dataset fingerprint": dataset["fingerprint"][:8],
-        "Maps explain": target(summary["target"]),
-        "Groups": groups(summary),
-        "Precision": summary["precision"],
-        "Seed": str(summary["seed"]),
-        "Batch size": str(summary["batch_size"]),
-    }
-
-
-def groups(summary: dict) -> str:
-    """Which groups of classes a run had; equal names may hold other groups, so their digest follows."""
-    known = summary.get("groups")
-    return f"groups of {known['name']}, digest {known['identity'][:8]}" if known else "no groups of classes"
-
-
-# What the name of the key already tells, and the words before a setting that would not be understood alone.
-FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
-PREFIXES = {
-    "Classifier digest": "digest ",
-    "Dataset fingerprint": "dataset ",
-    "Seed": "seed ",
-    "Batch size": "batches of ",
-}
-
-
-def label(run: RunData, differing: list[str]) -> str:
-    """A run among others, by what differs."""
-    known = settings(run)
-    return ", ".join(PREFIXES.get(what, "") + known[what] for what in differing if FOLLOWS.get(what) not in differing)
-
-
-def standings(first: str, second: str, pairs: list[Pair]) -> str:
-    """How often one run is told apart from another, and how many of their cells are the same."""
-    first, second = first.lower(), second.lower()
-    shown = [pair for pair in pairs if not pair.is_same]
-    alike = len(pairs) - len(shown)
-    known = f"{count(alike)} {'cell is' if alike == 1 else 'cells are'} the same in both."
-    if not pairs:
-        return "They share no pair of explainer and metric."
-    if not shown:
-        return known
-    better, worse = (sum(pair.standing == sign for pair in shown) for sign in (1, -1))
-    many = "pair" if len(shown) == 1 else "pairs"
-    said = (
-        f"Of {count(len(shown))} {many} of explainer and metric, {second} scores better than {first} on "
-        f"{count(better)}, worse on {count(worse)}, and cannot be told apart on {count(len(shown) - better - worse)}."
-    )
-    return f"{said} {known}" if alike else said
+def class_groups(summary: dict) -> str:
+    """The groups of classes of a run; equal names may hold different groups, so their digest follows."""
+    groups = summary.get("groups")
+    return f"groups of {groups['name']}, digest {groups['identity'][:8]}" if groups else "no groups of classes"
 
 
 def left_out(run: RunData) -> list[str]:
     """A line per metric: on how many samples, and why not on the others; explainers named only where they differ.
 
-    Which scores stand for something out of the ordinary, besides flat maps, is told beside their number.
+    Scores that stand but are marked, other than those of flat maps, are counted next to n.
     """
     lines = []
     for column in run.columns:
         groups: dict[tuple, list[str]] = {}
-        for row in run.rows:
-            if cell := run.cell(row, column):
-                told = (tuple(cell["left_out"].items()), tuple(cell.get("marked", {}).items()))
-                groups.setdefault((cell["n"], *told), []).append(row.name)
-        for (scored, why, marked), names in groups.items():
-            who = f" of {listed(names)}" if len(groups) > 1 else ""
-            without = f"; left out: {reasons(dict(why))}" if why else ", none left out"
+        for row, cell in run.cells_of_column(column):
+            key = cell.n, tuple(cell.left_out.items()), tuple(cell.marked.items())
+            groups.setdefault(key, []).append(row.name)
+        for (scored, without, marked), names in groups.items():
+            explainers = f" of {listed(names)}" if len(groups) > 1 else ""
+            missing = f"; left out: {reasons(dict(without))}" if without else ", none left out"
             among = f" ({reasons(dict(marked))})" if marked else ""
-            lines.append(f"{column.name}{who}: n = {count(scored)}{among}{without}")
+            lines.append(f"{column.name}{explainers}: n = {count(scored)}{among}{missing}")
     return lines
 
 
 def flat(run: RunData) -> list[str]:
     """Which explainers gave constant maps, and how many."""
-    return [
-        f"{row.name} {count(most)}"
-        for row in run.rows
-        if (most := max(cell["flat"] for column in run.columns if (cell := run.cell(row, column))))
-    ]
+    most = {row.name: max(cell.flat for cell in run.cells_of_row(row)) for row in run.rows}
+    return [f"{name} {count(maps)}" for name, maps in most.items() if maps]
 
 
 def metric_notes(run: RunData) -> list[dict]:
-    cells = {column.name: next(c for row in run.rows if (c := run.cell(row, column))) for column in run.columns}
-    return [_metric_note(name, cell) for name, cell in cells.items()]
+    return [_metric_note(column, run.cells_of_column(column)[0][1]) for column in run.columns]
 
 
-def _metric_note(name: str, cell: dict) -> dict:
-    direction = "higher is better" if cell["higher_is_better"] else "lower is better"
-    note = {"name": name, "options": options(cell["metric_options"]), "direction": direction}
-    known = _metric(cell["metric"])
-    if known is None:
-        return note | {
-            "about": "Not known to the version of saliency-bench that made this page.",
-            "range": "",
-            "paper": "",
-        }
-    path = registry.files("metrics")[cell["metric"]].with_name("score.py")
-    low, high = (f"{bound:g}" for bound in known.range)
-    return note | {"about": registry.summary(path), "range": f"from {low} to {high}", "paper": known.paper}
+def _metric_note(column: Column, cell: CellResult) -> dict:
+    note = {"name": column.name, "options": options(cell.metric_options), "direction": column.direction}
+    metric = _metric(cell.metric)
+    if metric is None:
+        return note | {"about": UNKNOWN, "range": "", "paper": ""}
+    path = registry.files("metrics")[cell.metric].with_name("score.py")
+    low, high = (f"{bound:g}" for bound in metric.range)
+    return note | {"about": registry.summary(path), "range": f"from {low} to {high}", "paper": metric.paper}
 
 
 def _metric(name: str) -> Metric | None:
@@ -303,20 +239,20 @@ def _metric(name: str) -> Metric | None:
 
 
 def explainer_notes(run: RunData) -> list[dict]:
-    cells = {row.name: next(c for column in run.columns if (c := run.cell(row, column))) for row in run.rows}
     known = registry.files("explainers")
+    first_cells = {row.name: run.cells_of_row(row)[0] for row in run.rows}
     return [
-        {"name": name, "options": options(cell["explainer_options"]), "about": _explainer_about(cell, known)}
-        for name, cell in cells.items()
+        {"name": name, "options": options(cell.explainer_options), "about": _explainer_about(cell, known)}
+        for name, cell in first_cells.items()
     ]
 
 
-def _explainer_about(cell: dict, known: dict[str, Path]) -> str:
-    if str(cell["explainer_version"]).startswith(PRECOMPUTED):
-        return "Maps that were made elsewhere and handed in."
-    if isinstance(cell["explainer_version"], str):
-        return "A Python function that was handed to this run."
-    if cell["explainer"] not in known:
+def _explainer_about(cell: CellResult, known: dict[str, Path]) -> str:
+    if str(cell.explainer_version).startswith(PRECOMPUTED):
+        return "Precomputed maps."
+    if isinstance(cell.explainer_version, str):
+        return "A Python function that was passed to this run."
+    if cell.explainer not in known:
         return UNKNOWN
-    # Numbers of the project's own reading list say nothing to a reader of the page.
-    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", registry.summary(known[cell["explainer"]]))
+    # Numbers of the project's own reading list mean nothing to a reader of the page.
+    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", registry.summary(known[cell.explainer]))

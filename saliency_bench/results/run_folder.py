@@ -1,8 +1,9 @@
-"""What a report is made of: the files of one run folder, read and checked."""
+"""A finished run read back from its folder, every file checked."""
 
 import json
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from zipfile import BadZipFile
@@ -13,21 +14,20 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellKey, CellResult, Interval, as_json, read_cells
 from saliency_bench.results.summary import FORMAT
 
-NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance"}
+NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance", "faults", "halved_chunks"}
 SCORES = ["cell_id", "image_id", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
+RESUME = "start the run again to complete it"
 
 
 @dataclass(frozen=True)
 class Row:
-    """An explainer with its options: a row of tables and plots. `key` is what its cells share.
+    """An explainer with its options: a row of tables and plots. `name`: `text`, with the version where two share it."""
 
-    `name` tells two versions of one `text` apart.
-    """
-
-    key: str
+    explainer_id: str
     text: str
     name: str
     baseline: bool
@@ -37,7 +37,7 @@ class Row:
 class Column:
     """A metric with its options: a column of tables, a plot of its own."""
 
-    key: tuple
+    metric_id: tuple[str, int]
     name: str
     higher_is_better: bool
 
@@ -52,15 +52,29 @@ class Column:
 
 @dataclass(frozen=True)
 class RunData:
-    """A finished run. `values[cell id]` has one number per entry of `ids`, NaN for what was left out."""
+    """A finished run.
+
+    values      {cell id: one number per entry of `ids`, NaN for what was left out}
+    summary     summary.json without its cells
+    timings     timings.json
+    examples    the arrays of examples.npz
+    samples     {image id: label, prediction and mask} of the examples
+    explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
+    """
 
     folder: Path
-    summary: dict
-    timings: dict
+    cells: list[CellResult]
     ids: list[str]
     values: dict[str, np.ndarray]
-    examples: dict[str, np.ndarray]
-    samples: dict[str, dict]
+    summary: dict = field(default_factory=dict)
+    timings: dict = field(default_factory=dict)
+    examples: dict[str, np.ndarray] = field(default_factory=dict)
+    samples: dict[str, dict] = field(default_factory=dict)
+    explained: dict[str, int] = field(default_factory=dict)
+
+    def as_json(self) -> dict:
+        """summary.json."""
+        return self.summary | {"cells": as_json(self.cells)}
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -68,90 +82,97 @@ class RunData:
 
     @cached_property
     def cell_ids(self) -> frozenset[str]:
-        return frozenset(cell["cell_id"] for cell in self.summary["cells"])
+        return frozenset(cell.cell_id for cell in self.cells)
+
+    @cached_property
+    def accuracy(self) -> Interval:
+        return Interval.model_validate(self.summary["model"]["accuracy"])
 
     @property
-    def computed(self) -> int:
-        """Samples that were explained: chunks are computed whole, also the last."""
+    def samples_explained(self) -> int:
+        """Chunks are computed whole, also the last."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         return min(-(-dataset["used"] // size) * size, dataset["samples"])
 
     @cached_property
     def rows(self) -> list[Row]:
         """In the order of the run, baselines last."""
-        found = {
-            cell["parts"]: Row(cell["parts"], cell["explainer_text"], name, is_baseline(cell))
-            for cell, name in self._named("parts", "explainer")
+        names = _names(self.cells, lambda cell: (cell.explainer_text, cell.explainer_version, cell.explainer_id))
+        rows = {
+            cell.explainer_id: Row(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
+            for cell in self.cells
         }
-        return sorted(found.values(), key=lambda row: row.baseline)
+        return sorted(rows.values(), key=lambda row: row.baseline)
 
     @cached_property
     def columns(self) -> list[Column]:
-        found = {
-            column_key(cell): Column(column_key(cell), name, cell["higher_is_better"])
-            for cell, name in self._named("metric_version", "metric")
-        }
-        return list(found.values())
-
-    def _named(self, key: str, kind: str) -> list[tuple[dict, str]]:
-        """Each cell with the name of its explainer or metric, with the version where two versions share a name."""
-        kinds: dict[str, set] = {}
-        for cell in self.summary["cells"]:
-            kinds.setdefault(cell[f"{kind}_text"], set()).add(cell[key])
-        return [
-            (cell, text + (f" (version {cell[f'{kind}_version']})" if len(kinds[text]) > 1 else ""))
-            for cell in self.summary["cells"]
-            for text in [cell[f"{kind}_text"]]
-        ]
+        names = _names(self.cells, lambda cell: (cell.metric_text, cell.metric_version, cell.metric_id))
+        columns = {cell.metric_id: Column(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
+                   for cell in self.cells}  # fmt: skip
+        return list(columns.values())
 
     @cached_property
-    def _cells(self) -> dict[tuple, dict]:
-        return {(cell["parts"], column_key(cell)): cell for cell in self.summary["cells"]}
+    def _by_ids(self) -> dict[tuple, CellResult]:
+        return {(cell.explainer_id, cell.metric_id): cell for cell in self.cells}
 
-    def cell(self, row: Row, column: Column) -> dict | None:
-        return self._cells.get((row.key, column.key))
+    def cell(self, row: Row, column: Column) -> CellResult | None:
+        return self._by_ids.get((row.explainer_id, column.metric_id))
+
+    def cells_of_row(self, row: Row) -> list[CellResult]:
+        return [cell for column in self.columns if (cell := self.cell(row, column))]
+
+    def cells_of_column(self, column: Column) -> list[tuple[Row, CellResult]]:
+        return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
 
-def is_baseline(cell: dict) -> bool:
-    """Whether a cell's explainer looks at nothing but the picture's size or edges."""
-    return cell.get("baseline", False)
-
-
-def column_key(cell: dict) -> tuple:
-    return cell["metric_text"], cell["metric_version"]
+def _names(cells: list[CellResult], described: Callable[[CellKey], tuple]) -> dict:
+    """{id: text}, with the version where two ids share a text. `described`: (text, version, id) of a cell."""
+    ids: dict[str, set] = {}
+    for text, _, key in map(described, cells):
+        ids.setdefault(text, set()).add(key)
+    return {
+        key: text + (f" (version {version})" if len(ids[text]) > 1 else "")
+        for text, version, key in map(described, cells)
+    }
 
 
 def read_run(folder: Path) -> RunData:
     """Raises: UserError naming a folder that holds no finished run, or the file in it that cannot be read."""
-    summary = _summary(folder)
+    summary, cells = _summary(folder)
     try:
         scores = _table(folder / "records.parquet", SCORES, coded=SCORES[:2])
         examples = _examples(folder / "examples.npz")
         samples = _samples(folder, list(examples.get("ids", [])))
         timings = _json(folder / "timings.json") if (folder / "timings.json").exists() else {}
     except FileNotFoundError as error:
-        raise UserError(f"{folder} has no {Path(error.filename).name}; start its run again, it goes on") from error
-    ids, values, scored = read_values(scores)
-    for cell in summary["cells"]:
-        found = scored.get(cell["cell_id"], 0)
-        if found != cell["n"] or cell["cell_id"] not in values:
+        raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
+    ids, values, counts = read_values(scores)
+    for cell in cells:
+        if counts.get(cell.cell_id, 0) != cell.n or cell.cell_id not in values:
             raise UserError(
-                f"records.parquet of {folder} has {found} scores of {cell['explainer_text']} by {cell['metric_text']}, "
-                f"but summary.json {cell['n']}; start its run again, it goes on"
+                f"records.parquet of {folder} has {counts.get(cell.cell_id, 0)} scores of {cell.explainer_text} by "
+                f"{cell.metric_text}, but summary.json {cell.n}; {RESUME}"
             )
-    return RunData(folder, summary, timings, ids, values, examples, samples)
+    return RunData(folder, cells, ids, values, summary, timings, examples, samples)
 
 
-def _summary(folder: Path) -> dict:
+def _summary(folder: Path) -> tuple[dict, list[CellResult]]:
+    """(summary.json without its cells, the cells)"""
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     summary = _json(path)
-    if NEEDED - set(summary) or not summary["cells"]:
+    if "format" in summary and summary["format"] != FORMAT:
+        raise UserError(
+            f"{path} has format {summary['format']}, this version of saliency-bench reads format {FORMAT}; "
+            "make the run again with another --out"
+        )
+    if (NEEDED | {"format"}) - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
-    if summary.get("format") != FORMAT:
-        raise UserError(f"{path} has format {summary.get('format')}, this version reads {FORMAT}; make the run again")
-    return summary
+    try:
+        return summary, read_cells(summary.pop("cells"))
+    except UserError as error:
+        raise _damaged(path, error) from error
 
 
 def _json(path: Path) -> dict:
@@ -160,13 +181,13 @@ def _json(path: Path) -> dict:
     except ValueError as error:
         raise _damaged(path, error) from error
     if not isinstance(content, dict):
-        raise _damaged(path, ValueError("no JSON object"))
+        raise _damaged(path, ValueError("not a JSON object"))
     return content
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
     what = str(error).strip() or type(error).__name__
-    return UserError(f"{path} is damaged ({what}); start its run again, it goes on")
+    return UserError(f"{path} is damaged ({what}); {RESUME}")
 
 
 def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa.Table:
@@ -179,19 +200,19 @@ def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa
 
 
 def read_values(table: pa.Table) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
-    """Of records without parts: (image ids, {cell: a score per image id}, {cell: how many scores there are})."""
+    """Of records, parts aside: (image ids, {cell id: a score per image id or NaN}, {cell id: number of scores})."""
     table = table.filter(pc.is_null(table["part"]))
-    cells, cell = _coded(table["cell_id"])
-    ids, image = _coded(table["image_id"])
-    matrix = np.full((len(cells), len(ids)), np.nan)
+    cell_ids, cells = _coded(table["cell_id"])
+    image_ids, images = _coded(table["image_id"])
+    matrix = np.full((len(cell_ids), len(image_ids)), np.nan)
     scores = table["value"].to_numpy()  # null becomes NaN
-    matrix[cell, image] = scores
-    counts = np.bincount(cell[np.isfinite(scores)], minlength=len(cells))
-    return ids, dict(zip(cells, matrix, strict=True)), dict(zip(cells, counts.tolist(), strict=True))
+    matrix[cells, images] = scores
+    counts = np.bincount(cells[np.isfinite(scores)], minlength=len(cell_ids))
+    return image_ids, dict(zip(cell_ids, matrix, strict=True)), dict(zip(cell_ids, counts.tolist(), strict=True))
 
 
 def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """(distinct texts, the number of each row's text)."""
+    """(distinct texts, the index of each row's text)."""
     if len(column) == 0:
         return [], np.empty(0, int)
     array = column.combine_chunks()
@@ -211,11 +232,11 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
 
 
 def _samples(folder: Path, wanted: list[str]) -> dict[str, dict]:
-    """{image id: what the classifier said of it} of the samples with pictures."""
-    said = _table(folder / "predictions.parquet", ["image_id", "confidence", "correct", "mask_share", "left_out"])
-    told = _table(folder / "records.parquet", ["image_id", "label", "prediction", "target"])
-    found: dict[str, dict] = {}
-    for table in (told, said):
+    """{image id: its label, prediction and mask} of the samples with pictures."""
+    names = _table(folder / "records.parquet", ["image_id", "label", "prediction", "target"])
+    numbers = _table(folder / "predictions.parquet", ["image_id", "confidence", "correct", "mask_share", "left_out"])
+    samples: dict[str, dict] = {}
+    for table in (names, numbers):
         for row in table.filter(pc.is_in(table["image_id"], pa.array(map(str, wanted), pa.string()))).to_pylist():
-            found.setdefault(row["image_id"], {}).update(row)
-    return found
+            samples.setdefault(row["image_id"], {}).update(row)
+    return samples

@@ -1,4 +1,4 @@
-"""Intervals: how far a number would move on other samples of the same kind; and which numbers are told apart."""
+"""Intervals: how far a number would move on other samples of the same kind; paired tests and the ranks they give."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,8 +141,8 @@ def contrasts(columns: np.ndarray, seed: int = 0) -> list[Contrast]:
         low, high = mean_intervals(differences, seed)
         measured = {"difference": differences.mean(axis=0), "low": low, "high": high}
         measured["p"] = sign_flips(differences, seed=seed)
-        for place, pair in enumerate(group):
-            found[pair] = {name: float(values[place]) for name, values in measured.items()} | {"n": len(differences)}
+        for index, pair in enumerate(group):
+            found[pair] = {name: float(values[index]) for name, values in measured.items()} | {"n": len(differences)}
     tested = [pair for pair in pairs if pair in found]
     adjusted = holm(np.array([found[pair]["p"] for pair in tested]))
     return [
@@ -152,9 +152,9 @@ def contrasts(columns: np.ndarray, seed: int = 0) -> list[Contrast]:
 
 
 def ranks(columns: np.ndarray, compared: list[Contrast], higher_is_better: bool) -> list[int | None]:
-    """1 + the number of columns that are told apart as better, so that ties share a rank; None without any value."""
+    """1 + the number of columns that are significantly better, so that ties share a rank; None without any value."""
     worse = [0] * columns.shape[1]
-    for one in compared:
-        if one.p_holm < 1 - LEVEL:
-            worse[one.second if (one.difference > 0) == higher_is_better else one.first] += 1
-    return [1 + better if np.isfinite(columns[:, place]).any() else None for place, better in enumerate(worse)]
+    for pair in compared:
+        if pair.p_holm < 1 - LEVEL:
+            worse[pair.second if (pair.difference > 0) == higher_is_better else pair.first] += 1
+    return [1 + better if np.isfinite(columns[:, index]).any() else None for index, better in enumerate(worse)]

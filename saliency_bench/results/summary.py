@@ -1,150 +1,198 @@
-"""The summary of a run: one number with its interval per cell, what was left out and why, and with what it was made."""
+"""The summary of a run: per cell a score with its interval, what was left out and why; versions and hardware."""
 
 from array import array
 from collections import Counter, defaultdict
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
-import torch
 
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
+from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, as_json, read_plan
 from saliency_bench.results.statistics import bootstrap, contrasts, ranks
 from saliency_bench.utils.files import read_json, write_json
-from saliency_bench.utils.provenance import provenance
 
-FORMAT = 1
+FORMAT = 2
 NAN = float("nan")
-LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + how many explainers a paired test finds better"
+LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + number of significantly better explainers (paired test)"
 
 
-def summarise(context, samples: int, command: str) -> dict:
-    """Write and return summary.json of a run's records and predictions."""
-    folder = context.out
-    plan = read_json(folder / "run.json")
-    predictions = pq.read_table(folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
-    scores, reasons, marks = _by_cell(folder / "records.parquet")
-    cells = [cell_id for cell_id in plan["cells"] if cell_id in scores]
-    compared, ranked = _compared(plan["cells"], scores, cells, context.seed)
-    passes, halved = _passes(folder, list(plan["cells"]), -(-samples // context.batch_size))
+@dataclass(frozen=True)
+class RunFacts:
+    """What a summary says of a run besides its cells and scores.
+
+    samples: of the split; used: those the run covers. groups: {"name", "identity"} of groups of classes. provenance:
+    library versions and hardware.
+    """
+
+    folder: Path
+    dataset: str
+    split: str
+    fingerprint: str
+    samples: int
+    used: int
+    classes: int
+    model: str
+    revision: str | None
+    digest: str
+    geometry: str
+    target: str
+    groups: dict[str, str] | None
+    precision: str
+    seed: int
+    batch_size: int
+    command: str
+    provenance: dict
+
+    @property
+    def chunks(self) -> int:
+        return -(-self.used // self.batch_size)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The records of one cell: `scores` in the order of the samples, NaN where there is none; how often each reason
+    left a sample out; and how often each mark stands beside a score."""
+
+    scores: np.ndarray
+    left_out: Counter[str]
+    marks: Counter[str]
+
+
+def summarise(facts: RunFacts) -> dict:
+    """Write summary.json from a run's records and predictions, and return its JSON."""
+    plan = read_plan(facts.folder)
+    predictions = pq.read_table(facts.folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
+    outcomes = _outcomes(facts.folder / "records.parquet")
+    keys = [key for key in plan.values() if key.cell_id in outcomes]
+    passes, halved = _passes(facts.folder, list(plan), facts.chunks)
+    comparisons, ranked = _comparisons(keys, outcomes, facts.seed)
+    cells = [
+        _result(key, outcomes[key.cell_id], passes[key.cell_id], ranked.get(key.cell_id), facts.seed) for key in keys
+    ]
     summary = {
         "format": FORMAT,
         "dataset": {
-            "id": context.dataset,
-            "split": context.split,
-            "fingerprint": plan["fingerprint"],
-            "samples": len(context.rows),
-            "used": samples,
-            "classes": len(context.names),
+            "id": facts.dataset,
+            "split": facts.split,
+            "fingerprint": facts.fingerprint,
+            "samples": facts.samples,
+            "used": facts.used,
+            "classes": facts.classes,
         },
         "model": {
-            "id": context.classifier.id,
-            "revision": context.classifier.revision,
-            "digest": plan["classifier"],
-            "geometry": str(context.classifier.geometry),
-            "accuracy": _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), context.seed),
+            "id": facts.model,
+            "revision": facts.revision,
+            "digest": facts.digest,
+            "geometry": facts.geometry,
+            "accuracy": _accuracy(predictions, facts.seed).model_dump(),
         },
         "masks": _masks(predictions),
-        "target": context.rule.name,
-        "groups": None
-        if context.groups is None
-        else {"name": context.groups.name, "identity": context.groups.identity},
-        "precision": plan["precision"],
-        "seed": context.seed,
-        "batch_size": context.batch_size,
-        "cells": [
-            plan["cells"][cell_id]
-            | _cell(scores[cell_id], reasons[cell_id], marks[cell_id], context.seed)
-            | {"forward_passes": passes[cell_id], "rank": ranked.get(cell_id)}
-            for cell_id in cells
-        ],
-        "comparisons": compared,
-        "faults": _faults(reasons),
+        "target": facts.target,
+        "groups": facts.groups,
+        "precision": facts.precision,
+        "seed": facts.seed,
+        "batch_size": facts.batch_size,
+        "cells": as_json(cells),
+        "comparisons": comparisons,
+        "faults": faults_of(cells),
         "halved_chunks": halved,
-        "command": command,
-        "provenance": provenance(torch.device(context.classifier.device)),
+        "command": facts.command,
+        "provenance": facts.provenance,
     }
-    write_json(folder / "summary.json", summary)
-    return read_json(folder / "summary.json")  # where what is not known is None
+    write_json(facts.folder / "summary.json", summary)
+    return read_json(facts.folder / "summary.json")  # where what is not known is None
 
 
-def _by_cell(path: Path) -> tuple[dict[str, array], dict[str, Counter], dict[str, Counter]]:
-    """{cell: its values in the order of the samples, NaN where there is none}, {cell: how often each reason for leaving
-    a sample out occurs}, {cell: the same of what must be known beside a value}."""
+def _outcomes(path: Path) -> dict[str, Outcome]:
     scores: dict[str, array] = defaultdict(lambda: array("d"))
-    reasons: dict[str, Counter] = defaultdict(Counter)
-    marks: dict[str, Counter] = defaultdict(Counter)
+    left_out: dict[str, Counter[str]] = defaultdict(Counter)
+    marks: dict[str, Counter[str]] = defaultdict(Counter)
     for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "part", "value", "reason"]):
-        for cell, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+        for cell_id, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             if part is not None:
                 continue
-            scores[cell].append(NAN if value is None else value)
+            scores[cell_id].append(NAN if value is None else value)
             if value is None:
-                reasons[cell][reason] += 1
+                left_out[cell_id][reason] += 1
             elif reason is not None:
-                marks[cell].update(reason.split(MARKS))
-    return scores, reasons, marks
+                marks[cell_id].update(reason.split(MARKS))
+    return {
+        cell_id: Outcome(np.array(values, dtype=float), left_out[cell_id], marks[cell_id])
+        for cell_id, values in scores.items()
+    }
 
 
-def _faults(reasons: dict[str, Counter]) -> dict[str, int]:
-    """{what went wrong: how many records it emptied}"""
-    total: Counter = sum(reasons.values(), Counter())
+def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
+    """{what went wrong: how many records have no score because of it}"""
+    total: Counter[str] = sum((Counter(cell.left_out) for cell in cells), Counter())
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
 
-def _passes(folder: Path, cells: list[str], chunks: int) -> tuple[dict[str, dict[str, int]], int]:
-    """{cell: images its explainer put through the classifier, and its metric beyond what earlier metrics shared}, and
-    how often a batch was halved for want of memory. Both are of whole chunks, also where a limit cuts the last one."""
-    passes = {cell: {"explain": 0, "metric": 0} for cell in cells}
+def _passes(folder: Path, cell_ids: list[str], chunks: int) -> tuple[dict[str, ForwardPasses], int]:
+    """({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
+    explain, metric = Counter[str](), Counter[str]()
     halved = 0
-    for part in (folder / "chunks").glob("*/*.parquet"):
-        if int(part.name[:6]) < chunks:
-            notes = records.notes_of(part)
+    for path in (folder / "chunks").glob("*/*.parquet"):
+        if int(path.name[:6]) < chunks:
+            notes = records.notes_of(path)
             halved += notes["halved"]
-            for cell in notes["cells"]:
-                passes[cell]["explain"] += notes["passes"].get("explain", 0)
-                passes[cell]["metric"] += notes["passes"].get(cell, 0)
-    return passes, halved
+            for cell_id in notes["cells"]:
+                explain[cell_id] += notes["passes"].get("explain", 0)
+                metric[cell_id] += notes["passes"].get(cell_id, 0)
+    return {cell_id: ForwardPasses(explain=explain[cell_id], metric=metric[cell_id]) for cell_id in cell_ids}, halved
 
 
-def _compared(
-    plan: dict[str, dict], scores: dict[str, array], planned: list[str], seed: int
+def _comparisons(
+    keys: list[CellKey], outcomes: dict[str, Outcome], seed: int
 ) -> tuple[list[dict], dict[str, int | None]]:
-    """Of each metric that is a mean: its explainers in pairs on the samples that both have, and {cell: its rank}."""
-    columns: dict[tuple, list[str]] = {}
-    for cell_id in planned:
-        columns.setdefault((plan[cell_id]["metric_text"], plan[cell_id]["metric_version"]), []).append(cell_id)
-    found: list[dict] = []
+    """Of each metric: its explainers in pairs on the samples that both have, and {cell id: rank}."""
+    by_metric: dict[tuple[str, int], list[CellKey]] = {}
+    for key in keys:
+        by_metric.setdefault(key.metric_id, []).append(key)
+    comparisons: list[dict] = []
     ranked: dict[str, int | None] = {}
-    for (text, _), cells in columns.items():
-        if len(cells) < 2:
+    for (text, _), rivals in by_metric.items():
+        if len(rivals) < 2:
             continue
-        values = np.stack([np.array(scores[cell_id]) for cell_id in cells], axis=1)
-        pairs = contrasts(values, seed)
-        ranked |= zip(cells, ranks(values, pairs, plan[cells[0]]["higher_is_better"]), strict=True)
+        columns = np.stack([outcomes[key.cell_id].scores for key in rivals], axis=1)
+        pairs = contrasts(columns, seed)
+        ids = [key.cell_id for key in rivals]
+        ranked |= zip(ids, ranks(columns, pairs, rivals[0].higher_is_better), strict=True)
         for pair in pairs:
-            ids = cells[pair.first], cells[pair.second]
-            names = {"explainers": [plan[cell_id]["explainer_text"] for cell_id in ids], "cells": list(ids)}
-            numbers = {key: value for key, value in asdict(pair).items() if key not in ("first", "second")}
-            found.append({"metric": text} | names | numbers)
-    return found, ranked
+            both = rivals[pair.first], rivals[pair.second]
+            names = {"explainers": [key.explainer_text for key in both], "cells": [key.cell_id for key in both]}
+            numbers = {name: value for name, value in asdict(pair).items() if name not in ("first", "second")}
+            comparisons.append({"metric": text} | names | numbers)
+    return comparisons, ranked
 
 
-def _cell(values: array, reasons: Counter, marks: Counter, seed: int) -> dict:
-    flat = marks.pop(FLAT, 0)
-    numbers = np.array(values, dtype=float)
-    interval = _interval(numbers[~np.isnan(numbers)], seed)
-    return interval | {"left_out": dict(sorted(reasons.items())), "flat": flat, "marked": dict(sorted(marks.items()))}
+def _result(key: CellKey, outcome: Outcome, passes: ForwardPasses, rank: int | None, seed: int) -> CellResult:
+    return CellResult(
+        **dict(key),
+        **dict(_interval(outcome.scores[~np.isnan(outcome.scores)], seed)),
+        rank=rank,
+        left_out=dict(sorted(outcome.left_out.items())),
+        flat=outcome.marks[FLAT],
+        marked={reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT},
+        forward_passes=passes,
+    )
 
 
-def _interval(values: np.ndarray, seed: int) -> dict:
-    value, low, high = bootstrap(values, seed=seed)
-    return {"value": value, "low": low, "high": high, "n": len(values)}
+def _interval(values: np.ndarray, seed: int) -> Interval:
+    value, low, high = (None if np.isnan(number) else number for number in bootstrap(values, seed=seed))
+    return Interval(value=value, low=low, high=high, n=len(values))
 
 
-def _masks(predictions) -> dict:
+def _accuracy(predictions: pa.Table, seed: int) -> Interval:
+    return _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), seed)
+
+
+def _masks(predictions: pa.Table) -> dict:
     shares = [share for share in predictions["mask_share"].to_pylist() if share is not None]
     left_out = Counter(reason for reason in predictions["left_out"].to_pylist() if reason is not None)
     return {
@@ -154,25 +202,26 @@ def _masks(predictions) -> dict:
     }
 
 
-def table(summary: dict) -> str:
-    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank; n where some have none."""
-    metrics = list(dict.fromkeys(cell["metric_text"] for cell in summary["cells"]))
-    explainers = list(dict.fromkeys(cell["explainer_text"] for cell in summary["cells"]))
-    by_place = {(cell["explainer_text"], cell["metric_text"]): cell for cell in summary["cells"]}
-    arrows = {cell["metric_text"]: "↑" if cell["higher_is_better"] else "↓" for cell in summary["cells"]}
-    header = ["explainer", *(f"{metric} {arrows[metric]}" for metric in metrics)]
-    used = summary["dataset"]["used"]
-    body = [[name, *(_number(by_place.get((name, metric)), used) for metric in metrics)] for name in explainers]
+def table(cells: Sequence[CellResult], used: int) -> str:
+    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank; n where it is not `used`.
+
+    used: samples that the run covers.
+    """
+    metrics = {cell.metric_text: f"{cell.metric_text} {'↑' if cell.higher_is_better else '↓'}" for cell in cells}
+    explainers = list(dict.fromkeys(cell.explainer_text for cell in cells))
+    by_names = {(cell.explainer_text, cell.metric_text): cell for cell in cells}
+    header = ["explainer", *metrics.values()]
+    body = [[name, *(_score(by_names.get((name, metric)), used) for metric in metrics)] for name in explainers]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _number(cell: dict | None, used: int) -> str:
-    if cell is None or cell["value"] is None or cell["value"] != cell["value"]:
+def _score(cell: CellResult | None, used: int) -> str:
+    if cell is None or cell.value is None:
         return "-"
-    interval = "" if cell["low"] is None or cell["low"] != cell["low"] else f" [{cell['low']:.3f}, {cell['high']:.3f}]"
-    rank = f" #{cell['rank']}" if cell.get("rank") else ""
-    fewer = "" if cell["n"] == used else f" n={cell['n']}"
-    return f"{cell['value']:.3f}{interval}{rank}{fewer}"
+    interval = f" [{cell.low:.3f}, {cell.high:.3f}]" if cell.ends else ""
+    rank = f" #{cell.rank}" if cell.rank else ""
+    fewer = "" if cell.n == used else f" n={cell.n}"
+    return f"{cell.value:.3f}{interval}{rank}{fewer}"

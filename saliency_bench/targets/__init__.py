@@ -1,7 +1,7 @@
-"""What a map is to explain: weights over the logits, label maps, groups of classes, target rules.
+"""Targets of explanations: weights over the logits, label maps, groups of classes, target rules.
 
-Every builder returns float32. `one_hot` and `contrast` give one row per sample, group builders (1, K), which stands for
-every sample.
+Every builder returns float32. `one_hot` and `contrast` give one row per sample, group builders one row (1, K) for all
+samples.
 """
 
 from saliency_bench.target import expand, no_probabilities, one_hot, score

@@ -1,8 +1,9 @@
-"""Classes that belong together: what "why a car?" and "why this car and not another?" are about.
+"""Groups of classes, for questions such as "why a car?" and "why this car and not another?".
 
-A table of groups lies beside this file as `groups_NAME.json` for ImageNet (from WordNet, see `wordnet_groups.py`), the
+Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see `wordnet.py`), the
 breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai (round and angular outlines). A
-table is found by the names of the classes, so a dataset or model from anywhere has it; others take a file.
+table is found by the names of the classes, so it applies to every dataset or model with these classes; others need a
+file.
 """
 
 import csv
@@ -19,7 +20,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.targets.label_maps import Members, index_of
 
 HERE = Path(__file__).parent
-ALIKE = 0.99  # share of the names that must be the table's in its order: libraries spell some of ImageNet's otherwise
+ALIKE = 0.99  # share of names that must match in order: libraries spell some ImageNet classes differently
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class ClassGroups:
     members: tuple[tuple[int, ...], ...]
 
     def of(self, label: int) -> tuple[int, ...]:
-        """The smallest group that holds a class, of equal ones the first; () if none does."""
+        """The smallest group that contains a class, the first of equal ones; () if none does."""
         return min((group for group in self.members if label in group), key=len, default=())
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
@@ -39,7 +40,7 @@ class ClassGroups:
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """The group disjoint from the class's with the highest mean score, of equal ones the first; () if none is."""
+        """The group disjoint from the class's with the highest mean score, the first of equal ones; () if none is."""
         own = set(self.of(label))
         apart = [group for group in self.members if own and own.isdisjoint(group)]
         return max(apart, key=lambda group: float(scores[list(group)].mean()), default=())
@@ -94,9 +95,9 @@ def _tables() -> dict[str, dict]:
 
 
 def _places(names: Sequence[str], table: dict) -> list[int]:
-    """Where each class of the table stands among the names; [] unless they are the table's classes, in any order.
+    """The index of each class of the table among the names; [] unless they are the table's classes, in any order.
 
-    A class or two of ImageNet may be spelled in another way if all stand in ImageNet's order.
+    A few ImageNet classes may be spelled differently if all are in ImageNet's order.
     """
     keys, known = [_key(name) for name in names], [_key(name) for name in table["classes"]]
     if len(keys) != len(known):

@@ -1,4 +1,4 @@
-"""Which of the model's classes a class of the dataset is."""
+"""Matches the classes of a dataset with those of a model."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     """By name (case, spaces and underscores aside), by number where the model has no names, or by a label map.
 
     label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-    members has their sum as target. Raises: UserError for classes the model does not have.
+    members has the sum of their logits as target. Raises: UserError for classes the model does not have.
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
@@ -21,10 +21,10 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
     places = [[index for index, known in enumerate(model) if _plain(known) == _plain(name)] for name in dataset]
-    if missing := [name for name, found in zip(dataset, places, strict=True) if not found]:
+    if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
-    if twice := [name for name, found in zip(dataset, places, strict=True) if len(found) > 1]:
-        raise UserError(f"the model has several classes called {twice[0]}; say which by number in --label-map FILE")
+    if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
+        raise UserError(f"the model has several classes called {twice[0]}; give its number in --label-map FILE")
     return places
 
 
@@ -73,5 +73,5 @@ def _plain(name: str) -> str:
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
-def _listed(thing) -> list:
-    return list(thing) if isinstance(thing, list | tuple) else [thing]
+def _listed(value: object) -> list:
+    return list(value) if isinstance(value, list | tuple) else [value]

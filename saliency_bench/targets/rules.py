@@ -1,4 +1,4 @@
-"""What each sample's map is to explain: the rules `--target label | predicted | contrast:second | FILE`."""
+"""Target rules, which class each map explains: `--target label | predicted | contrast:second | FILE`."""
 
 import csv
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ RULES = ("label", "predicted", "contrast:second")
 
 @dataclass(frozen=True)
 class TargetTerms:
-    """One sample's target in words: +1 on each class of `plus`, -1 on each of `minus`."""
+    """One sample's target: +1 on each class of `plus`, -1 on each of `minus`."""
 
     plus: tuple[int, ...]
     minus: tuple[int, ...] = ()
@@ -38,7 +38,7 @@ class TargetTerms:
 
 @dataclass(frozen=True)
 class TargetRule:
-    """`name` for people, `identity` for cell ids (a file counts by its content, groups by their members)."""
+    """`name` for display, `identity` for cell ids (a hash of a file's content and of the members of groups)."""
 
     name: str
     identity: str
@@ -47,7 +47,7 @@ class TargetRule:
 
     @property
     def asks_classifier(self) -> bool:
-        """Whether logits decide; else they are not looked at."""
+        """Whether the target depends on the logits."""
         return self.by_id is None and self.name != "label"
 
     def terms(self, image_id: str, label: int, logits: np.ndarray, members: Members) -> TargetTerms:
@@ -57,7 +57,7 @@ class TargetRule:
             return self.by_id[image_id]
         if self.name == "label":
             return TargetTerms(tuple(members[label]))
-        first, second = (int(place) for place in np.argsort(-logits, kind="stable")[:2])
+        first, second = (int(index) for index in np.argsort(-logits, kind="stable")[:2])
         if self.name == "predicted":
             return TargetTerms((first,))
         runner_up = None if self.groups is None else self.groups.runner_up(first, logits)
@@ -65,7 +65,7 @@ class TargetRule:
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
-    """Raises: UserError for an image of the dataset that a target file does not name."""
+    """Raises: UserError for an image of the dataset that is missing in a target file."""
     if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
         raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
 
@@ -74,8 +74,8 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     """A rule by name, or a CSV file with columns image_id, target and, for contrasts, against.
 
     "contrast:second" is the predicted class against the runner-up of its group; against the runner-up of all classes
-    where there are no groups, or the predicted class has none or is alone in it. Entries of a file are class names or
-    numbers of the model, several joined by "|": a group.
+    where there are no groups, or the predicted class has none or is alone in its group. Entries of a file are names or
+    numbers of the model's classes; several joined by "|" are a group.
     """
     if text == "contrast:second" and groups is not None:
         return TargetRule(text, f"{text} {groups.identity}", groups=groups)
@@ -96,11 +96,11 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
         return tuple(index_of(part, names, classes) for part in (entry or "").split("|") if part.strip())
 
     by_id = {row["image_id"]: TargetTerms(members(row["target"]), members(row.get("against"))) for row in rows}
-    if empty := [image_id for image_id, sides in by_id.items() if not sides.plus]:
+    if empty := [image_id for image_id, terms in by_id.items() if not terms.plus]:
         raise UserError(f"the target file {text} names no class for image {empty[0]}")
     return TargetRule(path.name, blake2b(content, digest_size=16).hexdigest(), by_id)
 
 
-def stack(sides: list[TargetTerms], classes: int) -> Target:
-    """(B, K)"""
-    return torch.cat([side.row(classes) for side in sides])
+def stack(terms: list[TargetTerms], classes: int) -> Target:
+    """(B, K): one row per sample."""
+    return torch.cat([term.row(classes) for term in terms])

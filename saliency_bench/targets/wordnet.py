@@ -4,7 +4,7 @@ example:
   python -m saliency_bench.targets.wordnet FOLDER
 
 FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
-name]}). The table carries WordNet's licence, as that asks.
+name]}). The table includes WordNet's licence, as the licence requires.
 """
 
 import json
@@ -54,31 +54,31 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str,
     for leaf in ordered:
         large = [(len(below[hypernym]), hypernym) for hypernym in above[leaf] if len(below[hypernym]) >= ENOUGH]
         own[leaf] = min(large)[1] if large else None
-    found = {name: sorted(below[name]) for name in set(own.values()) if name is not None}
+    groups = {name: sorted(below[name]) for name in set(own.values()) if name is not None}
     for leaf in (leaf for leaf in ordered if own[leaf] is None):
         name, members = _joined(leaf, ordered, own, above, below)
-        found.setdefault(name, members)
-    return dict(sorted(found.items()))
+        groups.setdefault(name, members)
+    return dict(sorted(groups.items()))
 
 
 def _above(leaf: str, parents: Mapping[str, set[str]]) -> set[str]:
     """All hypernyms of a synset."""
-    found: set[str] = set()
-    open_ones = [leaf]
-    while open_ones:
-        new = parents[open_ones.pop()] - found
-        found |= new
-        open_ones += new
-    return found
+    hypernyms: set[str] = set()
+    pending = [leaf]
+    while pending:
+        new = parents[pending.pop()] - hypernyms
+        hypernyms |= new
+        pending += new
+    return hypernyms
 
 
 def _joined(leaf: str, ordered: list[str], own: dict, above: dict, below: dict) -> tuple[str, list[str]]:
-    def largest(one: str) -> str:
+    def largest(node: str) -> str:
         """The group of a leaf, or of a leaf without one its largest hypernym, or itself."""
-        return own[one] or min(((-len(below[name]), name) for name in above[one]), default=(0, one))[1]
+        return own[node] or min(((-len(below[name]), name) for name in above[node]), default=(0, node))[1]
 
-    place = ordered.index(leaf)
-    near = sorted(range(len(ordered)), key=lambda other: (abs(other - place), other))
+    index = ordered.index(leaf)
+    near = sorted(range(len(ordered)), key=lambda other: (abs(other - index), other))
     names: list[str] = []
     members: set[str] = set()
     for other in near:

@@ -1,4 +1,4 @@
-"""Where this package keeps what it can make again."""
+"""The cache folder of this package."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Writing files whole or not at all: a temporary name beside the file, then a rename."""
+"""Atomic file writes: to a temporary file in the same folder, then a rename."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """`write(temporary path)`, then rename to `path`; on any error nothing is left behind.
+    """Call `write(temporary path)`, then rename to `path`; on an error nothing is left behind.
 
     Raises: UserError for a full disk, a folder that cannot be written to and the like.
     """
@@ -24,7 +24,7 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise UserError(
-            f"cannot write {path}: {error.strerror or error}; make room or choose another --out, and start again"
+            f"cannot write {path}: {error.strerror or error}; free some space or choose another --out, and start again"
         ) from error
     finally:
         with suppress(OSError):
@@ -36,11 +36,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, content: object) -> None:
-    """Readable JSON with a fixed layout, so that equal content is equal bytes; NaN becomes null."""
+    """Indented JSON with a fixed layout, so that equal content gives equal bytes; NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _without_nan(content):
+def _without_nan(content: object) -> object:
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -57,6 +57,7 @@ def read_json(path: Path) -> dict:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """A compressed .npz file, written atomically."""
     buffer = BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))

@@ -1,8 +1,8 @@
-"""Lines for a person, on standard error."""
+"""Warnings on standard error."""
 
 import sys
 
 
 def complain(text: str) -> None:
-    """What a person should know about a run that goes on: one line on standard error."""
+    """One line about a problem that does not stop the run."""
     print(f"saliency-bench: {text}", file=sys.stderr, flush=True)

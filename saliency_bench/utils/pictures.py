@@ -1,27 +1,28 @@
-"""Reads pictures that others made; nothing but `UnreadableError` is raised, whose text is the reason for the report."""
+"""Reads untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log."""
 
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")  # none of them runs a program to decode
+FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")  # none of these runs an external program
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
 
 
 class UnreadableError(ValueError):
-    """A file that is no usable picture; the text says why."""
+    """A file that is not a usable picture; the text says why."""
 
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded RGB picture: its bytes, the file name ending that fits them, and its size."""
+    """An encoded RGB picture: its bytes, the matching file suffix, and its size in pixels."""
 
     data: bytes
     suffix: str
@@ -33,11 +34,11 @@ def read(path: Path) -> Picture:
     """A picture file as it goes into a dataset.
 
     The file's own bytes where they are an upright RGB JPEG or PNG; anything else (GIF, palette, grey, CMYK, alpha,
-    EXIF rotation) becomes an upright RGB PNG without loss. Alpha is dropped, of an animation the first frame stays.
+    EXIF rotation) becomes a lossless upright RGB PNG. Alpha is dropped; only the first frame of an animation is kept.
     Raises: UnreadableError.
     """
-    data = content_of(path)
-    image = opened(data)
+    data = file_bytes(path)
+    image = decode(data)
     if _plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
     upright = ImageOps.exif_transpose(image)
@@ -49,21 +50,21 @@ def values(path: Path) -> np.ndarray:
 
     Raises: UnreadableError.
     """
-    image = opened(content_of(path))
+    image = decode(file_bytes(path))
     if image.mode not in ("1", "L", "P"):
         raise UnreadableError(f"has pixels of type {image.mode}, not one 8-bit channel")
     return np.asarray(image).astype(np.uint8)
 
 
-def content_of(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
         raise UnreadableError(f"cannot be read ({error.strerror})") from None
 
 
-def opened(data: bytes) -> Image.Image:
-    """Decode completely, so that a file that ends too early is found here. Raises: UnreadableError."""
+def decode(data: bytes) -> Image.Image:
+    """Decode completely, so that a truncated file is detected here. Raises: UnreadableError."""
     if not data:
         raise UnreadableError("empty file")
     try:
@@ -78,7 +79,7 @@ def opened(data: bytes) -> Image.Image:
         raise UnreadableError("not an image") from None
     except Image.DecompressionBombError:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels") from None
-    except Exception as error:  # decoders raise all kinds of errors on damaged files
+    except Exception as error:  # decoders raise many kinds of errors on damaged files
         raise UnreadableError(f"damaged image ({' '.join(str(error).split()) or type(error).__name__})") from None
     if image.mode.startswith(("I", "F")):
         raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits a channel")
@@ -86,7 +87,7 @@ def opened(data: bytes) -> Image.Image:
 
 
 def _refuse_giant(image: Image.Image) -> None:
-    """The header tells the size: a small file that unpacks to gigabytes is stopped before it is decoded."""
+    """Checks the size in the header: a small file that unpacks to gigabytes is rejected before it is decoded."""
     if image.width * image.height > MAX_PIXELS:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
 
@@ -106,21 +107,21 @@ def png(pixels: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-def open_picture(thing) -> Image.Image:
-    """A picture, upright, of a PIL image, a uint8 or bool array, a path, or what `datasets` gives undecoded.
+def open_picture(picture: Any) -> Image.Image:
+    """An upright picture from a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
 
-    Raises: UnreadableError, whose text is the reason.
+    Raises: UnreadableError for anything else, and for unreadable files.
     """
-    if isinstance(thing, Mapping):
-        thing = thing["path"] if thing.get("bytes") is None else thing["bytes"]
-    if isinstance(thing, np.ndarray):
-        if thing.dtype not in (np.uint8, bool):
-            raise UnreadableError(f"an array of {thing.dtype}; give uint8 from 0 to 255, or bool for a mask")
-        thing = Image.fromarray(thing * np.uint8(255) if thing.dtype == bool else thing)
-    if isinstance(thing, str | Path):
-        thing = content_of(Path(thing))
-    if isinstance(thing, bytes):
-        thing = opened(thing)
-    if not isinstance(thing, Image.Image):
-        raise UnreadableError("no picture" if thing is None else f"{type(thing).__name__} is no picture")
-    return ImageOps.exif_transpose(thing)
+    if isinstance(picture, Mapping):
+        picture = picture["path"] if picture.get("bytes") is None else picture["bytes"]
+    if isinstance(picture, np.ndarray):
+        if picture.dtype not in (np.uint8, bool):
+            raise UnreadableError(f"an array of {picture.dtype}; give uint8 from 0 to 255, or bool for a mask")
+        picture = Image.fromarray(picture * np.uint8(255) if picture.dtype == bool else picture)
+    if isinstance(picture, str | Path):
+        picture = file_bytes(Path(picture))
+    if isinstance(picture, bytes):
+        picture = decode(picture)
+    if not isinstance(picture, Image.Image):
+        raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
+    return ImageOps.exif_transpose(picture)

@@ -1,4 +1,4 @@
-"""Several processes as one: torchrun or accelerate start them, each takes its share, the main one decides for all."""
+"""Several processes started by torchrun or accelerate: each computes a share, the main one decides for all."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -10,32 +10,32 @@ from accelerate.utils import broadcast_object_list
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 
-# A process that is done waits for the others, however long their share takes; one that died is noticed by the launcher.
+# A finished process waits for the others, however long they take; the launcher notices one that died.
 PATIENCE = timedelta(days=30)
 
 T = TypeVar("T")
 
 
 def accelerator_on(device: str | None) -> Accelerator:
-    """The processes this one belongs to, on CPUs or GPUs. Raises: UserError for a device that is not there."""
+    """The group of processes of this one, on CPUs or GPUs. Raises: UserError for an unavailable device."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
     return Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
 
 
 def agreed(accelerator: Accelerator, decide: Callable[[], T]) -> T:
-    """What `decide` gives in the main process, in all of them.
+    """The result of `decide` in the main process, in every process.
 
-    Raises: the main process's UserError, which ends the others too, without a word of their own.
+    Raises: UserError in the main process; the others exit without a message.
     """
-    said: list = [None, False]
+    message: list = [None, False]
     if accelerator.is_main_process:
         try:
-            said = [decide(), True]
+            message = [decide(), True]
         except UserError:
-            broadcast_object_list(said)
+            broadcast_object_list(message)
             raise
-    broadcast_object_list(said)
-    decision, is_whole = said
-    if not is_whole:
+    broadcast_object_list(message)
+    decision, has_decided = message
+    if not has_decided:
         raise SystemExit(2)
     return decision

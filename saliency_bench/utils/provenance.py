@@ -1,4 +1,4 @@
-"""With what a number was made: versions and hardware. No part of a cell's identity."""
+"""Library versions and hardware of a run. They are not part of a cell's identity."""
 
 import os
 import platform

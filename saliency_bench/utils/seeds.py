@@ -1,6 +1,6 @@
-"""Random numbers that are the same on every machine and in every version of every library.
+"""Random numbers that are equal on every machine and with every library version.
 
-Seeds are hashes of what they are for: (run seed, sample id, purpose). Streams are SplitMix64 (Steele, Lea and Flood,
+Seeds are hashes of their purpose: (run seed, sample id, purpose). Streams are SplitMix64 (Steele, Lea and Flood,
 2014) in unsigned 64-bit integers, so nothing depends on the generator of a library.
 """
 
@@ -31,10 +31,9 @@ def uniform(seed: int, count: int) -> np.ndarray:
 
 
 def normal(seed: int, count: int) -> np.ndarray:
-    """`count` float32, standard normal (Box and Muller, 1958): two from each 64 bits, at most 6.8 from zero.
+    """`count` float32, standard normal (Box and Muller, 1958): two per 64 bits, at most 6.8 in magnitude.
 
-    Logarithm and cosine are the machine's: unlike the bits, a value may differ in its last digits from machine to
-    machine.
+    Logarithm and cosine depend on the machine: unlike the bits, a value may differ in its last digits.
     """
     bits = random_bits(seed, -(-count // 2))
     high, low = (bits >> np.uint64(32)).astype(np.float32), bits.astype(np.uint32).astype(np.float32)

@@ -161,11 +161,11 @@ def test_an_image_that_is_not_square_has_a_map_or_is_refused_by_its_size(
         assert are_maps_of(WIDE, maps) or way_out
     else:
         _, refusal = explained(name, classifier, WIDE)
-        assert "does not take these images of 16 x 40" in refusal
+        assert "images of 16 x 40" in refusal
 
 
 def test_gradcam_names_what_is_defined_for_a_transformer(classifier_of):
-    with pytest.raises(UserError, match="gradcam_vit or gae"):
+    with pytest.raises(UserError, match=r"gradcam_vit.*gae"):
         load_explainer("gradcam")(classifier_of("vit"), IMAGES, targets.one_hot([1], 5))
 
 

@@ -39,5 +39,5 @@ def test_centre_is_the_gaussian_of_its_formula(classifier):
 
 
 def test_centre_needs_a_width(classifier):
-    with pytest.raises(UserError, match="above 0"):
+    with pytest.raises(UserError, match=r"sigma.*0"):
         load_explainer("centre", sigma=0.0)(classifier, torch.rand(1, 3, 5, 5), targets.one_hot([0], 3))

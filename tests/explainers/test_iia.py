@@ -86,18 +86,18 @@ def test_a_sum_past_the_layer_stays_what_it_is_for_the_image(error_of):
 def test_a_branch_concatenated_past_the_layer_is_refused():
     model, images = Past(lambda a, b: torch.cat([a, b], dim=1)), torch.rand(1, 3, 6, 6)
     model(images)
-    with pytest.raises(UserError, match="goes past layer layer"):
+    with pytest.raises(UserError, match=r"\blayer layer\b"):
         load_explainer("iia", layer="layer")(load_classifier(model, device="cpu"), images, targets.one_hot([1], 3))
 
 
 def test_bad_layers_and_options():
     images, target = torch.rand(1, 3, 8, 8), targets.one_hot([0], 4)
     classifier = load_classifier(nn.Sequential(*parts()), device="cpu")
-    with pytest.raises(UserError, match="steps of iia must be at least 1"):
+    with pytest.raises(UserError, match=r"steps.*iia.*1"):
         load_explainer("iia", steps=0)
-    with pytest.raises(UserError, match="iia needs a feature map"):
+    with pytest.raises(UserError, match=r"iia.*feature map"):
         load_explainer("iia", layer="1")(classifier, images, target)
-    with pytest.raises(UserError, match="unknown layer"):
+    with pytest.raises(UserError, match=r"unknown.*'?9\b"):
         load_explainer("iia", layer="9")(classifier, images, target)
 
 
@@ -224,7 +224,7 @@ def test_by_default_a_feature_map_takes_eleven_points_each_way():
 @pytest.mark.parametrize("published", [False, True])
 def test_a_network_with_neither_is_refused_by_naming_what_is_defined(published):
     classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), device="cpu")
-    with pytest.raises(UserError, match=r"no attention that can be seen .*use integrated_gradients or rise"):
+    with pytest.raises(UserError, match=r"no attention .*use integrated_gradients or rise"):
         load_explainer("iia", published=published)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
 
 

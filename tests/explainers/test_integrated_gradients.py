@@ -98,7 +98,7 @@ def test_more_steps_come_closer_on_a_relu_network():
     assert error(200) < error(20) < error(2)
 
 
-@pytest.mark.parametrize(("options", "words"), [({"steps": 0}, "at least 1"), ({"baseline": "grey"}, "none of")])
+@pytest.mark.parametrize(("options", "words"), [({"steps": 0}, "steps.*1"), ({"baseline": "grey"}, "grey")])
 def test_bad_options(options, words):
     classifier = load_classifier(small(), device="cpu")
     with pytest.raises(UserError, match=words):

@@ -47,10 +47,10 @@ def test_noise_differs_between_seeds_and_not_between_batches(peer):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"samples": 0}, "samples of smoothgrad must be at least 1"),
-        ({"sigma": -0.1}, "at least 0"),
-        ({"reduction": "mean"}, "neither"),
-        ({"batch_size": 0}, "batch_size of smoothgrad must be at least 1"),
+        ({"samples": 0}, r"samples.*smoothgrad.*1"),
+        ({"sigma": -0.1}, "sigma.*0"),
+        ({"reduction": "mean"}, "'mean'"),
+        ({"batch_size": 0}, r"batch_size.*smoothgrad.*1"),
     ],
 )
 def test_bad_options(options, words):

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
-from saliency_bench.classifiers.attention import attending
+from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.errors import UserError
 from saliency_bench.explainers import tattr
 
@@ -138,7 +138,7 @@ def test_relevance_is_conserved_down_to_the_tokens(tiny):
     model.blocks[0]["norm1"].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0]))
     classifier = load_classifier(model, device="cpu").requires_grad_(False)
     image = IMAGES[:1]
-    with attending(classifier, image, 0, tattr.Propagating, embedded=True) as seen:
+    with recording_attention(classifier, image, 0, tattr.Propagating, embedded=True) as seen:
         logits = classifier(image)
     seen.switch.propagating = True
     relevance = torch.autograd.grad(logits, [tokens[-1], *seen.matrices], targets.one_hot([1], 3))
@@ -150,7 +150,7 @@ def test_gradients_are_the_ordinary_ones(tiny, attended):
     model = tiny(blocks=3)
     _, expected = attended(model, IMAGES, targets.one_hot([1], 3))
     classifier = load_classifier(model, device="cpu").requires_grad_(False)
-    with attending(classifier, IMAGES, 0, tattr.Propagating, embedded=True) as seen:
+    with recording_attention(classifier, IMAGES, 0, tattr.Propagating, embedded=True) as seen:
         logits = classifier(IMAGES)
     gradients = torch.autograd.grad(logits[:, 1].sum(), seen.matrices)
     for ours, theirs in zip(gradients, expected, strict=True):
@@ -205,10 +205,10 @@ class InPlace(Gated):
 @pytest.mark.parametrize("model", [Gated, InPlace])
 def test_an_operation_without_a_rule_is_refused_by_name(model):
     classifier = load_classifier(model(), device="cpu")
-    with pytest.raises(UserError, match=r"no rule for '(mul|add_)'.*use gae"):
+    with pytest.raises(UserError, match=r"'(mul|add_)'.*gae"):
         load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
 
 
 def test_a_start_below_zero():
-    with pytest.raises(UserError, match="from 0; got -1"):
+    with pytest.raises(UserError, match=r"start.*-1"):
         load_explainer("tattr", start=-1)

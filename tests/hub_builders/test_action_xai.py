@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _language_model, action_xai
 
@@ -74,8 +73,8 @@ def service(monkeypatch):
 
 
 def built(source, **options):
-    report = Report()
-    return {s["image_id"]: s for s in made(action_xai.samples(source, report, **options), report)}, report
+    log = BuildLog()
+    return {s["image_id"]: s for s in samples_of(action_xai.samples(source, log, **options), log)}, log
 
 
 def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, tmp_path):
@@ -94,7 +93,7 @@ def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, t
 
 
 def test_masks_votes_and_groups(source):
-    samples, report = built(source, ask=False)
+    samples, log = built(source, ask=False)
     votes = np.zeros((24, 32), int)
     votes[2:10, 2:10] += 1
     votes[4:12, 2:10] += 1
@@ -104,21 +103,19 @@ def test_masks_votes_and_groups(source):
     assert samples["v1"]["group"] == samples["v2"]["group"] == "000003"
     assert samples["t2"]["label"] == "general"
     assert samples["t1"]["explanations"] == ["Because he is."]
-    assert {e["id"]: e["reason"] for e in report.left_out} == dict.fromkeys(
-        ["t1", "t2", "v2"], "no pointing annotation"
-    )
+    assert {e["id"]: e["reason"] for e in log.left_out} == dict.fromkeys(["t1", "t2", "v2"], "no pointing annotation")
 
 
 def test_what_the_model_refuses_is_named(source, service):
-    _, report = built(source)
-    assert [entry["reason"] for entry in report.left_out if entry["id"] == "t2"] == [
+    _, log = built(source)
+    assert [entry["reason"] for entry in log.left_out if entry["id"] == "t2"] == [
         "the language model does not take 'general' for a class"
     ]
 
 
 def test_without_answers_and_without_token(source, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(UserError, match=r"3 answers of .*answers\.jsonl.*hf auth login"):
+    with pytest.raises(UserError, match=r"\b3\b.*answers\.jsonl.*hf auth login"):
         built(source)
 
 
@@ -144,9 +141,9 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
     old = line | {"model": "m", "prompt": "older"}
     text = "\n".join(json.dumps(one | {"reply": "no"}) for one in (line, old)) + '\n{"model": "m"}\nhalf a li'
     (source / "answers.jsonl").write_text(text)
-    samples, report = built(source, model="m")
+    samples, log = built(source, model="m")
     assert "t1" in samples
-    assert [remark["text"] for remark in report.remarks] == [
+    assert [remark["text"] for remark in log.remarks] == [
         "line 3 is no answer and is passed over", "line 4 is no answer and is passed over"
     ]  # fmt: skip
 
@@ -269,7 +266,7 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
 def test_a_server_that_is_not_there_and_a_wrong_address(source):
     with pytest.raises(UserError, match=r"did not answer: .*refused"):
         built(source, server="http://127.0.0.1:9")
-    with pytest.raises(UserError, match="server=localhost is no address"):
+    with pytest.raises(UserError, match=r"server=localhost .*http://"):
         built(source, server="localhost")
 
 
@@ -277,9 +274,9 @@ def test_a_server_that_is_not_there_and_a_wrong_address(source):
     ("reply", "yes"), [("Yes", 1), ("yes.", 1), ("**No**", 0), ("NO, it is", 0), ("maybe", 0), ("", 0)]
 )
 def test_replies(reply, yes):
-    report = Report()
-    assert _language_model._yes(("q", "a"), reply, report) == yes
-    assert len(report.remarks) == (reply in ("maybe", ""))
+    log = BuildLog()
+    assert _language_model._yes(("q", "a"), reply, log) == yes
+    assert len(log.remarks) == (reply in ("maybe", ""))
 
 
 @pytest.mark.parametrize("fault", ["text", "pickle", "text array", "four axes", "nan", "zeros", "claims too much"])
@@ -291,9 +288,9 @@ def test_wrong_maps_are_named(source, fault):
         np.save(path, arrays[fault], allow_pickle=True)
     else:
         path.write_bytes(b"no array" if fault == "text" else path.read_bytes()[:200])
-    samples, report = built(source, ask=False)
+    samples, log = built(source, ask=False)
     assert samples["v1"]["mask"] is None
-    assert "v1" in [entry["id"] for entry in report.left_out]
+    assert "v1" in [entry["id"] for entry in log.left_out]
 
 
 def test_packed_maps(source):
@@ -311,19 +308,19 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     path.write_text(
         json.dumps({"a": 1, "b": {"iid": "x"}, "c": {"iid": "../../x", "ans": "run"}, "t1": {"iid": 1, "ans": "x"}})
     )
-    samples, report = built(source, ask=False)
+    samples, log = built(source, ask=False)
     assert len(samples) == 4
-    assert [entry["id"] for entry in report.left_out if entry["what"] == "image"] == ["a", "b", "c"]
-    assert report.remarks[0]["id"] == "t1"
+    assert [entry["id"] for entry in log.left_out if entry["what"] == "image"] == ["a", "b", "c"]
+    assert log.remarks[0]["id"] == "t1"
     path.write_text("[1]")
-    with pytest.raises(UserError, match="holds no JSON object"):
+    with pytest.raises(UserError, match=r"JSON"):
         built(source, ask=False)
     (source / "images").rename(tmp_path / "gone")
     path.unlink()
-    with pytest.raises(UserError, match=r"has no images/ of MPII.*human-pose"):
+    with pytest.raises(UserError, match=r"images/.*MPII.*human-pose"):
         built(source, ask=False)
     (source / "ACT-X/textual").rename(tmp_path / "gone2")
-    with pytest.raises(UserError, match="has no textual/"):
+    with pytest.raises(UserError, match=r"\btextual/"):
         built(source, ask=False)
 
 

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, cancer_xai
 from saliency_bench.hub_builders._examples import dicom, nifti
@@ -43,8 +42,8 @@ def source(tmp_path):
 
 
 def built(source, **options):
-    report = Report()
-    return {s["image_id"]: s for s in made(cancer_xai.samples(source, report, **options), report)}, report
+    log = BuildLog()
+    return {s["image_id"]: s for s in samples_of(cancer_xai.samples(source, log, **options), log)}, log
 
 
 @pytest.mark.parametrize("axes", ["RAS", "LPS", "LAS", "RPI", "SRA", "ASL", "PIR", "IPL"])
@@ -70,14 +69,14 @@ def test_slope_and_intercept_are_applied(tmp_path_factory, slope, inter):
 
 
 def test_a_tumour_and_a_normal_slice(source):
-    samples, report = built(source)
+    samples, log = built(source)
     assert {name: s["label"] for name, s in samples.items()} == {
         "pancreas_001": "tumour",
         "pancreas_004": "tumour",
         "pancreas_005": "tumour",
         "PANCREAS_0001": "normal",
     }
-    assert report.left_out == report.remarks == []
+    assert log.left_out == log.remarks == []
     for name, sample in samples.items():
         number = sample["slice_index"]
         plane = body()[::-1, ::-1, number].T.astype(float)
@@ -144,9 +143,9 @@ def test_what_is_wrong_with_a_case_is_named(source):
     (images / "readme.txt").write_text("hello")
     (source / "Pancreas-CT/PANCREAS_0002").mkdir()
     (source / "Pancreas-CT/PANCREAS_0002/1.dcm").write_bytes(b"")
-    samples, report = built(source)
+    samples, log = built(source)
     assert len(samples) == 4
-    reasons = {entry["id"]: entry["reason"] for entry in report.left_out}
+    reasons = {entry["id"]: entry["reason"] for entry in log.left_out}
     assert reasons["pancreas_010"] == reasons["pancreas_016"] == "no label in labelsTr/"
     assert reasons["pancreas_011"] == "mask of another size than its image"
     assert reasons["pancreas_012"].startswith("no slice that could be drawn")
@@ -160,9 +159,9 @@ def test_what_is_wrong_with_a_case_is_named(source):
 def test_missing_slices_are_named(tmp_path):
     root = _examples.write("cancer-xai", tmp_path, 2)
     (root / "Pancreas-CT/PANCREAS_0001/study/series/1-002.dcm").unlink()
-    samples, report = built(root)
+    samples, log = built(root)
     assert {"pancreas_000", "PANCREAS_0001"} == set(samples)
-    assert [remark["text"] for remark in report.remarks] == ["1 slices of the series seem to be missing"]
+    assert [remark["text"] for remark in log.remarks] == ["1 slices of the series seem to be missing"]
 
 
 @pytest.mark.parametrize(

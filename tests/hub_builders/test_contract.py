@@ -13,9 +13,9 @@ import datasets
 import pytest
 from huggingface_hub import DatasetCard
 
-from saliency_bench import build, cli, registry
-from saliency_bench.data import building
-from saliency_bench.data.jobs import Report
+from saliency_bench import build, cli, options, registry
+from saliency_bench.data import builders, building
+from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 
@@ -50,7 +50,7 @@ def test_terms_and_help(name, capsys):
     assert all(line in text for line in builder.RULE.splitlines())
     assert text.rstrip().endswith(f"--out {name}")
     assert all(f"{count:,} {what}" in text for what, count in builder.PAPER_COUNTS.items() if isinstance(count, int))
-    for option in building.bound.defaults(builder.samples):
+    for option in options.defaults(builder.samples):
         assert f"--{option.replace('_', '-')}" in text
         assert f"{option}: " in (builder.samples.__doc__ or "") + "seed: ", f"{option} has no help text"
 
@@ -70,13 +70,13 @@ def test_without_source_it_says_what_to_give_and_an_empty_folder_lacks_a_part(na
 def test_every_file_that_a_job_reads_is_among_its_arguments(name, tmp_path):
     """So that a build that goes on makes again what has changed."""
     source, options = _examples.write(name, tmp_path, 6, 48), _examples.options(name)
-    jobs = list(registry.load("hub_builders", name.partition(" ")[0]).samples(source, Report(), **options))
+    jobs = list(registry.load("hub_builders", name.partition(" ")[0]).samples(source, BuildLog(), **options))
     used = {path for path in opened_by(jobs) if path.is_relative_to(tmp_path)}
     assert used
     for path in used:
-        before = [job.spelled() for job in jobs]
+        before = [job.key() for job in jobs]
         os.utime(path, ns=(1, 1))
-        assert before != [job.spelled() for job in jobs], path
+        assert before != [job.key() for job in jobs], path
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -90,7 +90,7 @@ def test_no_list_of_the_source_is_read_twice(name, tmp_path, monkeypatch):
         return real(file, *arguments, **settings)
 
     monkeypatch.setattr(io, "open", counted)  # that of Path
-    _, jobs = building.begun(registry.load("hub_builders", name.partition(" ")[0]), source, Report(), options)
+    _, jobs = builders.start(registry.load("hub_builders", name.partition(" ")[0]), source, BuildLog(), options)
     assert list(jobs)
     lists = {path: times[path] for path in source.rglob("*") if path.suffix in (".json", ".csv", ".txt")}
     assert max(lists.values(), default=1) == 1, lists
@@ -105,7 +105,7 @@ def opened_by(jobs):
 
     sys.addaudithook(heard)  # cannot be taken away, only told not to listen
     for job in jobs:
-        job.samples(Report())
+        job.samples(BuildLog())
     listening = False
     return opened
 

@@ -15,9 +15,8 @@ import pytest
 from PIL import Image
 
 from saliency_bench import registry
-from saliency_bench.data import building
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data import builders, building
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 
@@ -235,13 +234,13 @@ def damage(path, kind):
 
 def outcome(name, source):
     """Samples as rows of a dataset, and what was said."""
-    builder, report = registry.load("hub_builders", name.partition(" ")[0]), Report()
+    builder, log = registry.load("hub_builders", name.partition(" ")[0]), BuildLog()
     own = _examples.options(name)
-    features, jobs = building.begun(builder, source, report, own)
+    features, jobs = builders.start(builder, source, log, own)
     rows = {}
-    for sample in made(jobs, report):
+    for sample in samples_of(jobs, log):
         assert sample["image_id"] not in rows
-        row = building._row(sample, features)
+        row = building.encoded_row(sample, features)
         picture = Image.open(io.BytesIO(row["image"]["bytes"]))
         assert picture.mode == "RGB"
         if row["mask"]:
@@ -249,7 +248,7 @@ def outcome(name, source):
             assert (mask.mode, mask.size) == ("L", picture.size)
             assert np.asarray(mask).any()
         rows[sample["image_id"]] = row
-    return rows, report
+    return rows, log
 
 
 @pytest.fixture(scope="module")
@@ -266,8 +265,8 @@ def whole(tmp_path_factory):
     return of
 
 
-def said(report):
-    return len(report.left_out) + len(report.remarks)
+def said(log):
+    return len(log.left_out) + len(log.remarks)
 
 
 def test_there_are_enough_of_them():
@@ -277,16 +276,16 @@ def test_there_are_enough_of_them():
 
 @pytest.mark.parametrize("name", contracts.examples())
 def test_examples_lose_nothing(whole, name):
-    _, rows, report = whole(name)
+    _, rows, log = whole(name)
     assert len(rows) >= 2
-    left_out = [entry for entry in report.left_out if entry["what"] == "image"]
+    left_out = [entry for entry in log.left_out if entry["what"] == "image"]
     assert [entry for entry in left_out if "in the split" not in entry["reason"]] == []  # too few for all pairs of ebam
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "file", "kind"), CASES)
 def test_damaged(whole, tmp_path, name, file, kind):
-    source, rows, report = whole(name)
+    source, rows, log = whole(name)
     damaged = tmp_path / "source"
     shutil.copytree(source, damaged, copy_function=os.link)
     path = damaged / file
@@ -306,7 +305,7 @@ def test_damaged(whole, tmp_path, name, file, kind):
     listed = any(ending_of(path) in LISTS for path in damaged.rglob("*"))
     if lost and (listed or kind != "missing"):  # without a list nobody can know what is missing.
         # every loss is named, by its id or by the file that it would have come from
-        assert said(told) > said(report), lost
+        assert said(told) > said(log), lost
     for entry in told.left_out:
         assert "\n" not in entry["reason"]
         assert entry["id"]

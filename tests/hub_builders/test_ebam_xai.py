@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _detector, ebam_xai
 
@@ -48,17 +47,17 @@ def source(tmp_path):
 
 
 def built(source, **options):
-    report = Report()
-    jobs = ebam_xai.samples(source, report, **FREE | options)
-    return {s["image_id"]: s for s in made(jobs, report)}, report
+    log = BuildLog()
+    jobs = ebam_xai.samples(source, log, **FREE | options)
+    return {s["image_id"]: s for s in samples_of(jobs, log)}, log
 
 
 def test_pairs_with_and_without_the_object(source):
-    samples, report = built(source)
+    samples, log = built(source)
     assert {(s["label"], s["scene"]) for s in samples.values()} == {
         (label, scene) for label in ("dog", "cup") for scene in ("abbey", "beach", "corn/field")
     }
-    assert len(samples) + len(report.left_out) == 2 * 3 * 20
+    assert len(samples) + len(log.left_out) == 2 * 3 * 20
     for sample in samples.values():
         mask, image, alone = sample["mask"], sample["image"], sample["image_without_object"]
         assert image.shape == alone.shape == (128, 128, 3)
@@ -92,11 +91,11 @@ def test_the_detector_keeps_what_it_names_rightly(source, monkeypatch):
         return [18] if picture[30, 25, 0] > 200 and picture[30, 25, 2] <= 10 else [2]
 
     monkeypatch.setattr(_detector, "faster_rcnn", lambda: look)
-    samples, report = built(source, detector=True)
+    samples, log = built(source, detector=True)
     assert {s["label"] for s in samples.values()} == {"dog"}
     assert {s["scene"] for s in samples.values()} == {"abbey", "corn/field"}
     assert {int(s["object_id"][5:]) // 10 for s in samples.values()} <= set(range(1, 11))
-    reasons = [entry["reason"] for entry in report.left_out]
+    reasons = [entry["reason"] for entry in log.left_out]
     assert reasons.count("the detector does not name this cut-out rightly") == 30
     assert reasons.count("the detector finds an object in this scene, or it cannot be read") == 20
     assert len(looked) == 40 + 60
@@ -113,7 +112,7 @@ def test_the_detector_says_what_it_needs(source, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(detection.FasterRCNN_ResNet50_FPN_Weights, "get_state_dict", absent)
-    with pytest.raises(UserError, match=r"160 MB.*no network.*--no-detector"):
+    with pytest.raises(UserError, match=r"160 MB.*--no-detector"):
         built(source, detector=True)
 
 
@@ -176,7 +175,7 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
             return (Path.touch, (source / "evil",))
 
     (weights({}) / "fasterrcnn_resnet50_fpn_coco-258fb6c6.pth").write_bytes(pickle.dumps({"a": Evil()}, 2))
-    with pytest.raises(UserError, match="the detector needs torchvision's") as caught:
+    with pytest.raises(UserError, match=r"detector.*torchvision") as caught:
         _detector.faster_rcnn()
     assert "\n" not in str(caught.value)
     assert not (source / "evil").exists()
@@ -184,7 +183,7 @@ def test_weights_that_are_a_program_are_not_run(source, weights):
 
 def test_answers_that_cannot_be_kept(source):
     (source / "detections.jsonl").mkdir()
-    with pytest.raises(UserError, match=r"cannot write what the detector sees to .*detections.jsonl"):
+    with pytest.raises(UserError, match=r"detections\.jsonl"):
         built(source, detector=True)
 
 
@@ -196,19 +195,19 @@ def test_rare_classes_and_small_objects_go(source):
     content = json.loads((source / "annotations/instances_train2017.json").read_text())
     content["annotations"][0]["area"] = 2.0
     (source / "annotations/instances_train2017.json").write_text(json.dumps(content))
-    samples, report = built(source, least_pixels=100, least=20)
+    samples, log = built(source, least_pixels=100, least=20)
     assert {s["label"] for s in samples.values()} == {"cup"}
-    assert report.left_out[0] == {"id": "object class dog", "what": "image", "reason": "fewer than 20 cut-outs"}
+    assert log.left_out[0] == {"id": "object class dog", "what": "image", "reason": "fewer than 20 cut-outs"}
 
 
 def test_damaged_parts_are_named_and_missing_ones_too(source, tmp_path):
     for n in range(1, 21):
         (source / f"train2017/{n}.png").write_bytes(b"")
-    samples, report = built(source, per_pair=2)
+    samples, log = built(source, per_pair=2)
     assert samples == {}
-    assert "empty file" in report.left_out[-1]["reason"]
+    assert "empty file" in log.left_out[-1]["reason"]
     (source / "images").rename(tmp_path / "gone")
-    with pytest.raises(UserError, match=r"none of images/train/.*miniplaces"):
+    with pytest.raises(UserError, match=r"images/train/.*miniplaces"):
         built(source)
 
 

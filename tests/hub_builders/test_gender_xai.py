@@ -12,8 +12,7 @@ from PIL import Image
 from pycocotools import mask as reference
 
 from saliency_bench import build
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _release, gender_xai
 from saliency_bench.utils.pictures import UnreadableError
@@ -40,8 +39,8 @@ def coco(root, images, split="train2017"):
 
 
 def built(source, **options):
-    report = Report()
-    return {s["image_id"]: s for s in made(gender_xai.samples(source, report, **options), report)}, report
+    log = BuildLog()
+    return {s["image_id"]: s for s in samples_of(gender_xai.samples(source, log, **options), log)}, log
 
 
 @pytest.mark.parametrize(
@@ -78,13 +77,13 @@ def test_which_images_stay_and_why_the_others_do_not(tmp_path):
             10: (["a man"], [PERSON | {"segmentation": [[1, 2, 3]]}]),
         },
     )
-    samples, report = built(source)
+    samples, log = built(source)
     assert {name: s["label"] for name, s in samples.items()} == {
         "000000000001": "man",
         "000000000002": "woman",
         "000000000010": "man",
     }
-    assert [entry["reason"] for entry in report.left_out] == [
+    assert [entry["reason"] for entry in log.left_out] == [
         "captions mention a man and a woman",
         "several people",
         "several people",
@@ -116,12 +115,12 @@ def test_masks_that_people_drew_go_before_the_outline(tmp_path):
 def test_as_many_as_asked_for_are_drawn_and_another_image_moves_one_at_most(tmp_path):
     images = {n: ([("a man", "a woman")[n % 2]], [PERSON]) for n in range(1, 61)}
     fewer = {key: value for key, value in images.items() if key != 7}
-    more, report = built(coco(tmp_path / "a", images), per_class=10)
+    more, log = built(coco(tmp_path / "a", images), per_class=10)
     less, _ = built(coco(tmp_path / "b", fewer), per_class=10)
     labels = [s["label"] for s in more.values()]
     assert (labels.count("man"), labels.count("woman")) == (10, 10)
     assert len(set(more) - set(less)) <= 1
-    assert [remark["text"] for remark in report.remarks] == [
+    assert [remark["text"] for remark in log.remarks] == [
         "20 more images of this class fit the rule and were not drawn"
     ] * 2
     assert set(built(tmp_path / "a", per_class=10, seed=1)[0]) != set(more)
@@ -188,13 +187,13 @@ def test_the_published_release(tmp_path):
     attention[56:112, 112:168] = 1
     soft = json.dumps((attention * 0.4).tolist())
     source = release(tmp_path, [("a.jpg", json.dumps(attention.tolist())), ("b.jpg", soft), ("gone.jpg", "[]")])
-    samples, report = built(source)
+    samples, log = built(source)
     assert {name: s["label"] for name, s in samples.items()} == {"a": "man", "b": "woman", "c": "woman"}
     expected = np.zeros((112, 56), bool)
     expected[28:56, 28:42] = True
     assert (samples["a"]["mask"] == expected).all()
     assert samples["a"]["mask_source"] == "annotators"
-    assert {(entry["id"], entry["what"]): entry["reason"] for entry in report.left_out} == {
+    assert {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out} == {
         ("d", "image"): "its folder cats is none of the classes",
         ("gone", "mask"): "an attention label without image",
         ("b", "mask"): "empty mask",
@@ -204,9 +203,9 @@ def test_the_published_release(tmp_path):
 
 @pytest.mark.parametrize("content", ["no json", "[1, 2]", "{}", "[[NaN]]", "[" * 5000, '[[""x""]]'])
 def test_a_wrong_attention_label_is_named(tmp_path, content):
-    samples, report = built(release(tmp_path, [("a.jpg", content)]))
+    samples, log = built(release(tmp_path, [("a.jpg", content)]))
     assert samples["a"]["mask"] is None
-    assert report.left_out[1]["reason"].startswith("its attention label is n")
+    assert log.left_out[1]["reason"].startswith("its attention label is n")
 
 
 def test_rows_over_several_lines_are_found_again(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 from PIL import Image
 
 from saliency_bench import build
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import object_xai
 
@@ -57,19 +56,19 @@ def source(tmp_path):
 
 
 def built(source, **options):
-    report = Report()
-    return {s["image_id"]: s for s in made(object_xai.samples(source, report, **options), report)}, report
+    log = BuildLog()
+    return {s["image_id"]: s for s in samples_of(object_xai.samples(source, log, **options), log)}, log
 
 
 def test_single_class_images_stay_and_the_others_are_named(source):
-    samples, report = built(source)
+    samples, log = built(source)
     assert {name: (s["label"], s["source_split"]) for name, s in samples.items()} == {
         "2007_000001": ("aeroplane", "train"),
         "2007_000002": ("tvmonitor", "val"),
     }
     assert (samples["2007_000001"]["mask"] == (MASKS["2007_000001"] == 1)).all()
     assert not samples["2007_000001"]["mask"][3].any()  # void
-    assert {entry["id"]: entry["reason"] for entry in report.left_out} == {
+    assert {entry["id"]: entry["reason"] for entry in log.left_out} == {
         "../../../etc/passwd": "its name leads out of the source folder",
         "2007_000003": "objects of several classes",
         "2007_000004": "no object: background and void only",
@@ -78,7 +77,7 @@ def test_single_class_images_stay_and_the_others_are_named(source):
         "2008_000007": "in a segmentation list, but no such file in SegmentationClass/",
         "2009_000009": "no such image file",
     }
-    assert [remark["id"] for remark in report.remarks] == ["2007_000003"]
+    assert [remark["id"] for remark in log.remarks] == ["2007_000003"]
 
 
 def test_augmented_as_png_and_as_the_original_matlab_files(source):
@@ -92,11 +91,11 @@ def test_augmented_as_png_and_as_the_original_matlab_files(source):
     savemat(folder / "2008_000007.mat", {"GTcls": {"Segmentation": labelled(12) % 255, "CategoriesPresent": [12]}})
     savemat(folder / "2007_000001.mat", {"GTcls": {"Segmentation": labelled(2) % 255}})
     (folder / "2007_000005.mat").write_bytes(b"MATLAB 5.0 broken")
-    samples, report = built(source, segmentation="augmented")
+    samples, log = built(source, segmentation="augmented")
     assert samples["2008_000007"]["label"] == "dog"
     assert (samples["2008_000007"]["mask"] == (labelled(12) == 12)).all()
     assert samples["2007_000001"]["label"] == "aeroplane"  # VOC's own segmentation goes before
-    assert any("no usable MATLAB file" in entry["reason"] for entry in report.left_out)
+    assert any("no usable MATLAB file" in entry["reason"] for entry in log.left_out)
     (root / "SegmentationClassAug").mkdir()
     Image.fromarray(labelled(6)).save(root / "SegmentationClassAug/2008_000007.png")
     assert built(source, segmentation="augmented")[0]["2008_000007"]["label"] == "bus"
@@ -110,12 +109,12 @@ def test_any_of_the_three_folders_may_be_given(source):
 @pytest.mark.parametrize("part", ["JPEGImages", "SegmentationClass", "ImageSets/Segmentation"])
 def test_a_missing_part_is_named(source, part):
     (source / "VOCdevkit/VOC2012" / part).rename(source / "gone")
-    with pytest.raises(UserError, match=rf"has no {part}/;.*VOCtrainval"):
+    with pytest.raises(UserError, match=rf"{part}/.*VOCtrainval"):
         built(source)
 
 
 def test_wrong_options_and_no_source(source):
-    with pytest.raises(UserError, match="original or augmented"):
+    with pytest.raises(UserError, match=r"original.*augmented"):
         built(source, segmentation="both")
     with pytest.raises(UserError, match=r"--source DIR.*PASCAL VOC 2012"):
         built(None)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import pet_xai
 from saliency_bench.utils.pictures import Picture
@@ -74,8 +73,8 @@ def source(tmp_path):
 
 @pytest.fixture
 def built(source):
-    report = Report()
-    return {sample["image_id"]: sample for sample in made(pet_xai.samples(source, report), report)}, report
+    log = BuildLog()
+    return {sample["image_id"]: sample for sample in samples_of(pet_xai.samples(source, log), log)}, log
 
 
 def test_breeds_are_37_in_the_order_of_the_class_ids():
@@ -85,8 +84,8 @@ def test_breeds_are_37_in_the_order_of_the_class_ids():
 
 
 def test_what_stays_and_what_is_left_out_with_which_reason(built):
-    samples, report = built
-    left_out = {(entry["id"], entry["what"]): entry["reason"] for entry in report.left_out}
+    samples, log = built
+    left_out = {(entry["id"], entry["what"]): entry["reason"] for entry in log.left_out}
     assert list(samples) == sorted(samples)
     assert set(samples) == {f"Abyssinian_{n}" for n in range(1, 8)} | {"beagle_1", "boxer_1", "pug_3"}
     assert left_out.pop(("pug_1", "image")).startswith("damaged image")
@@ -118,7 +117,7 @@ def test_odd_images_become_png_and_plain_ones_keep_their_bytes(built, source):
 
 
 def test_columns(built):
-    samples, report = built
+    samples, log = built
     first = samples["Abyssinian_1"]
     assert (first["label"], first["species"], first["source_split"]) == ("Abyssinian", "cat", "trainval")
     assert first["head_box"] == [2, 3, 12, 11]
@@ -126,13 +125,13 @@ def test_columns(built):
     assert (samples["boxer_1"]["label"], samples["boxer_1"]["species"]) == ("boxer", "dog")
     assert samples["boxer_1"]["source_split"] is None
     assert [samples[f"Abyssinian_{n}"]["head_box"] for n in (2, 3, 4, 5)] == [None] * 4
-    assert [remark["id"] for remark in report.remarks] == ["Abyssinian_2", "Abyssinian_3", "Abyssinian_4"]
-    assert "entities" in report.remarks[0]["text"]
+    assert [remark["id"] for remark in log.remarks] == ["Abyssinian_2", "Abyssinian_3", "Abyssinian_4"]
+    assert "entities" in log.remarks[0]["text"]
 
 
 def test_border_is_an_option(source):
-    thin = next(made(pet_xai.samples(source, Report()), Report()))["mask"]
-    thick = next(made(pet_xai.samples(source, Report(), border=True), Report()))["mask"]
+    thin = next(samples_of(pet_xai.samples(source, BuildLog()), BuildLog()))["mask"]
+    thick = next(samples_of(pet_xai.samples(source, BuildLog(), border=True), BuildLog()))["mask"]
     assert (thin == (trimap() == 1)).all()
     assert (thick == (trimap() != 2)).all()
 
@@ -140,9 +139,9 @@ def test_border_is_an_option(source):
 def test_label_of_the_list_wins_and_the_report_says_so(source):
     text = (source / "annotations/list.txt").read_text()
     (source / "annotations/list.txt").write_text(text.replace("Abyssinian_1 1", "Abyssinian_1 6"))
-    report = Report()
-    assert next(made(pet_xai.samples(source, report), report))["label"] == "Bengal"
-    assert report.remarks[0] == {
+    log = BuildLog()
+    assert next(samples_of(pet_xai.samples(source, log), log))["label"] == "Bengal"
+    assert log.remarks[0] == {
         "id": "Abyssinian_1",
         "text": "annotations/list.txt says Bengal, the file name says Abyssinian",
     }
@@ -152,19 +151,19 @@ def test_label_of_the_list_wins_and_the_report_says_so(source):
 def test_a_missing_part_is_named_with_the_home_of_the_dataset(source, part):
     (source / part).rename(source / "gone")
     with pytest.raises(UserError, match=rf"has no {part};.*Visual Geometry Group"):
-        next(pet_xai.samples(source, Report()))
+        next(pet_xai.samples(source, BuildLog()))
 
 
 def test_no_source_at_all():
     with pytest.raises(UserError, match=r"--source DIR.*Oxford-IIIT Pet"):
-        next(pet_xai.samples(None, Report()))
+        next(pet_xai.samples(None, BuildLog()))
 
 
 @pytest.mark.parametrize("row", ["Abyssinian_1", "Abyssinian_1 0 1 1", "Abyssinian_1 38 1 1", "Abyssinian_1 x 1 1"])
 def test_a_bad_row_of_the_list_is_named_by_its_line(source, row):
     (source / "annotations/list.txt").write_text(f"# head\n{row}\n")
     with pytest.raises(UserError, match=r"list\.txt line 2"):
-        next(pet_xai.samples(source, Report()))
+        next(pet_xai.samples(source, BuildLog()))
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")

@@ -5,8 +5,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
-from saliency_bench.data.building import Report
-from saliency_bench.data.jobs import made
+from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
 
@@ -92,7 +91,10 @@ def test_centred_gaussian_does_no_better_than_chance(masks):
 
 
 def test_classes_and_scenes_are_balanced_and_crossed():
-    pairs = [(s["label"], s["scene"]) for s in made(shapes_xai.samples(None, Report(), size=32, count=128), Report())]
+    pairs = [
+        (s["label"], s["scene"])
+        for s in samples_of(shapes_xai.samples(None, BuildLog(), size=32, count=128), BuildLog())
+    ]
     assert len(pairs) == 128
     assert all(pairs.count(pair) == 2 for pair in set(pairs))
     assert len(set(pairs)) == 64
@@ -105,8 +107,8 @@ def test_objects_of_all_classes_have_about_the_same_size(masks):
 
 
 def test_an_image_does_not_depend_on_how_many_are_drawn():
-    few = list(made(shapes_xai.samples(None, Report(), size=32, count=3), Report()))
-    many = list(made(shapes_xai.samples(None, Report(), size=32, count=9), Report()))
+    few = list(samples_of(shapes_xai.samples(None, BuildLog(), size=32, count=3), BuildLog()))
+    many = list(samples_of(shapes_xai.samples(None, BuildLog(), size=32, count=9), BuildLog()))
     assert [s["image_id"] for s in few] == ["shapes-000000", "shapes-000001", "shapes-000002"]
     assert all((a["image"] == b["image"]).all() for a, b in zip(few, many, strict=False))
 
@@ -118,4 +120,4 @@ def test_another_seed_draws_other_images():
 @pytest.mark.parametrize("options", [{"size": 31}, {"size": 10_000}, {"count": 0}])
 def test_options_that_cannot_be_drawn(options):
     with pytest.raises(UserError, match=next(iter(options))):
-        next(shapes_xai.samples(None, Report(), **options))
+        next(shapes_xai.samples(None, BuildLog(), **options))

@@ -261,7 +261,7 @@ def test_other_references(reference):
     for index, held in enumerate(members):
         values = (p[index].detach().numpy() - along[index])[:, held].mean(axis=1)
         assert scores[index] == pytest.approx((values.sum() - (values[0] + values[-1]) / 2) / 8)
-    with pytest.raises(UserError, match="did you mean blur"):
+    with pytest.raises(UserError, match=r"blurr\b.*\bblur\b"):
         scored("saliency_pgs", module, images, truth, reference="blurr")
 
 

@@ -28,5 +28,5 @@ def test_looks_at_the_target_class_alone(slow):
 
 
 def test_unknown_reference_is_named(slow):
-    with pytest.raises(UserError, match="did you mean blur"):
+    with pytest.raises(UserError, match=r"blurr\b.*\bblur\b"):
         saliency_cds(slow.curves(one_hot([0, 1, 2], K)), reference="blurr")

@@ -70,7 +70,7 @@ def test_deleting_the_top_first_is_inserting_the_bottom_first(slow):
 
 def test_what_is_out_of_range_is_named(slow):
     curves = slow.curves(one_hot([0, 1, 2], K))
-    with pytest.raises(UserError, match="did you mean black"):
+    with pytest.raises(UserError, match=r"blakc.*\bblack\b"):
         saliency_deletion(curves, reference="blakc")
-    with pytest.raises(UserError, match="at least 1; got 0"):
+    with pytest.raises(UserError, match=r"\b1\b.*\b0\b"):
         saliency_deletion(curves, steps=0)

@@ -94,7 +94,7 @@ def test_rise_authors_reading():
 
 
 def test_unknown_start_is_named():
-    with pytest.raises(UserError, match="start='zero' is none of auto, subtract, keep"):
+    with pytest.raises(UserError, match=r"start='zero'.*auto.*subtract.*keep"):
         score(Additive(corner()), torch.ones(1, 3, SIZE, SIZE), np.ones((1, SIZE, SIZE)), start="zero")
 
 
@@ -126,5 +126,5 @@ def test_a_flat_map_gains_nothing_from_the_order_of_memory():
 
 def test_unknown_reference_is_named():
     images = torch.ones(1, 3, SIZE, SIZE)
-    with pytest.raises(UserError, match="did you mean blur"):
+    with pytest.raises(UserError, match=r"blurr\b.*\bblur\b"):
         score(Additive(corner()), images, np.ones((1, SIZE, SIZE)), reference="blurr")

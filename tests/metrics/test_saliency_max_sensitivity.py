@@ -184,7 +184,7 @@ def test_a_map_per_draw_in_whole_batches(given_inputs):
 
 @pytest.mark.parametrize("options", [{"radius": 0.0}, {"radius": float("nan")}, {"draws": 0}])
 def test_options_out_of_range_are_named(given_inputs, options):
-    with pytest.raises(UserError, match="radius > 0 and draws >= 1"):
+    with pytest.raises(UserError, match=r"radius.*draws"):
         saliency_max_sensitivity(*given_inputs(), **options)
 
 

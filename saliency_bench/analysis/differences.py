@@ -1,0 +1,268 @@
+"""Two runs compared sample by sample: paired differences of their scores, and cells that contradict each other."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.analysis.names import names_of
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.results.statistics import mean_intervals
+
+TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
+NEGLIGIBLE = 1e-9  # a smaller difference is none, however small the numbers
+MOST = 5  # samples named per pair
+
+
+def same(first, second):
+    """Whether numbers are equal up to their last digits; two gaps are equal, a gap and a number are not."""
+    tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
+    return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
+
+
+@dataclass(frozen=True)
+class SampleDifference:
+    """One sample's scores in two runs; None where it has none. difference: second minus first."""
+
+    image_id: str
+    first: float | None
+    second: float | None
+    difference: float | None
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run."""
+
+    explainer: str
+    metric: str
+    cells: tuple[CellResult, CellResult]
+    ids: list[str]
+    first: np.ndarray
+    second: np.ndarray
+    unpaired: int  # samples that only one of the two has scored
+    low: float = np.nan  # 95 % bootstrap interval of the mean difference
+    high: float = np.nan
+
+    @property
+    def baseline(self) -> bool:
+        return self.cells[0].baseline
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.cells[0].higher_is_better
+
+    @cached_property
+    def differences(self) -> np.ndarray:
+        """Second minus first; zero where they differ in their last digits alone."""
+        return np.where(same(self.first, self.second), 0.0, self.second - self.first)
+
+    @property
+    def is_same(self) -> bool:
+        """The same cell with the same scores."""
+        first, second = self.cells
+        return first.cell_id == second.cell_id and self.unpaired == 0 and not self.differences.any()
+
+    @property
+    def mean(self) -> float | None:
+        return float(np.mean(self.second - self.first)) if len(self.ids) else None
+
+    @property
+    def direction(self) -> int:
+        """1 if the second is significantly better (its interval excludes zero), -1 if worse, else 0."""
+        if not self.differences.any():
+            return 0
+        return (int(self.low > 0) - int(self.high < 0)) * (1 if self.higher_is_better else -1)
+
+    @property
+    def shares(self) -> tuple[float, float, float] | None:
+        """Of samples on which the second is better, equal, worse."""
+        if not len(self.ids):
+            return None
+        gains = self.differences if self.higher_is_better else -self.differences
+        return float(np.mean(gains > 0)), float(np.mean(gains == 0)), float(np.mean(gains < 0))
+
+    @property
+    def largest(self) -> list[SampleDifference]:
+        """The samples that differ most, at most `MOST`."""
+        order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
+        return [
+            _sample(self.ids[index], self.first[index], self.second[index])
+            for index in order
+            if self.differences[index]
+        ]
+
+    def as_dict(self) -> dict:
+        better, equal, worse = self.shares or (None, None, None)
+        return {
+            "explainer": self.explainer,
+            "metric": self.metric,
+            "higher_is_better": self.higher_is_better,
+            "cell_ids": [cell.cell_id for cell in self.cells],
+            "n": len(self.ids),
+            "unpaired": self.unpaired,
+            "mean": self.mean,
+            "low": _known(self.low),
+            "high": _known(self.high),
+            "better": better,
+            "equal": equal,
+            "worse": worse,
+            "largest": [asdict(sample) for sample in self.largest],
+        }
+
+
+def _sample(image_id: str, first: float, second: float) -> SampleDifference:
+    return SampleDifference(image_id, _known(first), _known(second), _known(second - first))
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
+
+
+def why_not(first: RunData, second: RunData) -> str | None:
+    """What keeps two runs from being compared sample by sample; None if nothing does."""
+    datasets = first.summary["dataset"], second.summary["dataset"]
+    if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
+        names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
+        return f"they are over different datasets ({names})"
+    if datasets[0]["split"] != datasets[1]["split"]:
+        return f"they are over different splits ({datasets[0]['split']} and {datasets[1]['split']})"
+    return None
+
+
+def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
+    """Each explainer and metric that two runs share, compared sample by sample, as plain data.
+
+    first, second: folders of runs over the same dataset and split, whose model, target rule, precision, seed or batch
+    size may differ. An entry has `mean` (second minus first, over the `n` samples that both have scored) with its 95 %
+    bootstrap interval `low` to `high`; the shares of samples on which the second is `better`, `equal` (up to the last
+    digits) or `worse`, which know whether higher or lower is better; `largest`, the five samples that differ most;
+    `unpaired`, how many samples only one run has scored. What is not known is None.
+
+    Raises: UserError for runs over different datasets, or a folder without a finished run.
+    """
+    runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
+    if reason := why_not(*runs):
+        raise UserError(f"{runs[0].folder} and {runs[1].folder} cannot be compared sample by sample: {reason}")
+    return [pair.as_dict() for pair in pairs(*runs)]
+
+
+def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
+    """The samples that both runs have, in the order of the first, and their positions in each."""
+    ids = [image_id for image_id in first.ids if image_id in second.position]
+    in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
+    in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
+    return ids, in_first, in_second
+
+
+def pairs(first: RunData, second: RunData) -> list[Pair]:
+    """In the order of the first run, baselines last within each metric."""
+    names = names_of([first, second])
+    before, after = (
+        {(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in (first, second)
+    )
+    metrics = list(dict.fromkeys(metric for metric, _ in before))
+    shared = sorted(
+        (key for key in before if key in after), key=lambda key: (metrics.index(key[0]), before[key].baseline)
+    )
+    ids, in_first, in_second = _shared_samples(first, second)
+    unresampled = []
+    for key in shared:
+        cells = before[key], after[key]
+        scores = first.values[cells[0].cell_id][in_first], second.values[cells[1].cell_id][in_second]
+        kept = np.isfinite(scores[0]) & np.isfinite(scores[1])
+        unresampled.append(
+            Pair(
+                explainer=names.explainer_text(cells[0]),
+                metric=names.metric_text(cells[0]),
+                cells=cells,
+                ids=[ids[index] for index in np.flatnonzero(kept)],
+                first=scores[0][kept],
+                second=scores[1][kept],
+                unpaired=cells[0].n + cells[1].n - 2 * int(kept.sum()),
+            )
+        )
+    return _with_intervals(unresampled)
+
+
+def _with_intervals(unresampled: list[Pair]) -> list[Pair]:
+    """Pairs of equal n are resampled together: the bootstrap's draws depend on n alone, and drawing is what costs."""
+    ends: dict[int, tuple[float, float]] = {}
+    for count in {len(pair.ids) for pair in unresampled}:
+        alike = [index for index, pair in enumerate(unresampled) if len(pair.ids) == count]
+        columns = np.stack([unresampled[index].second - unresampled[index].first for index in alike], axis=1)
+        low, high = mean_intervals(columns)
+        ends |= {index: (float(low[column]), float(high[column])) for column, index in enumerate(alike)}
+    return [replace(pair, low=ends[index][0], high=ends[index][1]) for index, pair in enumerate(unresampled)]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """Two cells of the same id whose scores differ: on how many of the samples that both have, and where most.
+
+    largest: None where only the means differ.
+    """
+
+    cells: tuple[CellResult, CellResult]
+    samples: int
+    of: int
+    largest: SampleDifference | None
+
+    @property
+    def cell_id(self) -> str:
+        return self.cells[0].cell_id
+
+    @property
+    def explainer(self) -> str:
+        return self.cells[0].explainer_text
+
+    @property
+    def metric(self) -> str:
+        return self.cells[0].metric_text
+
+    def as_dict(self) -> dict:
+        return {
+            "cell_id": self.cell_id,
+            "explainer": self.explainer,
+            "metric": self.metric,
+            "samples": self.samples,
+            "of": self.of,
+            "values": [cell.value for cell in self.cells],
+            "n": [cell.n for cell in self.cells],
+            "largest": self.largest and asdict(self.largest),
+        }
+
+
+def conflicts(first: RunData, second: RunData) -> list[Conflict]:
+    """Cells of the same id whose scores differ, of the samples that both runs have."""
+    others = {cell.cell_id: cell for cell in second.cells}
+    ids, in_first, in_second = _shared_samples(first, second)
+    same_samples = len(ids) == len(first.ids) == len(second.ids)
+    contradictory = []
+    for cell in first.cells:
+        other = others.get(cell.cell_id)
+        if other is None:
+            continue
+        scores = first.values[cell.cell_id][in_first], second.values[cell.cell_id][in_second]
+        differing = np.flatnonzero(~same(*scores))
+        if len(differing) or (same_samples and not same(_number(cell), _number(other))):
+            largest = _furthest(ids, scores, differing)
+            contradictory.append(Conflict((cell, other), len(differing), len(ids), largest))
+    return contradictory
+
+
+def _number(cell: CellResult) -> float:
+    return np.nan if cell.value is None else cell.value
+
+
+def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
+    """The sample whose scores are furthest apart; a score against a gap is further than any two scores."""
+    if len(differing) == 0:
+        return None
+    gaps = np.abs(scores[0] - scores[1])[differing]
+    index = differing[int(np.argmax(np.where(np.isnan(gaps), np.inf, gaps)))]
+    return _sample(ids[index], scores[0][index], scores[1][index])

@@ -1,0 +1,83 @@
+"""Explainers and metrics over several runs: what counts as the same, and what it is called."""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from saliency_bench.results.cell import CellKey
+from saliency_bench.results.run_folder import RunData
+
+
+@dataclass(frozen=True)
+class Method:
+    """An explainer or a metric as a cell names it; options as JSON."""
+
+    text: str
+    options: str
+    version: str
+
+    @property
+    def without_seed(self) -> "Method":
+        name, _, options = self.text.partition(":")
+        kept = ",".join(option for option in options.split(",") if not option.startswith("seed="))
+        chosen = {option: value for option, value in json.loads(self.options).items() if option != "seed"}
+        return replace(self, text=f"{name}:{kept}" if kept else name, options=json.dumps(chosen, sort_keys=True))
+
+
+def explainer_of(cell: CellKey) -> Method:
+    options = json.dumps(cell.explainer_options, sort_keys=True)
+    return Method(cell.explainer_text, options, str(cell.explainer_version))
+
+
+def metric_of(cell: CellKey) -> Method:
+    return Method(cell.metric_text, json.dumps(cell.metric_options, sort_keys=True), str(cell.metric_version))
+
+
+@dataclass(frozen=True)
+class Names:
+    """What several runs call the same: methods of equal name, options and version.
+
+    A seed follows the run's own, so methods that differ in nothing else are the same, unless one run has both.
+    """
+
+    explainers: dict[Method, Method]
+    metrics: dict[Method, Method]
+    explainer_texts: dict[Method, str]
+    metric_texts: dict[Method, str]
+
+    def explainer(self, cell: CellKey) -> Method:
+        return self.explainers[explainer_of(cell)]
+
+    def metric(self, cell: CellKey) -> Method:
+        return self.metrics[metric_of(cell)]
+
+    def explainer_text(self, cell: CellKey) -> str:
+        return self.explainer_texts[self.explainer(cell)]
+
+    def metric_text(self, cell: CellKey) -> str:
+        return self.metric_texts[self.metric(cell)]
+
+
+def names_of(runs: Sequence[RunData]) -> Names:
+    explainers, metrics = _same_methods(runs, explainer_of), _same_methods(runs, metric_of)
+    return Names(explainers, metrics, _texts(explainers), _texts(metrics))
+
+
+def _same_methods(runs: Sequence[RunData], method_of: Callable[[CellKey], Method]) -> dict[Method, Method]:
+    """{method: what stands for it in all runs}"""
+    by_run = [{method: method.without_seed for method in map(method_of, run.cells)} for run in runs]
+    ambiguous = {method for loose in by_run for method, times in Counter(loose.values()).items() if times > 1}
+    return {exact: exact if loose in ambiguous else loose for methods in by_run for exact, loose in methods.items()}
+
+
+def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
+    """A method's own text where all runs agree on it; with its version where two methods would share one."""
+    written: dict[Method, set[str]] = {}
+    for exact, common in methods.items():
+        written.setdefault(common, set()).add(exact.text)
+    texts = {common: next(iter(seen)) if len(seen) == 1 else common.text for common, seen in written.items()}
+    times = Counter(texts.values())
+    return {
+        method: text if times[text] == 1 else f"{text} (version {method.version})" for method, text in texts.items()
+    }

@@ -1,0 +1,72 @@
+"""From rows of a dataset to a batch in the prepared frame: pictures opened upright, images resized, masks following."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.classifiers.geometry import Frame, Geometry
+from saliency_bench.errors import UserError
+from saliency_bench.types import Batch
+from saliency_bench.utils.pictures import UnreadableError, open_picture
+
+
+class SampleError(UserError):
+    """A sample that cannot be prepared; `reason` says why without naming it."""
+
+    def __init__(self, id: str, reason: str):
+        super().__init__(f"image {id}: {reason}; replace it or leave it out")
+        self.reason = reason
+
+
+def prepared_batch(rows: Any, frame: Frame, geometry: Geometry, model: str, device: torch.device) -> Batch:
+    """A Batch of rows (see `Classifier.prepare`). model: the classifier's id, for messages."""
+    rows = _as_rows(rows)
+    ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
+    samples = [_sample(row, id, frame, geometry) for row, id in zip(rows, ids, strict=True)]
+    frames, masks, left_out = zip(*samples, strict=True)
+    if len({image.shape for image in frames}) > 1:
+        raise UserError(f"{model} takes images as they are, but these differ in size; give load_classifier size=")
+    labels = [-1 if row.get("label") is None else row["label"] for row in rows]
+    return Batch(
+        images=torch.stack(frames).to(device),
+        masks=torch.from_numpy(np.stack(masks)),
+        labels=torch.tensor(labels),
+        ids=ids,
+        left_out=list(left_out),
+    )
+
+
+def _sample(row: Mapping, id: str, frame: Frame, geometry: Geometry) -> tuple[Tensor, np.ndarray, str | None]:
+    """(image, mask, why there is no usable mask) of a row, in the prepared frame."""
+    try:
+        picture = open_picture(row.get("image")).convert("RGB")
+    except UnreadableError as error:
+        raise SampleError(id, f"the image cannot be read: {error}") from error
+    image = frame(picture)
+    if row.get("mask") is None:
+        return image, np.zeros(image.shape[1:], dtype=bool), "no mask"
+    try:
+        mask = open_picture(row["mask"]).convert("L")
+    except UnreadableError as error:
+        raise SampleError(id, f"the mask cannot be read: {error}") from error
+    if mask.size != picture.size:
+        sizes = f"{mask.width} x {mask.height}, the image {picture.width} x {picture.height}"
+        raise SampleError(id, f"the mask is {sizes}; they must have the same size")
+    highest = mask.getextrema()[1]
+    if highest == 0:
+        return image, np.zeros(image.shape[1:], dtype=bool), "empty mask"
+    # Masks are stored as 0 and 255, or as 0 and 1: values above the middle are inside.
+    inside = geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
+    return image, inside, None if inside.any() else "mask emptied by the crop"
+
+
+def _as_rows(rows: Any) -> list[Mapping]:
+    if isinstance(rows, Mapping) and isinstance(rows.get("image"), list | tuple):
+        return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
+    rows = [rows] if isinstance(rows, Mapping) else list(rows)
+    if not rows:
+        raise UserError("there are no rows to prepare")
+    return rows

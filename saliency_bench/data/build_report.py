@@ -1,0 +1,146 @@
+"""`build_report.json` of a built dataset: counts, checksums, what was left out. No time and no path, so that equal
+builds give equal bytes."""
+
+import json
+from array import array
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Features
+
+from saliency_bench.data import near_duplicates
+from saliency_bench.data.fingerprints import Fingerprint
+from saliency_bench.data.jobs import BuildLog
+from saliency_bench.data.shards import Shards
+from saliency_bench.errors import UserError
+from saliency_bench.utils.hashing import sha256_of
+
+REPORT = "build_report.json"
+SPLITS = ("train", "validation", "test")
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The build report of a folder; {} if it has none. Raises: UserError for a file that cannot be read."""
+    path = folder / REPORT
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} cannot be read: {error}; build or download the dataset again") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{path} is not a build report; build or download the dataset again")
+    return content
+
+
+def report_bytes(build_report: dict[str, Any]) -> bytes:
+    return (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+class SplitWriter:
+    """Writes the rows of one split and counts them."""
+
+    def __init__(self, folder: Path, name: str, features: Features):
+        self.shards, self.fingerprint = Shards(folder, name, features), Fingerprint()
+        self.masks = 0
+        self.classes = {
+            column: dict.fromkeys(kind.names, 0) for column, kind in features.items() if isinstance(kind, ClassLabel)
+        }
+
+    def add(self, row: dict) -> None:
+        """`row` as `features.encode_example` returns it."""
+        mask, label = row["mask"], self._class_name("label", row["label"])
+        self.fingerprint.add(row["image_id"], label, row["image"]["bytes"], mask and mask["bytes"])
+        self.masks += mask is not None
+        for column, counts in self.classes.items():
+            name = self._class_name(column, row[column])
+            if name is not None:
+                counts[name] += 1
+        self.shards.add(row)
+
+    def _class_name(self, column: str, value: int | None) -> str | None:
+        return None if value is None else self.shards.features[column].names[value]
+
+    def report(self, files: list[Path]) -> dict[str, Any]:
+        """The entry of this split. files: its shards."""
+        total = max(self.shards.num_examples, 1)
+        return {
+            "num_examples": self.shards.num_examples,
+            "num_bytes": self.shards.num_bytes,
+            "masks": self.masks,
+            "fingerprint": self.fingerprint.text(),
+            "files": [{"path": f"data/{f.name}", "bytes": f.stat().st_size, "sha256": sha256_of(f)} for f in files],
+            "class_shares": {
+                column: {name: round(count / total, 4) for name, count in counts.items()}
+                for column, counts in self.classes.items()
+            },
+        }
+
+
+class NearDuplicates:
+    """Collects a few numbers per picture, enough to find near-duplicates across splits."""
+
+    def __init__(self) -> None:
+        self.ids: list[str] = []
+        self.splits, self.hashes = array("B"), array("Q")
+
+    def add(self, image_id: str, split: str, picture_hash: int) -> None:
+        self.ids.append(image_id)
+        self.splits.append(SPLITS.index(split))
+        self.hashes.append(picture_hash)
+
+    def report(self) -> list[dict[str, Any]]:
+        pairs = near_duplicates.across(np.array(self.hashes, np.uint64), np.array(self.splits, np.int64))
+        return [
+            {
+                "id": self.ids[i],
+                "split": SPLITS[self.splits[i]],
+                "like": self.ids[j],
+                "in": SPLITS[self.splits[j]],
+                "bits": bits,
+            }
+            for i, j, bits in pairs
+        ]
+
+
+def build_report_of(
+    name: str,
+    builder: ModuleType,
+    settings: dict[str, Any],
+    log: BuildLog,
+    splits: dict[str, SplitWriter],
+    files: dict[str, list[Path]],
+    duplicates: NearDuplicates,
+) -> dict[str, Any]:
+    """The content of `build_report.json`. files: the shards of each split."""
+    kept = sum(split.shards.num_examples for split in splits.values())
+    return {
+        "dataset": name,
+        "version": builder.VERSION,
+        "options": settings,
+        "license": builder.LICENSE,
+        "redistribute_images": builder.REDISTRIBUTE,
+        "counts": {
+            "found": kept + log.count("image"),
+            "samples": kept,
+            "masks": sum(split.masks for split in splits.values()),
+            "images_left_out": log.count("image"),
+            "masks_left_out": log.count("mask"),
+            **_summed([split.classes for split in splits.values()]),
+        },
+        "paper_counts": builder.PAPER_COUNTS,
+        "splits": {split: writer.report(files[split]) for split, writer in splits.items()},
+        "left_out": log.left_out,
+        "remarks": log.remarks,
+        "near_duplicates": duplicates.report(),
+    }
+
+
+def _summed(counts_of: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
+    """Class counts over all splits."""
+    return {
+        column: {name: sum(counts[column][name] for counts in counts_of) for name in names}
+        for column, names in counts_of[0].items()
+    }

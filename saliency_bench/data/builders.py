@@ -1,0 +1,91 @@
+"""The protocol of a dataset builder: one file `hub_builders/NAME.py` per dataset.
+
+A builder is a module with a docstring (first line: what the dataset is; then: where to get the source and what the
+folder must contain), these constants
+
+    VERSION       text; raise it whenever the same source would give other rows
+    TITLE         display name
+    LICENSE       identifier as the Hub spells it, such as "cc-by-sa-4.0"
+    TERMS         required if LICENSE is "other": (name of the licence, its URL)
+    REDISTRIBUTE  whether the images may be published
+    CITATION      BibTeX
+    RULE          how a sample is made, for the card
+    PAPER_COUNTS  counts reported in the paper: {"samples": n, "masks": n, COLUMN: {class name: n}}; may be partial
+    TAGS          optional: extra tags for the card
+    BIASES        optional: known biases, for the card
+    EMBEDDED      optional: True if the dataset needs no source and is built on first use
+    EXAMPLE       optional: options that suit its example
+    JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
+    PROCESSES     optional: True if its jobs are pure Python (headers, XML) rather than picture decoding, so that
+                  threads would block each other; large sources are then read by several processes
+    SPLIT         optional: the single split that holds every sample, for evaluation-only data
+
+and two functions
+
+    features() -> {column: feature}                    `label` (a ClassLabel) and any extra columns; if the classes are
+                                                       read from the source, `features(classes)`
+    samples(source, log, *, option=default, ...)       yields a Job per image, always in the same order
+
+and, unless it is embedded,
+
+    example(folder, count, side)                       writes a small drawn source in the raw layout, for the tests and
+                                                       the page of samples (`example_LAYOUT` for a further layout)
+
+A `Job(make, *args)` is a call `make(log, *args)` that returns a sample, a dict (or several, or None). Jobs run on
+several threads, so slow work belongs there; keep their arguments small. Every file a job reads must be one of its
+arguments (or lie in a folder that is one): a resumed build recomputes the jobs whose files have changed. Yielding the
+dict directly works too.
+A sample has `image_id` (unique text), `image`, `label` (a class name), and where they exist `mask`, `source_split`,
+the extra columns, and `group` (samples of one group share a split; default: the image id). Pictures are a
+`pictures.Picture` (returned by `pictures.read`), uint8 (H, W, 3), or for masks bool (H, W). Record whatever is left out
+with `log.leave_out(image_id, "image" or "mask", reason)`, and anything odd but kept with `log.remark(image_id, text)`;
+`log.expected = n` (jobs) sizes the progress bar; `log.classes = {column: [names]}`, set before the first job, is passed
+to `features`. Lines "option: text" in the docstring of `samples` are the help texts on the command line. An option
+`seed` receives the seed of the build.
+"""
+
+import inspect
+from collections.abc import Iterator
+from itertools import chain, islice
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from datasets import Features, Image, Value
+
+from saliency_bench import options as bound
+from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.errors import UserError
+
+
+def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
+    """All options of a build with their values; every builder takes `seed`. Raises: UserError for invalid options."""
+    seed = options.get("seed", 0)
+    if not isinstance(seed, int) or isinstance(seed, bool):
+        raise UserError(f"option seed of {name} takes int; got {seed!r}")
+    own = {key: value for key, value in options.items() if key != "seed"}
+    known = bound.defaults(builder.samples)
+    resolved = dict(bound.resolved(name, builder.samples, own | ({"seed": seed} if "seed" in known else {})))
+    return dict(sorted((resolved | {"seed": seed}).items()))
+
+
+def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that `builder.samples` itself takes."""
+    return {key: settings[key] for key in bound.defaults(builder.samples)}
+
+
+def start(
+    builder: ModuleType, source: Path | None, log: BuildLog, options: dict[str, Any]
+) -> tuple[Features, Iterator[dict | Job]]:
+    """The columns and the samples of a source; its class list is read once."""
+    samples = iter(builder.samples(source, log, **options))
+    first = list(islice(samples, 1))  # `log.classes` is set before the first job
+    return columns(builder, log.classes), chain(first, samples)
+
+
+def columns(builder: ModuleType, classes: dict[str, list[str]] | None = None) -> Features:
+    """The unified columns, followed by the builder's own."""
+    takes_classes = "classes" in inspect.signature(builder.features).parameters
+    own = dict(builder.features(classes) if takes_classes else builder.features())
+    first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
+    return Features({**first, "image_id": Value("string"), "source_split": Value("string"), **own})

@@ -1,0 +1,36 @@
+"""Dataset names: which are known, and what a name, a folder or a Hub id refers to."""
+
+from pathlib import Path
+
+from saliency_bench import registry
+
+NAMESPACE = "saliency-bench"
+
+
+def list_datasets() -> list[str]:
+    """The names of the datasets that can be built and loaded."""
+    return registry.names("hub_builders")
+
+
+def short_name(name: str | Path) -> str:
+    """A known dataset without our namespace; anything else unchanged."""
+    text = str(name).removeprefix(f"{NAMESPACE}/")
+    return text if text in list_datasets() else str(name)
+
+
+def repo_of(name: str) -> str:
+    """The repository on the Hub that a name refers to."""
+    return name if "/" in name or "\\" in name else f"{NAMESPACE}/{name}"
+
+
+def is_embedded(name: str) -> bool:
+    """Whether the package itself draws the dataset, so that it needs no source."""
+    return name in list_datasets() and getattr(registry.load("hub_builders", name), "EMBEDDED", False)
+
+
+def alternative_to(repo: str) -> str:
+    """How to get a dataset without the Hub, for error messages."""
+    namespace, _, name = repo.partition("/")
+    if namespace == NAMESPACE and name in list_datasets():
+        return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"
+    return f"check the name, or give a folder; known names: {', '.join(list_datasets())}"

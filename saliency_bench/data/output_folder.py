@@ -1,0 +1,84 @@
+"""The folder of a build: locked while it is written, written in a sibling folder, moved into place when complete."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+
+from filelock import FileLock
+
+from saliency_bench.data.build_report import REPORT
+from saliency_bench.errors import UserError
+from saliency_bench.utils.caching import cache_folder
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.seeds import seed_of
+
+
+def source_folder(source: str | Path, out: Path) -> Path:
+    """Raises: UserError for a source folder that does not exist, or that lies inside `out`."""
+    source = Path(source).expanduser().resolve()
+    if not source.is_dir():
+        raise UserError(f"source folder {source} does not exist; give the folder that holds the raw data")
+    if source.is_relative_to(out):
+        raise UserError(f"the source {source} is inside the output folder {out}; write to another folder")
+    return source
+
+
+def check_replaceable(out: Path, overwrite: bool) -> None:
+    """Only a dataset built earlier is ever replaced, whatever the flags say. Raises: UserError."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not (out / REPORT).is_file():
+        raise UserError(f"{out} exists and is not a dataset built by this command; choose a new folder")
+    if not overwrite:
+        raise UserError(f"{out} exists; add --overwrite (overwrite=True) to replace it, or choose a new folder")
+
+
+@contextmanager
+def build_lock(out: Path) -> Iterator[None]:
+    """One build of a folder at a time; a second one waits. The lock is released when its process ends."""
+    lock: AbstractContextManager
+    try:
+        locks = cache_folder() / "locks"
+        locks.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(locks / f"{seed_of(out):016x}.lock")
+    except OSError:  # no writable place for a lock: build without one
+        lock = nullcontext()
+    with lock:
+        yield
+
+
+@contextmanager
+def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
+    """A temporary folder next to `out`. The batches of an interrupted build with the same settings are reused."""
+    folder = out.parent / f".{out.name}.building"
+    identity = folder / "made_by.json"
+    try:
+        if not identity.is_file() or identity.read_bytes() != made_by.encode():
+            shutil.rmtree(folder, ignore_errors=True)
+        shutil.rmtree(folder / "dataset", ignore_errors=True)
+        (folder / "batches").mkdir(parents=True, exist_ok=True)
+        write_text(identity, made_by)
+    except OSError as error:
+        raise UserError(f"cannot write next to {out}: {error.strerror}; choose another folder") from error
+    try:
+        yield folder
+    except Exception:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    shutil.rmtree(folder, ignore_errors=True)  # kept on KeyboardInterrupt, so that the next start resumes
+
+
+def move_into_place(folder: Path, out: Path) -> None:
+    """Rename `folder` to `out`. Folders cannot be swapped in one step: the old one is restored if that fails."""
+    old = out.parent / f".{out.name}.replaced"
+    shutil.rmtree(old, ignore_errors=True)
+    if out.exists():
+        out.rename(old)
+    try:
+        folder.rename(out)
+    except OSError:
+        if old.exists():
+            old.rename(out)
+        raise
+    shutil.rmtree(old, ignore_errors=True)

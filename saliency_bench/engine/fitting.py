@@ -1,0 +1,194 @@
+"""Fits a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
+
+    recipe = Recipe(epochs=5)
+    log = fit(recipe, classifier, train_rows, validation_rows)   # the classifier then has the best weights
+
+The order of the samples and dropout depend on the recipe's seed alone, so equal recipes, rows and initial weights give
+equal weights to the bit, also when the training was interrupted.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import Tensor, nn
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError
+from saliency_bench.types import Batch, Images
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.progress import bar
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+SMALLEST = 16  # pixels; networks halve an image several times
+
+ImagesOf = Callable[[Batch], Images]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a classifier is trained.
+
+    epochs          passes over the training images
+    learning_rate   of Adam
+    batch_size      images per step
+    size            side of the square that images are squashed to, in pixels
+    seed            of the initial weights, the order of the samples and dropout
+    limit           number of training images; None: all
+
+    Raises: UserError for values that cannot be trained with.
+    """
+
+    epochs: int = 30
+    learning_rate: float = 1e-3
+    batch_size: int = 32
+    size: int = 224
+    seed: int = 0
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "size", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError(f"--{name.replace('_', '-')} {value} is too small; it must be at least 1")
+        if not self.learning_rate > 0:
+            raise UserError(f"--learning-rate {self.learning_rate} is too small; it must be above 0")
+        if self.size < SMALLEST:
+            raise UserError(f"--size {self.size} is too small for a network; use {SMALLEST} or more")
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass
+class Training:
+    """A training between two epochs: optimizer state, weights of the best epoch so far, log of the epochs."""
+
+    recipe: Recipe
+    classifier: Classifier
+    best: dict[str, Tensor] = field(default_factory=dict)
+    log: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=self.recipe.learning_rate)
+
+    def next_epoch(self, train_rows: Dataset, validation_rows: Dataset, images_of: ImagesOf) -> dict[str, Any]:
+        """Train one epoch, validate, and return its entry in the log."""
+        recipe, epoch = self.recipe, len(self.log)
+        seed = seed_of(recipe.seed, "epoch", epoch)
+        loss = one_epoch(self.classifier, self.optimizer, train_rows, recipe.batch_size, seed, images_of)
+        accuracy = accuracy_of(self.classifier, validation_rows, recipe.batch_size, images_of)
+        if accuracy > max((entry["validation_accuracy"] for entry in self.log), default=-1.0):
+            weights = self.classifier.model.state_dict()
+            self.best = {key: value.detach().cpu().clone() for key, value in weights.items()}
+        self.log.append({"epoch": epoch, "loss": loss, "validation_accuracy": accuracy})
+        return self.log[-1]
+
+    def write(self, state_file: Path, settings: dict[str, Any]) -> None:
+        state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
+                 "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
+        write_with(state_file, partial(torch.save, state))
+
+    def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
+        """Continue an interrupted training, if `state_file` exists.
+
+        Raises: UserError for the state of a training with other settings.
+        """
+        if not state_file.exists():
+            return
+        state = torch.load(state_file, weights_only=True, map_location=self.classifier.device)
+        if state["settings"] != json.dumps(settings):
+            raise UserError(
+                f"{state_file} is the state of a training with other settings; delete it or choose another --out"
+            )
+        self.classifier.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.best, self.log = state["best"], state["log"]
+
+
+def prepared(batch: Batch) -> Images:
+    """The images as they are."""
+    return batch.images
+
+
+def fit(
+    recipe: Recipe,
+    classifier: Classifier,
+    train_rows: Dataset,
+    validation_rows: Dataset,
+    *,
+    images_of: ImagesOf = prepared,
+    state_file: Path | None = None,
+    settings: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> list[dict[str, Any]]:
+    """Train a classifier in place; it ends with the weights of the epoch that is best on `validation_rows`.
+
+    images_of: from a prepared batch to the images that are trained on, for training on changed images.
+    state_file: written after each epoch; a later call with equal `settings` resumes from it.
+    Returns: for each epoch its number, mean training loss and validation accuracy.
+    """
+    training, settings = Training(recipe, classifier), settings or recipe.as_dict()
+    if state_file is not None:
+        training.resume(state_file, settings)
+    start = len(training.log)
+    epochs = range(start, recipe.epochs)
+    shown = bar(epochs, shown=progress, desc="train", unit="epoch", initial=start, total=recipe.epochs)
+    for _ in shown:
+        entry = training.next_epoch(train_rows, validation_rows, images_of)
+        shown.set_postfix(loss=f"{entry['loss']:.3f}", validation=f"{entry['validation_accuracy']:.3f}")
+        if state_file is not None:
+            training.write(state_file, settings)
+    classifier.model.load_state_dict(training.best)
+    return training.log
+
+
+def one_epoch(
+    classifier: Classifier,
+    optimizer: torch.optim.Optimizer,
+    rows: Dataset,
+    batch_size: int,
+    seed: int,
+    images_of: ImagesOf = prepared,
+) -> float:
+    """Mean loss. The order and dropout depend on the seed alone, so an epoch is the same in a resumed training."""
+    order = np.argsort(random_bits(seed, len(rows)), kind="stable")
+    classifier.train()
+    total = 0.0
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        for images, labels in batches(classifier, rows, order, batch_size, images_of):
+            if len(images) == 1 and len(rows) > 1:  # batch norm cannot learn from a single image
+                continue
+            loss = nn.functional.cross_entropy(classifier(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(images)
+    return total / len(rows)
+
+
+@torch.no_grad()
+def accuracy_of(classifier: Classifier, rows: Dataset, batch_size: int, images_of: ImagesOf = prepared) -> float:
+    """The share of correctly classified rows."""
+    classifier.eval()
+    right = 0
+    for images, labels in batches(classifier, rows, np.arange(len(rows)), batch_size, images_of):
+        right += int((classifier(images).argmax(dim=1) == labels).sum())
+    return right / len(rows)
+
+
+def batches(
+    classifier: Classifier, rows: Dataset, order: np.ndarray, batch_size: int, images_of: ImagesOf = prepared
+) -> Iterator[tuple[Images, Tensor]]:
+    """(images, labels) of the rows in this order."""
+    rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+    for start in range(0, len(order), batch_size):
+        batch = classifier.prepare(rows[order[start : start + batch_size]])
+        yield images_of(batch), batch.labels.to(classifier.device)

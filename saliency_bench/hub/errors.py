@@ -1,0 +1,103 @@
+"""Errors of the Hub and of the network as one readable line, without the token, which a server may echo."""
+
+from collections.abc import Iterator
+from typing import NoReturn
+
+from huggingface_hub.errors import OfflineModeIsEnabled
+
+from saliency_bench.errors import UserError
+
+PASSING = (408, 412, 429, 500, 502, 503, 504)  # may succeed when retried
+NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP libraries that huggingface_hub may use
+
+
+def status_of(error: BaseException) -> int | None:
+    """The HTTP status of an error or of its cause."""
+    for item in _chain(error):
+        status = getattr(getattr(item, "response", None), "status_code", None)
+        if isinstance(status, int):
+            return status
+    return None
+
+
+def is_network_error(error: BaseException) -> bool:
+    """Whether the network failed, rather than the Hub answering with an error."""
+    return status_of(error) is None and any(
+        isinstance(item, ConnectionError | TimeoutError) or type(item).__module__.partition(".")[0] in NETWORK
+        for item in _chain(error)
+    )
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether retrying can help."""
+    offline = any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error))
+    return not offline and (status_of(error) in PASSING or is_network_error(error))
+
+
+def retry_after(error: BaseException) -> int | None:
+    """Seconds to wait, if the Hub asks for it."""
+    for item in _chain(error):
+        seconds = getattr(getattr(item, "response", None), "headers", {}).get("Retry-After", "")
+        if seconds.isdigit():
+            return int(seconds)
+    return None
+
+
+def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
+    """Raise a UserError that says what to do; `repo` is the repository of the failed request.
+
+    The cause is kept for `--debug`, unless it repeats the token.
+    """
+    again = "; nothing is lost: start the same command again" if may_pass(error) else ""
+    holds_token = token and any(token in str(item) for item in _chain(error))
+    raise UserError(reason(error, repo, token) + again) from (None if holds_token else error)
+
+
+def reason(error: BaseException, repo: str, token: str | None) -> str:
+    """What went wrong, with the token blanked out."""
+    line = _reason(error, repo)
+    return line.replace(token, "***") if token else line
+
+
+def _reason(error: BaseException, repo: str) -> str:
+    status, wait = status_of(error), retry_after(error)
+    if status == 403 and _was_reading(error):
+        return f"this account may not read {repo} (403): request access on its page, or use another token"
+    lines = {
+        401: "the Hub rejects the credentials (401): log in with `hf auth login`, or set HF_TOKEN to a valid token",
+        403: f"this account may not write to {repo} (403): give --namespace YOUR-NAME, or a token with write access",
+        404: f"the Hub has no {repo} that this account can see (404): check the name, and the token",
+        409: f"the Hub reports a conflict at {repo} (409): {_server_message(error)}; resolve it, then start again",
+        412: f"{repo} was changed by someone else in the meantime (412)",
+        429: f"too many requests to the Hub (429), which asks to wait {f'{wait} s' if wait else 'a while'}",
+    }
+    if status is not None:
+        return lines.get(status, f"the Hub answers {status} for {repo} ({_server_message(error)})")
+    if any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error)):
+        return "HF_HUB_OFFLINE is set, so nothing can be sent; unset it and start again"
+    if is_network_error(error):
+        return "the Hub cannot be reached, or the connection broke"
+    return f"{repo}: {_line(error)}"
+
+
+def _was_reading(error: BaseException) -> bool:
+    """Whether only requests that read were refused."""
+    responses = (getattr(item, "response", None) for item in _chain(error))
+    return any(response.request.method in ("GET", "HEAD") for response in responses if response is not None)
+
+
+def _server_message(error: BaseException) -> str:
+    for item in _chain(error):
+        if message := getattr(item, "server_message", None):
+            return _line(message)
+    return "no reason given"
+
+
+def _line(text: object) -> str:
+    return " ".join(str(text).split())
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,149 @@
+"""What a repository is to contain, and the plan of an upload: which files differ from those on the Hub."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import HfApi, RepoFile
+from huggingface_hub.errors import RepositoryNotFoundError
+from huggingface_hub.utils.sha import git_hash
+
+from saliency_bench.errors import UserError
+from saliency_bench.hub.client import Rights, token_of
+from saliency_bench.hub.errors import is_network_error, status_of
+from saliency_bench.utils.hashing import sha256_of
+
+
+@dataclass(frozen=True)
+class Publication:
+    """What a repository is to contain. `files`: {path in the repository: a local file, or its content}.
+
+    owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
+    """
+
+    kind: str  # "dataset", "model" or "space"
+    repo: str
+    files: dict[str, Path | bytes]
+    license: str | None
+    owned: Sequence[str] = ()
+
+    @property
+    def url_path(self) -> str:
+        """The path of the repository's page on the Hub."""
+        return self.repo if self.kind == "model" else f"{self.kind}s/{self.repo}"
+
+    def bytes(self, path: str) -> int:
+        content = self.files[path]
+        return len(content) if isinstance(content, bytes) else content.stat().st_size
+
+
+@dataclass(frozen=True)
+class UploadPlan:
+    """What publishing would do. `changes`: {path: "new", "changed", "removed" or "unchanged"}.
+
+    `head` is the commit that the files were compared with; None if the repository does not exist, or was not compared.
+    `rights` are those of the current account; None if nothing would be sent.
+    """
+
+    publication: Publication
+    private: bool
+    exists: bool
+    changes: dict[str, str]
+    head: str | None = None
+    compared: bool = True
+    rights: Rights | None = None
+
+    @property
+    def nothing(self) -> bool:
+        """Whether there is nothing to send."""
+        return all(change == "unchanged" for change in self.changes.values())
+
+    def lines(self) -> list[str]:
+        """The plan as text, shown before anything is sent."""
+        publication = self.publication
+        sizes = {path: publication.bytes(path) for path in publication.files}
+        differ = [path for path, change in self.changes.items() if change != "unchanged"]
+        state = "exists" if self.exists else "new" if self.compared else "not compared with the Hub"
+        visibility = "private" if self.private else "public"
+        upload = sum(sizes.get(path, 0) for path in differ)
+        marks = {"new": "+", "changed": "~", "removed": "-"}
+        licence = publication.license or "not stated"
+        return [
+            f"{publication.kind} {publication.repo} ({state}, {visibility}), licence: {licence}",
+            f"  {len(sizes)} files, {size(sum(sizes.values()))}; to send: {len(differ)}, {size(upload)}",
+            *(f"    {marks[self.changes[path]]} {path}  {size(sizes.get(path, 0))}" for path in differ),
+            *([f"  {self.rights.line}"] if self.rights else []),
+        ]
+
+    def as_dict(self) -> dict[str, Any]:
+        publication = self.publication
+        sizes = {path: publication.bytes(path) for path in publication.files}
+        return {
+            "kind": publication.kind,
+            "repo": publication.repo,
+            "exists": self.exists,
+            "compared": self.compared,
+            "private": self.private,
+            "may_write": self.rights and self.rights.may,
+            "license": publication.license,
+            "bytes": sum(sizes.values()),
+            "files": [
+                {"path": path, "bytes": sizes.get(path, 0), "change": change} for path, change in self.changes.items()
+            ],
+        }
+
+
+def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
+    """Compare the files with those on the Hub.
+
+    Raises: UserError for `private` where the repository exists and is public; errors of the Hub as they are.
+    """
+    try:
+        info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
+    except RepositoryNotFoundError as error:
+        if status_of(error) == 401 and token_of(api):  # with a valid token, a missing repository is a 404
+            raise
+        return UploadPlan(publication, private, False, dict.fromkeys(sorted(publication.files), "new"))
+    if private and not info.private:
+        raise UserError(
+            f"{publication.repo} exists and is public; make it private in its settings first, or leave out --private"
+        )
+    listed = api.list_repo_tree(publication.repo, repo_type=publication.kind, revision=info.sha, recursive=True)
+    remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
+    gone = [p for p in remote if p not in publication.files and any(fnmatch(p, own) for own in publication.owned)]
+    changes = {path: _change(content, remote.get(path)) for path, content in sorted(publication.files.items())}
+    return UploadPlan(publication, info.private, True, changes | dict.fromkeys(sorted(gone), "removed"), info.sha)
+
+
+def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
+    """The plan; without a network, one in which every file is new (a dry run is useful offline as well)."""
+    try:
+        return upload_plan(publication, private, api)
+    except Exception as error:
+        if not is_network_error(error):
+            raise
+        changes = dict.fromkeys(sorted(publication.files), "new")
+        return UploadPlan(publication, private, False, changes, compared=False)
+
+
+def size(count: int) -> str:
+    """Bytes as text: 512 B, 1.2 kB, 3.4 MB."""
+    for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.1f} {unit}"
+    return f"{count} B"
+
+
+def _change(content: Path | bytes, remote: RepoFile | None) -> str:
+    if remote is None:
+        return "new"
+    if (len(content) if isinstance(content, bytes) else content.stat().st_size) != remote.size:
+        return "changed"
+    if remote.lfs is not None:
+        digest = sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(content)
+        return "unchanged" if digest == remote.lfs.sha256 else "changed"
+    digest = git_hash(content if isinstance(content, bytes) else content.read_bytes())
+    return "unchanged" if digest == remote.blob_id else "changed"

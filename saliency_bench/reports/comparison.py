@@ -1,0 +1,228 @@
+"""What a page of several runs shows besides each run: what they share, where they differ, and by how much."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from saliency_bench.analysis.comparison import Comparison, MergedRuns, RunDifference
+from saliency_bench.analysis.differences import Pair, same
+from saliency_bench.analysis.names import names_of
+from saliency_bench.reports import words
+from saliency_bench.reports.figures import difference_bars, difference_means
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import RunData
+
+# Settings whose name already implies another one, and what introduces a value that would not be understood alone.
+FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset fingerprint": "Dataset"}
+PREFIXES = {
+    "Classifier digest": "digest ",
+    "Dataset fingerprint": "dataset ",
+    "Seed": "seed ",
+    "Batch size": "batches of ",
+}
+
+
+def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+    equal, differing = _split_settings(runs)
+    first, *_ = comparison.merged
+    return {
+        "count": len(runs),
+        "runs": [_run_column(number, run, comparison, differing) for number, run in enumerate(runs, start=1)],
+        "equal": equal,
+        "differing": differing,
+        "merged": [merged.name for merged in comparison.merged if len(merged.members) > 1],
+        "conflicts": comparison.conflicts,
+        "labels": _labels(comparison.merged),
+        "tables": _tables(comparison) if len(comparison.merged) > 1 else [],
+        "ranks_runs": _same_samples(comparison.merged),
+        "first": first.name,
+        "differences": [_difference_view(first, difference) for difference in comparison.differences],
+    }
+
+
+def _run_column(number: int, run: RunData, comparison: Comparison, differing: list[str]) -> dict[str, Any]:
+    home = next(merged for merged in comparison.merged if number in merged.members)
+    settings = settings_of(run)
+    return {
+        "name": f"Run {number}",
+        "folder": run.folder.resolve().name,
+        "anchor": f"run-{home.members[0]}",
+        "settings": [settings[name] for name in differing],
+        "cells": len(run.cells),
+        "faults": sum(run.summary["faults"].values()),
+        "accuracy": run.accuracy,
+        "dataset": run.summary["dataset"],
+        "masks": run.summary["masks"],
+    }
+
+
+def settings_of(run: RunData) -> dict[str, str]:
+    """What may differ between two runs, as a person reads it."""
+    summary = run.summary
+    dataset, model = summary["dataset"], summary["model"]
+    return {
+        "Classifier": words.short(model["id"]) + (f", revision {model['revision']}" if model["revision"] else ""),
+        "Classifier digest": model["digest"][:8],
+        "Geometry": model["geometry"],
+        "Dataset": f"{words.short(dataset['id'])}, split {dataset['split']}",
+        "Dataset fingerprint": dataset["fingerprint"][:8],
+        "Maps explain": words.target(summary["target"]),
+        "Groups": words.class_groups(summary),
+        "Precision": summary["precision"],
+        "Seed": str(summary["seed"]),
+        "Batch size": str(summary["batch_size"]),
+    }
+
+
+def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]:
+    """({setting: value} of those equal in all runs, the names of the others)"""
+    settings = [settings_of(run) for run in runs]
+    differing = [name for name in settings[0] if len({own[name] for own in settings}) > 1]
+    return {name: value for name, value in settings[0].items() if name not in differing}, differing
+
+
+def _labels(merged_runs: list[MergedRuns]) -> list[tuple[str, str]]:
+    """(name, what distinguishes it from the others); the folder where nothing else does."""
+    _, differing = _split_settings([merged.data for merged in merged_runs])
+    labels = [_label(merged.data, differing) for merged in merged_runs]
+    if len(set(labels)) < len(labels):
+        folders = [", ".join(run.folder.resolve().name for run in merged.runs) for merged in merged_runs]
+        labels = [", ".join(filter(None, both)) for both in zip(labels, folders, strict=True)]
+    return [(merged.name, label) for merged, label in zip(merged_runs, labels, strict=True)]
+
+
+def _label(run: RunData, differing: list[str]) -> str:
+    settings = settings_of(run)
+    shown = [name for name in differing if FOLLOWS.get(name) not in differing]
+    return ", ".join(PREFIXES.get(name, "") + settings[name] for name in shown)
+
+
+def _same_samples(merged_runs: list[MergedRuns]) -> bool:
+    """Whether runs may be ranked: scores over different images do not show which run is better."""
+    datasets = [merged.data.summary["dataset"] for merged in merged_runs]
+    return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """An explainer in all runs; None where a run has no such cell."""
+
+    name: str
+    baseline: bool
+    cells: list[CellResult | None]
+
+
+def _tables(comparison: Comparison) -> list[dict]:
+    """A table per metric: explainers down, runs across; baselines last."""
+    runs = [merged.data for merged in comparison.merged]
+    names = names_of(runs)
+    by_run = [{(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in runs]
+    in_order = [cell for run in runs for row in run.rows for cell in run.cells_of_row(row)]
+    metrics = {names.metric(cell): cell.higher_is_better for cell in reversed(in_order)}
+    baselines = {names.explainer(cell): cell.baseline for cell in reversed(in_order)}
+    explainers = sorted(dict.fromkeys(map(names.explainer, in_order)), key=lambda explainer: baselines[explainer])
+    tables = []
+    for metric in dict.fromkeys(map(names.metric, in_order)):
+        rows = [
+            TableRow(names.explainer_texts[explainer], baselines[explainer], cells)
+            for explainer in explainers
+            if any(cells := [own.get((metric, explainer)) for own in by_run])
+        ]
+        higher_is_better = metrics[metric]
+        tables.append(
+            {
+                "name": names.metric_texts[metric],
+                "higher_is_better": higher_is_better,
+                "rows": _tagged(rows, higher_is_better, comparison),
+            }
+        )
+    return tables
+
+
+def _tagged(rows: list[TableRow], higher_is_better: bool, comparison: Comparison) -> list[dict]:
+    """The rows of one table, each cell with its tags, or with the run whose score it repeats."""
+    conflicting = {conflict.cell_id for conflict in comparison.conflicts}
+    ranks_runs = _same_samples(comparison.merged)
+    leaders = [
+        words.leading([row.cells[index] for row in rows], higher_is_better) for index in range(len(comparison.merged))
+    ]
+
+    def entry(row: TableRow, index: int, cell: CellResult) -> dict:
+        tags = {
+            "best explainer": len(rows) > 1 and cell.value is not None and cell.value == leaders[index],
+            "best run": ranks_runs and _is_best_run(cell, row, higher_is_better),
+            "conflict": cell.cell_id in conflicting,
+        }
+        repeated = (
+            merged.name.lower()
+            for merged, other in zip(comparison.merged, row.cells[:index], strict=False)
+            if other is not None and cell.cell_id not in conflicting and _repeats(cell, other)
+        )
+        return {"cell": cell, "tags": [tag for tag, holds in tags.items() if holds], "same_as": next(repeated, None)}
+
+    return [
+        {
+            "name": row.name,
+            "baseline": row.baseline,
+            "cells": [cell and entry(row, index, cell) for index, cell in enumerate(row.cells)],
+        }
+        for row in rows
+    ]
+
+
+def _is_best_run(cell: CellResult, row: TableRow, higher_is_better: bool) -> bool:
+    """The best of a row whose values are not all equal."""
+    values = {other.value for other in row.cells if other is not None and other.value is not None}
+    return len(values) > 1 and cell.value == words.leading(row.cells, higher_is_better)
+
+
+def _repeats(cell: CellResult, other: CellResult) -> bool:
+    if cell.value is None or other.value is None:
+        return False
+    return cell.cell_id == other.cell_id and cell.n == other.n and bool(same(cell.value, other.value))
+
+
+def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
+    """Merged runs against the first ones: a sentence, and a table with plots for each metric."""
+    before, after = settings_of(first.data), settings_of(difference.merged.data)
+    by_metric: dict[str, list[Pair]] = {}
+    for pair in difference.pairs:
+        if not pair.is_same:
+            by_metric.setdefault(pair.metric, []).append(pair)
+    return {
+        "name": difference.merged.name,
+        "anchor": f"difference-{difference.merged.members[0]}",
+        "changed": [(name, value, after[name]) for name, value in before.items() if value != after[name]],
+        "reason": difference.reason,
+        "verdict": difference_verdict(first.name, difference.merged.name, difference.pairs),
+        "metrics": [
+            {
+                "name": name,
+                "higher_is_better": rows[0].higher_is_better,
+                "pairs": rows,
+                "means": difference_means(rows),
+                "bars": difference_bars(rows),
+                "largest": [(pair, pair.largest) for pair in rows if pair.largest],
+            }
+            for name, rows in by_metric.items()
+        ],
+    }
+
+
+def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+    """How often the second run is significantly better or worse, and how many cells are the same in both."""
+    if not pairs:
+        return "They share no pair of explainer and metric."
+    first, second = first.lower(), second.lower()
+    differing = [pair for pair in pairs if not pair.is_same]
+    equal = len(pairs) - len(differing)
+    repeated = f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} the same in both."
+    if not differing:
+        return repeated
+    better, worse = (sum(pair.direction == sign for pair in differing) for sign in (1, -1))
+    verdict = (
+        f"Of {words.count(len(differing))} {'pair' if len(differing) == 1 else 'pairs'} of explainer and metric, "
+        f"{second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
+        f"{words.count(worse)}, and not significantly different on {words.count(len(differing) - better - worse)}."
+    )
+    return f"{verdict} {repeated}" if equal else verdict

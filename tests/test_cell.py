@@ -1,0 +1,114 @@
+"""The cell as files hold it: strict, complete, read back as it was written."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, read_cells, read_plan
+from saliency_bench.results.summary import table
+from saliency_bench.utils.files import write_json
+
+KEY = {
+    "cell_id": "0123456789abcdef",
+    "explainer_id": "fedcba9876543210",
+    "explainer": "rise",
+    "explainer_options": {"masks": 10, "seed": None},
+    "explainer_text": "rise:masks=10",
+    "explainer_version": 1,
+    "baseline": False,
+    "metric": "saliency_miou",
+    "metric_options": {},
+    "metric_text": "saliency_miou",
+    "metric_version": 2,
+    "higher_is_better": True,
+}
+RESULT = KEY | {
+    "value": 0.5,
+    "low": 0.25,
+    "high": 0.75,
+    "n": 3,
+    "rank": 1,
+    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1}},
+    "left_out": {"no mask": 1},
+    "flat": 0,
+    "marked": {},
+    "forward_passes": {"explain": 30, "metric": 0},
+}
+
+
+def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
+    (cell,) = read_cells([RESULT])
+    assert as_json([cell]) == [RESULT]
+    assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1)
+    assert (cell.ends, cell.parts["0.1"].ends) == ((0.25, 0.75), None)
+    assert cell.forward_passes.explain == 30
+    assert CellKey.model_validate(KEY).metric_id == ("saliency_miou", 2)
+    assert set(CellKey.model_fields) == set(KEY)
+    assert set(CellResult.model_fields) == set(RESULT)
+
+
+def test_a_cell_cannot_be_changed():
+    (cell,) = read_cells([RESULT])
+    with pytest.raises(ValidationError):
+        cell.value = 1.0
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("cell_id", "../../etc"),
+        ("explainer_id", "a/b"),
+        ("explainer_text", "rise\x1b[31m"),
+        ("explainer_version", 1.0),
+        ("baseline", 1),
+        ("higher_is_better", "yes"),
+        ("value", float("inf")),
+        ("value", "0.5"),
+        ("low", 0.8),
+        ("n", -1),
+        ("n", 0),
+        ("rank", 0),
+        ("parts", {"a": {"value": 0.1, "low": None, "high": None}}),
+        ("left_out", {"no mask": -1}),
+        ("forward_passes", {"explain": 1, "other": 1}),
+        ("surplus", 1),
+    ],
+)
+def test_a_field_of_another_kind_is_refused_by_name(field, value):
+    with pytest.raises(UserError, match=rf"^cells\.0.*{field if field not in ('low', 'n') else ''}") as error:
+        read_cells([RESULT | {field: value}])
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("field", sorted(set(RESULT) - {"parts"}))
+def test_a_missing_field_is_named(field):
+    with pytest.raises(UserError, match=rf"cells\.0\.{field}"):
+        read_cells([{name: value for name, value in RESULT.items() if name != field}])
+
+
+def test_the_plan_of_another_version_is_refused_in_one_line(tmp_path):
+    write_json(tmp_path / "run.json", {"cells": {KEY["cell_id"]: KEY}})
+    assert read_plan(tmp_path) == {KEY["cell_id"]: CellKey.model_validate(KEY)}
+    older = {name: value for name, value in KEY.items() if name != "explainer_id"} | {"parts": "fedcba9876543210"}
+    for content in ({"cells": {KEY["cell_id"]: older}}, {}):
+        write_json(tmp_path / "run.json", content)
+        with pytest.raises(UserError, match=r"run\.json .*--out") as error:
+            read_plan(tmp_path)
+        assert "\n" not in str(error.value)
+
+
+def test_the_table_shows_rank_interval_and_fewer_samples():
+    cells = read_cells(
+        [
+            RESULT,
+            RESULT | {"metric_text": "other", "low": None, "high": None, "rank": None, "higher_is_better": False},
+            RESULT | {"explainer_text": "centre", "value": None, "low": None, "high": None, "n": 0, "rank": None},
+        ]
+    )
+    header, _, first, second = table(cells, 4).splitlines()
+    assert header.split() == ["explainer", "saliency_miou", "↑", "other", "↓"]
+    assert first.split() == ["rise:masks=10", "0.500", "[0.250,", "0.750]", "#1", "n=3", "0.500", "n=3"]
+    assert second.split() == ["centre", "-", "-"]
+    assert json.loads(json.dumps(as_json(cells))) == as_json(cells)
