@@ -2,10 +2,14 @@
 
 import datasets
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import Result, check_records, of_run
 from saliency_bench.metric import load_metric, mean_of_parts
 from saliency_bench.scoring.perturbation import EXPOSURES, area
 
@@ -75,6 +79,38 @@ def test_parts_count_in_no_summary_and_no_plain_metric_has_any(done):
         assert cell["n"] == len(known)
         assert cell["value"] == pytest.approx(np.mean(known))
     assert not any(parts for _, parts in by_sample(done, "saliency_miou").values())
+
+
+def test_the_summary_gives_every_part_its_mean_and_interval(done):
+    cells = {(cell["metric"], cell["explainer"]): cell for cell in done.summary["cells"]}
+    assert cells["saliency_miou", "gradcam"]["parts"] == {}
+    for metric in ("saliency_roae", "saliency_kae", "saliency_consistency"):
+        found = by_sample(done, metric)
+        for name, part in cells[metric, "gradcam"]["parts"].items():
+            values = [parts[name]["value"] for _, parts in found.values() if parts[name]["value"] is not None]
+            assert part["n"] == len(values)
+            assert part["value"] == (pytest.approx(np.mean(values)) if values else None)
+            assert part["low"] is None or part["low"] <= part["value"] <= part["high"]
+
+
+@pytest.mark.parametrize("change", ["value", "name", "only a part"])
+def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, done):
+    submission = of_run(done.folder, "ada")
+    cells = [cell.model_dump() for cell in submission.result.cells]
+    parts = next(cell["parts"] for cell in cells if cell["metric"] == "saliency_roae")
+    table = submission.records
+    if change == "value":
+        parts["0.5"]["value"] = parts["0.5"]["value"] + 0.1
+        parts["0.5"]["low"] = parts["0.5"]["high"] = None
+    elif change == "name":
+        parts["half"] = parts.pop("0.5")
+    else:
+        row = table.filter(pc.equal(table["part"], "0.5")).slice(0, 1)
+        row = row.set_column(0, "cell_id", pa.array(["0" * 16]))
+        table = pa.concat_tables([table, row])
+    result = Result.model_validate(submission.result.model_dump() | {"cells": cells})
+    with pytest.raises(UserError, match=r"part (0\.5|half) of cell|cell_id 0000"):
+        check_records(result, table, done.folder / "records.parquet")
 
 
 def test_the_group_reaches_records_and_predictions(done):

@@ -39,7 +39,6 @@ FORMAT = 2
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
-MOST_PARTS = 100  # of a score
 LONGEST = 2000  # characters of a note
 
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
@@ -215,7 +214,7 @@ def read_submission(folder: str | Path, where: str = "") -> Submission:
     """where: its name in messages. Raises: UserError that names file and field."""
     path = Path(folder) / RECORDS
     result = read_result(Path(folder) / RESULT)
-    table = _read_records(path, len(result.cells) * result.dataset.used * (1 + MOST_PARTS))
+    table = _read_records(path, sum(1 + len(cell.parts) for cell in result.cells) * result.dataset.used)
     check_records(result, table, path)
     return Submission(result, table, where or str(folder))
 
@@ -258,10 +257,11 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
     pairs = table.select(["cell_id", "image_id", "part"]).group_by(["cell_id", "image_id", "part"]).aggregate([])
     if len(pairs) < len(table):
         raise UserError(f"{path}: image_id comes twice in a cell")
-    _, values, counts = read_values(table)
-    if strange := set(values) - {cell.cell_id for cell in result.cells}:
+    if strange := set(table["cell_id"].unique().to_pylist()) - {cell.cell_id for cell in result.cells}:
         raise UserError(f"{path}: cell_id {min(strange)} is not in {RESULT}")
+    _, values, counts = read_values(table)
     _check_names(result, table, path)
+    _check_parts(result, table, path)
     for cell in result.cells:
         if counts.get(cell.cell_id, 0) != cell.n:
             count = counts.get(cell.cell_id, 0)
@@ -277,6 +277,27 @@ def _check_names(result: Result, table: pa.Table, path: Path) -> None:
         for column, value in names[row["cell_id"]].items():
             if row[column] != value:
                 raise UserError(f"{path}: {column} of cell {row['cell_id']} must be {value}, not {row[column]}")
+
+
+def _check_parts(result: Result, table: pa.Table, path: Path) -> None:
+    """Whether the parts of a cell's score have the names, counts and means that the cell gives them."""
+    parts = table.filter(pc.is_valid(table["part"])).group_by(["cell_id", "part"])
+    recorded = {
+        (row["cell_id"], row["part"]): (row["value_count"], row["value_mean"])
+        for row in parts.aggregate([("value", "count"), ("value", "mean")]).to_pylist()
+    }
+    stated = {(cell.cell_id, name): part for cell in result.cells for name, part in cell.parts.items()}
+    if differing := sorted(recorded.keys() ^ stated.keys()):
+        cell_id, name = differing[0]
+        raise UserError(f"{path}: part {name} of cell {cell_id} is not in both {RESULT} and the records")
+    for (cell_id, name), (count, mean) in recorded.items():
+        part = stated[cell_id, name]
+        means = [np.nan if value is None else value for value in (mean, part.value)]
+        if count != part.n or not same(*means):
+            raise UserError(
+                f"{path}: part {name} of cell {cell_id} has {count} numbers of mean {mean}, but {RESULT} says n = "
+                f"{part.n}, value = {part.value}"
+            )
 
 
 def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:

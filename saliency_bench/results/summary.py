@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, as_json
+from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, PartResult, as_json
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.statistics import bootstrap, contrasts, ranks
 from saliency_bench.utils.files import read_json, write_json
@@ -56,10 +56,11 @@ class RunFacts:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The records of one cell: `scores` in the order of the samples, NaN where there is none; how often each reason
-    left a sample out; and how often each mark stands beside a score."""
+    """The records of one cell: `scores` in the order of the samples, NaN where there is none; the same of each part of
+    a score; how often each reason left a sample out; and how often each mark stands beside a score."""
 
     scores: np.ndarray
+    parts: dict[str, np.ndarray]
     left_out: Counter[str]
     marks: Counter[str]
 
@@ -111,19 +112,26 @@ def summarise(facts: RunFacts) -> dict:
 
 def _outcomes(path: Path) -> dict[str, Outcome]:
     scores: dict[str, array] = defaultdict(lambda: array("d"))
+    parts: dict[str, dict[str, array]] = defaultdict(lambda: defaultdict(lambda: array("d")))
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
     marks: dict[str, Counter[str]] = defaultdict(Counter)
     for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "part", "value", "reason"]):
         for cell_id, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            series = scores[cell_id] if part is None else parts[cell_id][part]
+            series.append(NAN if value is None else value)
             if part is not None:
                 continue
-            scores[cell_id].append(NAN if value is None else value)
             if value is None:
                 left_out[cell_id][reason] += 1
             elif reason is not None:
                 marks[cell_id].update(reason.split(MARKS))
     return {
-        cell_id: Outcome(np.array(values, dtype=float), left_out[cell_id], marks[cell_id])
+        cell_id: Outcome(
+            np.array(values, dtype=float),
+            {name: np.array(part, dtype=float) for name, part in parts[cell_id].items()},
+            left_out[cell_id],
+            marks[cell_id],
+        )
         for cell_id, values in scores.items()
     }
 
@@ -175,8 +183,9 @@ def _comparisons(
 def _result(key: CellKey, outcome: Outcome, passes: ForwardPasses, rank: int | None, seed: int) -> CellResult:
     return CellResult(
         **dict(key),
-        **dict(_interval(outcome.scores[~np.isnan(outcome.scores)], seed)),
+        **dict(_interval(outcome.scores, seed)),
         rank=rank,
+        parts={name: PartResult(**dict(_interval(values, seed))) for name, values in outcome.parts.items()},
         left_out=dict(sorted(outcome.left_out.items())),
         flat=outcome.marks[FLAT],
         marked={reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT},
@@ -185,6 +194,8 @@ def _result(key: CellKey, outcome: Outcome, passes: ForwardPasses, rank: int | N
 
 
 def _interval(values: np.ndarray, seed: int) -> Interval:
+    """Of the values that are not NaN."""
+    values = values[~np.isnan(values)]
     value, low, high = (None if np.isnan(number) else number for number in bootstrap(values, seed=seed))
     return Interval(value=value, low=low, high=high, n=len(values))
 
