@@ -524,7 +524,7 @@ def test_cells_of_an_earlier_start_with_fewer_samples_are_named_and_not_mixed_in
         ({"metrics": ["saliency_insertion:steps=2.5"]}, "steps of saliency_insertion takes int or nothing"),
         ({"metrics": ["saliency_pointing_game:ties=all"]}, "neither 'share' nor 'any'"),
         ({"device": "banana"}, "unknown device 'banana'"),
-        ({"device": "cuda:9"}, "not there"),
+        ({"device": "cuda:9"}, "cuda:9"),
         (
             {"explainers": [my_own, my_own.__class__(my_own.__code__, globals(), "my_own")]},
             "same name, options and code",
