@@ -20,6 +20,7 @@ slow: install
 lint: install
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
+	.venv/bin/codespell
 types: install
 	.venv/bin/mypy $(CODE)
 coverage: install

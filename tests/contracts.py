@@ -38,6 +38,15 @@ def complete(kind: str) -> list[str]:
     return [name for name in names(kind) if not missing(kind, name)]
 
 
+def examples() -> list[str]:
+    """The drawn sources of all complete datasets, as `_examples.names` lists them: "gender-xai release" ..."""
+    found = []
+    for name in complete("hub_builders"):
+        layouts = [key for key in dir(registry.load("hub_builders", name)) if key.startswith("example")]
+        found += [f"{name} {key.removeprefix('example').removeprefix('_')}".strip() for key in sorted(layouts)]
+    return found
+
+
 @cache
 def missing(kind: str, name: str) -> tuple[str, ...]:
     """Sentences: what this item lacks, and where to add it."""

@@ -6,6 +6,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from saliency_bench.analysis.names import names_of
 from saliency_bench.errors import UserError
@@ -18,7 +19,7 @@ NEGLIGIBLE = 1e-9  # a smaller difference is none, however small the numbers
 MOST = 5  # samples named per pair
 
 
-def same(first, second):
+def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
     """Whether numbers are equal up to their last digits; two gaps are equal, a gap and a number are not."""
     tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
     return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))

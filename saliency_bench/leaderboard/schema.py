@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -96,7 +96,7 @@ class Result(StrictModel):
     provenance: Provenance
 
     @model_validator(mode="after")
-    def _consistent(self):
+    def _consistent(self) -> Self:
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),

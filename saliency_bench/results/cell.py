@@ -6,7 +6,7 @@ so every field is checked when it is read.
 
 import json
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Self
 
 from pydantic import (
     BaseModel,
@@ -41,7 +41,7 @@ class Interval(StrictModel):
     n: Count
 
     @model_validator(mode="after")
-    def _ordered(self):
+    def _ordered(self) -> Self:
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         if self.n == 0 and self.value is not None:

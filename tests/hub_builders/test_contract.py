@@ -20,7 +20,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
 
 NAMES = contracts.complete("hub_builders")
-EXAMPLES = [name for name in _examples.names() if name.partition(" ")[0] in NAMES]
+EXAMPLES = contracts.examples()
 
 
 def content(folder):

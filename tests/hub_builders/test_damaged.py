@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from pathlib import Path
 
+import contracts
 import numpy as np
 import pytest
 from PIL import Image
@@ -188,7 +189,10 @@ def ending_of(path):
 
 
 CASES = [
-    (name, file, kind) for name in _examples.names() for file in targets(name) for kind in KINDS[ending_of(Path(file))]
+    (name, file, kind)
+    for name in contracts.examples()
+    for file in targets(name)
+    for kind in KINDS[ending_of(Path(file))]
 ]
 
 
@@ -270,7 +274,7 @@ def test_there_are_enough_of_them():
     assert len({kind for _, _, kind in CASES}) >= 25
 
 
-@pytest.mark.parametrize("name", _examples.names())
+@pytest.mark.parametrize("name", contracts.examples())
 def test_examples_lose_nothing(whole, name):
     _, rows, log = whole(name)
     assert len(rows) >= 2
