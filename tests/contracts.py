@@ -171,7 +171,7 @@ def of_dataset(name: str) -> Iterator[str]:
         yield f'{where(path)}: TERMS = (name, address) goes with LICENSE = "other" and with no other licence'
     for function, what in {
         "features": "the columns, {column: feature}, with `label`",
-        "samples": "a generator (source, report, *, options) that yields a Job for each image",
+        "samples": "a generator (source, log, *, options) that yields a Job for each image",
     }.items():
         if not callable(getattr(module, function, None)):
             yield f"{where(path)} has no {function}: add {what}"
