@@ -21,6 +21,12 @@ def test_the_guide_names_each_folder_of_the_core_in_the_order_of_imports():
     assert {path.stem for path in (ROOT / "saliency_bench").glob("*.py")} <= named
 
 
+def test_the_files_that_the_guide_names_are_there():
+    named = set(re.findall(r"`((?:\w+/)+\w+\.py)`", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")))
+    assert len(named) > 10
+    assert [name for name in sorted(named) if "NAME" not in name and not (ROOT / name).is_file()] == []
+
+
 def test_the_checks_before_a_commit_are_those_of_the_tests():
     pinned = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().split() if "==" in line)
     repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]

@@ -1,6 +1,7 @@
 """Chunk files become records.parquet and predictions.parquet: the same bytes whatever way they were computed."""
 
 from collections import Counter
+from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,15 +26,18 @@ def merge(context: RunContext) -> None:
     files = chunk_files(context.out, plan, chunks)
     complete = complete_cells(plan, files, chunks)
 
-    predictions = [pq.read_table(prediction_file(context, number)) for number in range(chunks)]
-    predictions[-1] = predictions[-1].slice(0, context.samples - (chunks - 1) * context.spec.batch_size)
-    records.concat(predictions, context.out / "predictions.parquet", predictions[0].schema.remove_metadata())
-    last = predictions[-1]["image_id"].combine_chunks()
+    # One file after the other: memory does not grow with the samples.
+    last = pq.read_table(prediction_file(context, chunks - 1))
+    last = last.slice(0, context.samples - (chunks - 1) * context.spec.batch_size)
+    whole = (pq.read_table(prediction_file(context, number)) for number in range(chunks - 1))
+    schema = last.schema.remove_metadata()
+    records.concat(chain(whole, [last]), context.out / "predictions.parquet", schema)
+    used = last["image_id"].combine_chunks()
 
     def cut(path: Path) -> pa.Table:
         table = pq.read_table(path)
         table = table.filter(pc.is_in(table["cell_id"], pa.array(complete, pa.string())))
-        return table.filter(pc.is_in(table["image_id"], last)) if number_of(path) == chunks - 1 else table
+        return table.filter(pc.is_in(table["image_id"], used)) if number_of(path) == chunks - 1 else table
 
     records.concat(map(cut, files), context.out / "records.parquet", records.SCHEMA)
 
