@@ -48,13 +48,14 @@ def test_load_dataset_finds_splits_and_features(folder):
     loaded = datasets.load_dataset(str(folder))
     assert {split: len(part) for split, part in loaded.items()} == {"train": 40, "validation": 14, "test": 6}
     assert loaded["test"].features == builders.columns(shapes_xai)
-    assert list(loaded["test"].features)[:5] == ["image", "label", "mask", "image_id", "source_split"]
+    assert list(loaded["test"].features)[:6] == ["image", "label", "mask", "image_id", "group", "source_split"]
     row, drawn = loaded["train"][0], shapes_xai.drawn(int(loaded["train"][0]["image_id"][-6:]), 32)
     assert (np.asarray(row["image"]) == drawn["image"]).all()
     assert (np.asarray(row["mask"]) == drawn["mask"] * 255).all()
     assert row["mask"].mode == "L"
     assert loaded["train"].features["label"].int2str(row["label"]) == drawn["label"]
     assert row["source_split"] is None
+    assert row["group"] is None
 
 
 def test_report_counts_and_fingerprints_are_those_of_the_data(folder):

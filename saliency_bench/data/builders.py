@@ -36,7 +36,8 @@ several threads, so slow work belongs there; keep their arguments small. Every f
 arguments (or lie in a folder that is one): a resumed build recomputes the jobs whose files have changed. Yielding the
 dict directly works too.
 A sample has `image_id` (unique text), `image`, `label` (a class name), and where they exist `mask`, `source_split`,
-the extra columns, and `group` (samples of one group share a split; default: the image id). Pictures are a
+the extra columns, and `group`: the cluster of samples that depend on each other (patient, scene, image of several
+rows), which share a split; without one, each sample is its own. Pictures are a
 `pictures.Picture` (returned by `pictures.read`), uint8 (H, W, 3), or for masks bool (H, W). Record whatever is left out
 with `log.leave_out(image_id, "image" or "mask", reason)`, and anything odd but kept with `log.remark(image_id, text)`;
 `log.expected = n` (jobs) sizes the progress bar; `log.classes = {column: [names]}`, set before the first job, is passed
@@ -88,4 +89,5 @@ def columns(builder: ModuleType, classes: dict[str, list[str]] | None = None) ->
     takes_classes = "classes" in inspect.signature(builder.features).parameters
     own = dict(builder.features(classes) if takes_classes else builder.features())
     first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
-    return Features({**first, "image_id": Value("string"), "source_split": Value("string"), **own})
+    texts = {name: Value("string") for name in ("image_id", "group", "source_split")}
+    return Features({**first, **texts, **own})

@@ -39,7 +39,7 @@ from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import seed_of
 
 MANY = 256  # jobs from which starting processes pays off
-GROUP, HASH = "_group", "_hash"  # columns of the batches only
+HASH = "_hash"  # a column of the batches only
 
 
 def build(
@@ -110,8 +110,7 @@ def _write_dataset(
         for writer in splits.values():
             open_files.callback(writer.shards.abandon)
         for row in _rows(name, builder, jobs, log, features, workspace / "batches", progress, workers):
-            group = row.pop(GROUP)
-            split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], group)
+            split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], row["group"] or row["image_id"])
             duplicates.add(row["image_id"], split, row.pop(HASH))
             splits[split].add(row)
         files = {split: writer.shards.close() for split, writer in splits.items()}
@@ -137,7 +136,7 @@ def _rows(
 ) -> Iterator[dict]:
     """Encoded rows, with a progress bar on standard error. Raises: ValueError for a builder that repeats an id."""
     seen, of_jobs = set(), BuildLog()
-    schema = features.arrow_schema.append(pa.field(GROUP, pa.string())).append(pa.field(HASH, pa.uint64()))
+    schema = features.arrow_schema.append(pa.field(HASH, pa.uint64()))
     with bar(desc=f"building {name}", unit=" images", shown=progress, leave=False) as shown:
 
         def count_done(count: int) -> None:
@@ -160,17 +159,18 @@ def _rows(
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """A sample as it is stored, with its group and the hash of its picture."""
-    if unknown := set(sample) - set(features) - {"group"}:
+    """A sample as it is stored, with the hash of its picture."""
+    if unknown := set(sample) - set(features):
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}
+    row["group"] = None if row["group"] is None else str(row["group"])
     file = sample["image_id"].replace("/", "_")
     for column, kind in features.items():
         if isinstance(kind, Image) and sample.get(column) is not None:
             row[column] = _stored(sample[column], file if column == "image" else f"{file}-{column}")
     encoded = features.encode_example(row)
     picture_hash = near_duplicates.difference_hash(encoded["image"]["bytes"])
-    return encoded | {GROUP: str(sample.get("group", sample["image_id"])), HASH: picture_hash}
+    return encoded | {HASH: picture_hash}
 
 
 def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict[str, Any]:
