@@ -221,10 +221,10 @@ def damage(path, kind):
     if kind in FILE:
         how(path)
     elif kind in DICOM and isinstance(how, dict):
-        known = {"place": (0, 0, 7.5), "uid": "1.2.1.2", "series": "1.2.1", "patient": "PANCREAS_0001"}
+        known = {"position": (0, 0, 7.5), "uid": "1.2.1.2", "series": "1.2.1", "patient": "PANCREAS_0001"}
         if "LIDC" in path.as_posix():
             series = _examples.SERIES.format(7000)
-            known = {"place": (0, 0, 7.5), "uid": f"{series}.3", "series": series, "patient": "LIDC-IDRI-0001"}
+            known = {"position": (0, 0, 7.5), "uid": f"{series}.3", "series": series, "patient": "LIDC-IDRI-0001"}
         _examples.dicom(path, np.zeros((64, 64)), **known, **how)
     elif kind in NIFTI and not callable(how):
         _examples.nifti_plain(path, how)
