@@ -35,6 +35,7 @@ import torch
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
 from saliency_bench.classifiers.fast_forward import pictures_per_pass
 from saliency_bench.classifiers.hooks import detached_at
+from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched
 
@@ -234,7 +235,7 @@ def layer_of(name: str, classifier, images) -> str | None:
     try:
         if name == "cebp":
             return registry.load("explainers", name).excitation_layer(classifier, images[:1])
-        return classifier.cam_layer(images[:1])
+        return cam_layer(classifier, images[:1])
     except UserError:
         return None
 

@@ -18,7 +18,7 @@ activations, as in the paper's own rule, excite nothing. `contrastive=False` giv
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at
-from saliency_bench.classifiers.layers import last_convolution, last_feature_map
+from saliency_bench.classifiers.layers import cam_layer, last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_map
 from saliency_bench.explainers._gradients import derivative
@@ -54,4 +54,4 @@ def excitation_layer(classifier: Classifier, images: Images) -> str:
     """Name of the last module whose map is larger than the last convolution's; else Grad-CAM's layer."""
     pixels = last_convolution(classifier, images)
     larger = None if pixels is None else last_feature_map(classifier, images, pixels)
-    return larger or classifier.cam_layer(images)
+    return larger or cam_layer(classifier, images)

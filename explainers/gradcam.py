@@ -9,6 +9,7 @@ bilinear interpolation (`align_corners=False`); it is not normalised. The backwa
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
 from saliency_bench.types import Images, Maps, Target
 
@@ -23,7 +24,7 @@ def gradcam(
 
     Raises: UserError where there is no such layer or it gives another shape.
     """
-    layer = layer or classifier.cam_layer(images)
+    layer = layer or cam_layer(classifier, images)
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     cam = (weight * activation).sum(dim=1)  # (B, h, w)

@@ -14,6 +14,7 @@ import torch
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
 from saliency_bench.types import Images, Maps, Target
 
@@ -28,7 +29,7 @@ def gradcam_plus_plus(
 
     Raises: UserError where there is no such layer or it gives another shape.
     """
-    layer = layer or classifier.cam_layer(images)
+    layer = layer or cam_layer(classifier, images)
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)
     square = gradient**2
     below = 2 * square + activation.sum(dim=(2, 3), keepdim=True) * square * gradient + 1e-6

@@ -21,6 +21,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at
+from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, feature_map
 from saliency_bench.types import Images, Maps, Target
@@ -46,7 +47,7 @@ def scorecam(
     Raises: UserError where there is no such layer or it gives another shape.
     """
     size = images.shape[2:]
-    layer = layer or classifier.cam_layer(images)
+    layer = layer or cam_layer(classifier, images)
     with torch.no_grad(), detached_at(classifier.module_named(layer)) as outputs:
         classifier(images)
     activation = feature_map("scorecam", classifier, layer, outputs).detach()  # (B, C, h, w)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
-from saliency_bench.classifiers.layers import last_feature_map
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Batch, Images
@@ -148,21 +147,6 @@ class Classifier(nn.Module):
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
         return layers[name]
-
-    def cam_layer(self, images: Images) -> str:
-        """The name of the last convolutional block: the last module that gives (B, C, h, w) with h * w > 1.
-
-        Pooling, dropout and identity do not count. Raises: UserError for a network whose last features are tokens.
-        """
-        if self.layer is not None:
-            return self.layer
-        name = last_feature_map(self, images)
-        if name is None:
-            raise UserError(
-                f"no convolutional block found in {self.id} (a transformer?); name a layer with layer=..., "
-                "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
-            )
-        return name
 
 
 def _structure(model: nn.Module) -> str:

@@ -1,18 +1,32 @@
 """Modules of a network that output feature maps, found by one forward pass."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.errors import UserError
 from saliency_bench.types import Images
 
-if TYPE_CHECKING:
-    from saliency_bench.classifiers.classifier import Classifier
+
+def cam_layer(classifier: Classifier, images: Images) -> str:
+    """The layer Grad-CAM reads: the classifier's own, or the last convolutional block.
+
+    That is the last module that gives (B, C, h, w) with h * w > 1; pooling, dropout and identity do not count.
+    Raises: UserError for a network whose last features are tokens.
+    """
+    name = classifier.layer or last_feature_map(classifier, images)
+    if name is None:
+        raise UserError(
+            f"no convolutional block found in {classifier.id} (a transformer?); name a layer with layer=..., "
+            "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
+        )
+    return name
 
 
-def last_feature_map(classifier: "Classifier", images: Images, pixels: int = 1) -> str | None:
+def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
     """Name of the last, outermost module that gives a map (B, C, h, w) of more than `pixels`, if no tokens come after.
 
     What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
@@ -36,7 +50,7 @@ def last_feature_map(classifier: "Classifier", images: Images, pixels: int = 1) 
     return last
 
 
-def last_convolution(classifier: "Classifier", images: Images) -> int | None:
+def last_convolution(classifier: Classifier, images: Images) -> int | None:
     """Pixels h * w of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
     modules = dict(classifier.model.named_modules())
     sizes = [
@@ -46,7 +60,7 @@ def last_convolution(classifier: "Classifier", images: Images) -> int | None:
     return sizes[-1] if sizes else None
 
 
-def _outputs(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
+def _outputs(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
     """The outputs of modules in a forward pass of one image, in the order in which they finish: tensors without memory.
 
     Modules that only pool or drop do not count. Recorded once per image size.
@@ -57,7 +71,7 @@ def _outputs(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]
     return classifier._seen[key]
 
 
-def _recorded(classifier: "Classifier", image: Images) -> list[tuple[str, Tensor]]:
+def _recorded(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
     outputs: list[tuple[str, Tensor]] = []
 
     def watch(name: str) -> Callable[..., None]:

@@ -43,7 +43,7 @@ class PrecomputedMaps:
         self.place = {seed_of(seed, image_id, "explain"): place for place, image_id in enumerate(ids)}
         self.asked: dict[int, bytes] = {}
 
-    def __call__(self, classifier, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
+    def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
         """Maps (B, H, W), NaN where there is none."""
         maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
         for index, seed in enumerate(seeds):
@@ -187,7 +187,7 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: tuple[int,
                 raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} have")
 
 
-def _row(row, size: tuple[int, int], where: str) -> np.ndarray:
+def _row(row: pa.ListScalar, size: tuple[int, int], where: str) -> np.ndarray:
     """A row of lists without going through Python numbers."""
     if not row.is_valid:
         raise UserError(f"{where}: the map is null")

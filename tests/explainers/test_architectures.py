@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from saliency_bench import load_classifier, targets
+from saliency_bench.classifiers.layers import cam_layer as find_cam_layer
 from saliency_bench.explainers.cebp import excitation_layer
 
 VERY_FEW = {"steps": 2, "samples": 10, "masks": 10}
@@ -129,7 +130,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     torch.manual_seed(0)
     classifier = load_classifier(make(), mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
     images, target = torch.rand(1, 3, side, side), targets.contrast([0], [1], 4)
-    assert classifier.cam_layer(images) == cam_layer
+    assert find_cam_layer(classifier, images) == cam_layer
     assert cebp_layer is None or excitation_layer(classifier, images) == cebp_layer
     maps, refusals = {}, {}
     for name in contracts.complete("explainers"):
