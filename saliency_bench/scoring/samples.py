@@ -42,34 +42,45 @@ def score_samples(
     Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
     metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
-    if "masks" in metric.needs:
-        raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
-    if target is not None and not {"target", "maps", "curves"} & set(metric.needs):
-        raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
     explainer, module = as_explainer(explainer).seeded(0), load_classifier(classifier)
-    images = read_images(images)
-    if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
-        raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
-    check_frame(images)
+    images, given, seeds = _checked(metric, images, target, seeds)
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
-    seeds = list(range(len(images))) if seeds is None else list(seeds)
-    given = None if target is None else torch.as_tensor(target)
-    if given is not None and given.ndim == 2 and len(given) == 1:
-        given = given.expand(len(images), -1)
-    if len(seeds) != len(images) or (given is not None and len(given) != len(images)):
-        raise UserError(f"give one seed and one class, or row of the target, for each of the {len(images)} images")
-    found = []
+    scores = []
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
         inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part])
-        scored = inputs.score(metric)
-        if faulty := scored.faulty | inputs.faults:
+        batch = inputs.score(metric)
+        if faulty := batch.faulty | inputs.faults:
             first = min(faulty)
             raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
-        found.append(np.array([np.nan if value is None else value for value in scored.values]))
-    return np.concatenate(found)
+        scores.append(np.array([np.nan if value is None else value for value in batch.values]))
+    return np.concatenate(scores)
+
+
+def _checked(
+    metric: Metric,
+    images: Images | np.ndarray,
+    target: Target | Sequence[int] | None,
+    seeds: Sequence[int] | None,
+) -> tuple[Images, Tensor | None, list[int]]:
+    """Images, target and seeds, one of each per sample. Raises: UserError for what the metric cannot take."""
+    if "masks" in metric.needs:
+        raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
+    if target is not None and not {"target", "maps", "curves"} & set(metric.needs):
+        raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
+    images = read_images(images)
+    if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
+        raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
+    check_frame(images)
+    listed = list(range(len(images))) if seeds is None else list(seeds)
+    given = None if target is None else torch.as_tensor(target)
+    if given is not None and given.ndim == 2 and len(given) == 1:
+        given = given.expand(len(images), -1)
+    if len(listed) != len(images) or (given is not None and len(given) != len(images)):
+        raise UserError(f"give one seed and one class, or row of the target, for each of the {len(images)} images")
+    return images, given, listed
 
 
 def _inputs(
