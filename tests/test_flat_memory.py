@@ -25,7 +25,7 @@ import sys
 import torch
 
 import saliency_bench as sb
-from saliency_bench import statistics
+from saliency_bench.results import statistics
 
 statistics.INDICES_AT_ONCE = 2**16  # the bootstrap's block is of a fixed size; a large one would hide what grows
 dataset, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])

@@ -249,6 +249,7 @@ def test_alignment_metrics_need_only_evaluate_and_numpy(hub, bare, monkeypatch):
     code = f"""
 import importlib.util
 import evaluate
+import numpy as np
 assert not [name for name in ("torch", "transformers", "saliency_bench", "scipy") if importlib.util.find_spec(name)]
 maps = np.zeros((2, 8, 8), np.float32)
 maps[:, 2:4, 2:4] = 1
@@ -268,6 +269,7 @@ def test_the_page_of_a_metric(hub, tmp_path, monkeypatch):
     place = tmp_path / "space"
     snapshot_download("saliency-bench/saliency_miou", repo_type="space", endpoint=hub.url, local_dir=place)
     code = """
+import numpy as np
 import app
 import gradio as gr
 mask = np.zeros((20, 20), np.uint8)
@@ -332,6 +334,7 @@ def test_the_pages_of_metrics_that_run_the_classifier(filled, spaces):
     code = """
 import runpy, sys
 import gradio as gr
+import numpy as np
 from PIL import Image
 from saliency_bench.explainer import load_explainer
 from saliency_bench.metric import load_metric
