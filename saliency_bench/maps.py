@@ -162,3 +162,9 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
         raise ValueError(f"threshold is a number or 'mask_area'; got {threshold!r}")
     if not (0 <= threshold <= 1 if normalise else np.isfinite(threshold)):
         raise ValueError(f"threshold={threshold} must lie in [0, 1], or be any number with normalise=False")
+
+
+def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:
+    """(B,) of (B, P): the mean of the parts that are not NaN, NaN where all are; how a metric reduces by default."""
+    known = ~np.isnan(values)
+    return np.where(known, values, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)

@@ -27,6 +27,7 @@ import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.errors import UserError
+from saliency_bench.maps import mean_of_parts
 from saliency_bench.types import Scores
 
 # What a metric may ask for, by the name of its parameter.
@@ -70,7 +71,7 @@ class Metric:
         values = np.asarray(self.function(*inputs, **named, **dict(self.options)))
         if self.part_names is None:
             return values, None
-        return (mean_of_parts(values) if self.reduction is None else self.reduction(values, dict(self.options))), values
+        return (self.reduction or mean_of_parts)(values, dict(self.options)), values
 
     def parts(self, classifier: object) -> tuple[str, ...]:
         """The names of the parts of a score; () for a metric without."""
@@ -86,12 +87,6 @@ class Metric:
     @property
     def identity(self) -> tuple[str, str, int]:
         return self.name, options.text(self.options), self.version
-
-
-def mean_of_parts(values: np.ndarray) -> np.ndarray:
-    """(B,) of (B, P): the mean of the parts that are not NaN, NaN where all are."""
-    known = ~np.isnan(values)
-    return np.where(known, values, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
 
 
 def _differing(metric: Metric) -> str:

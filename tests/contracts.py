@@ -127,6 +127,12 @@ def of_score(name: str, path: Path) -> Iterator[str]:
         yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.NEEDS)}"
     if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
         yield f"parts in {where(path)} must take (options, classifier): change its parameters"
+    shell = path.with_name(f"{name}.py").read_text()
+    if hasattr(module, "parts") and re.search(r"Map(Only)?Shell", shell) and "reduce = staticmethod(" not in shell:
+        yield (
+            f"{where(path)} has parts, but {name}.py does not say how they become the score: add reduce = "
+            "staticmethod(mean_of_parts), from saliency_bench.maps, or the reduce of score.py, to its class"
+        )
     if hasattr(module, "reduce") and not hasattr(module, "parts"):
         yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
     if "    Example" not in (function.__doc__ or ""):

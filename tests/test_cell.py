@@ -92,7 +92,16 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
         [
             RESULT,
             RESULT | {"metric_text": "other", "low": None, "high": None, "rank": None, "higher_is_better": False},
-            RESULT | {"explainer_text": "centre", "value": None, "low": None, "high": None, "n": 0, "rank": None},
+            RESULT
+            | {
+                "explainer_id": "c" * 16,
+                "explainer_text": "centre",
+                "value": None,
+                "low": None,
+                "high": None,
+                "n": 0,
+                "rank": None,
+            },
         ]
     )
     header, _, first, second = table(cells, 4).splitlines()
@@ -100,3 +109,10 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
     assert first.split() == ["rise:masks=10", "0.500", "[0.250,", "0.750]", "#1", "n=3", "0.500", "n=3"]
     assert second.split() == ["centre", "-", "-"]
     assert json.loads(json.dumps(as_json(cells))) == as_json(cells)
+
+
+def test_two_functions_of_one_name_have_a_row_each():
+    cells = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
+    *_, first, second = table(read_cells(cells), 4).splitlines()
+    assert first.startswith(f"{RESULT['explainer_text']} (aaaaaa)")
+    assert second.startswith(f"{RESULT['explainer_text']} (bbbbbb)")

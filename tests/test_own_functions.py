@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import saliency_bench as sb
+from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.schema import of_run, read_submission
 
@@ -83,3 +84,10 @@ def test_what_is_bound_to_a_function_is_among_its_options():
     images = torch.rand(2, 3, 4, 4)
     maps = explainer(torch.nn.Identity(), images, sb.targets.one_hot([0, 1], 3))
     torch.testing.assert_close(maps, images[:, 2] * 4)
+
+
+def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"explainers must be a list.*rise:masks=1000"):
+        sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],
+               out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    assert not (tmp_path / "run").exists()

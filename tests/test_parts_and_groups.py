@@ -10,7 +10,8 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Result, check_records, of_run
-from saliency_bench.metric import load_metric, mean_of_parts
+from saliency_bench.maps import mean_of_parts
+from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import EXPOSURES, area
 
 METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency", "saliency_miou"]
@@ -18,7 +19,7 @@ METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory, shapes, resnet):
-    rows = sb.load_dataset(shapes).select(range(9))
+    rows = sb.load_dataset(shapes).select(range(9)).remove_columns("group")
     columns = {"group": [f"scene {index // 2}" for index in range(9)], "weight": np.arange(9) / 2,
                "prediction": ["by a person"] * 9}  # fmt: skip
     for name, values in columns.items():

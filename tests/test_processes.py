@@ -126,7 +126,7 @@ def test_only_what_is_missing_is_dealt_out(shapes, resnet, tmp_path, monkeypatch
         seen.append(list(mine))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(running, "_compute", stop)
+    monkeypatch.setattr(running, "_compute_chunks", stop)
     with pytest.raises(KeyboardInterrupt):
         in_this_process(out, shapes, resnet)
     assert seen == [[2, 3, 4, 5, 6, 7]]

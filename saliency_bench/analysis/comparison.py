@@ -173,7 +173,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
         return conjunction.join(folders[number - 1] for number in numbers)
 
     text = [
-        f"{named(merged.members, ' and ')} agree on the cells they share"
+        f"{named(merged.members, ' and ')} agree on all cells and samples they share"
         for merged in comparison.merged
         if len(merged.members) > 1
     ]

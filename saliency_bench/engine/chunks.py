@@ -58,7 +58,7 @@ def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
     return done
 
 
-def explain(
+def explain_and_score(
     context: RunContext, number: int, chunk: Chunk, predicted: list[dict], explainer: Explainer, cells: list[Cell]
 ) -> None:
     """Explain a chunk, score its maps by all cells, write one file."""

@@ -48,6 +48,8 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 
 def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> object:
     """Explainers or metrics as a spec holds them: by name where a name gives the same, else as a Python object."""
+    if isinstance(given, Mapping):
+        raise UserError(f"{setting} must be a list; options follow a name as in rise:masks=1000, not as a dict")
     listed = [given] if isinstance(given, str) or callable(given) else given
     if not isinstance(listed, Iterable):
         return given  # for the spec to refuse

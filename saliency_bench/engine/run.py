@@ -23,7 +23,7 @@ import torch
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench.engine.chunks import by_explainer, explain, missing
+from saliency_bench.engine.chunks import by_explainer, explain_and_score, missing
 from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import merge
@@ -111,7 +111,7 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         todo = todo[accelerator.process_index :: accelerator.num_processes]
         share = {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}
         begun = time.perf_counter()
-        seconds = _compute(context, share, progress and accelerator.is_local_main_process)
+        seconds = _compute_chunks(context, share, progress and accelerator.is_local_main_process)
         accelerator.wait_for_everyone()
         seconds["computing"] = time.perf_counter() - begun
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
@@ -131,7 +131,7 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
     return [(number, ids) for number, ids in wanted.items() if ids or not is_predicted(context, number)]
 
 
-def _compute(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> dict:
+def _compute_chunks(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> dict:
     """Predict, explain and score what is missing of these chunks; the seconds it took."""
     waited: list[float] = []
     seconds: dict[str, float] = {}
@@ -142,7 +142,7 @@ def _compute(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> 
             for explainer, wanted in plan[number].items():
                 begun = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
-                explain(context, number, chunk, predicted, explainer, wanted)
+                explain_and_score(context, number, chunk, predicted, explainer, wanted)
                 seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - begun
                 advance.update()
     return {"explainers": seconds, "waiting_for_data": sum(waited)}

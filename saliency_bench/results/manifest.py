@@ -38,6 +38,7 @@ class Manifest(BaseModel):
         if earlier is None:
             return self
         differing = [NAMED.get(name, name) for name, value in self.identity if getattr(earlier.identity, name) != value]
+        differing = ["split"] * ("split" in differing) + differing  # another split always has another fingerprint
         differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
@@ -52,7 +53,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
-        raise UserError(f"{path}: {field_line(error)}; choose another --out, or delete that folder") from error
+        raise UserError(f"{path}: {field_line(error)}; restore the file, or choose another --out") from error
 
 
 def check_format(path: Path, content: object, expected: int, fix: str) -> None:

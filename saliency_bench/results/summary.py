@@ -219,11 +219,14 @@ def table(cells: Sequence[CellResult], used: int) -> str:
 
     used: samples that the run covers.
     """
-    metrics = {cell.metric_text: f"{cell.metric_text} {'↑' if cell.higher_is_better else '↓'}" for cell in cells}
-    explainers = list(dict.fromkeys(cell.explainer_text for cell in cells))
-    by_names = {(cell.explainer_text, cell.metric_text): cell for cell in cells}
+    metrics = {cell.metric_id: f"{cell.metric_text} {'↑' if cell.higher_is_better else '↓'}" for cell in cells}
+    explainers = {cell.explainer_id: cell.explainer_text for cell in cells}
+    texts = Counter(explainers.values())  # two functions may have one name
+    versions = {cell.explainer_id: f" ({str(cell.explainer_version)[:6]})" for cell in cells}
+    by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
     header = ["explainer", *metrics.values()]
-    body = [[name, *(_score(by_names.get((name, metric)), used) for metric in metrics)] for name in explainers]
+    names = {key: text + (versions[key] if texts[text] > 1 else "") for key, text in explainers.items()}
+    body = [[name, *(_score(by_ids.get((key, metric)), used) for metric in metrics)] for key, name in names.items()]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))

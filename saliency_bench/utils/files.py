@@ -53,7 +53,7 @@ def read_json(path: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); choose another --out, or delete that folder") from error
+        raise UserError(f"{path} cannot be read ({error}); restore the file, or choose another --out") from error
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
