@@ -59,7 +59,7 @@ for name, make in networks.items():
         short = {"rise": "rise:masks=30", "lime": "lime:samples=30", "smoothgrad": "smoothgrad:samples=5"}
         chosen = short.get(explainer, explainer)
         try:
-            sb.load_explainer(*[chosen])(classifier, images, sb.targets.one_hot([0, 1], len(names)))
+            sb.load_explainer(chosen)(classifier, images, sb.targets.one_hot([0, 1], len(names)))
             fitting.append(chosen)
         except ValueError:
             pass
@@ -107,15 +107,14 @@ def scores(commit: str, folder: Path, count: int) -> dict[tuple, tuple[str, floa
 
 
 def compared(before: dict, after: dict) -> int:
-    differing = [key for key in before.keys() & after.keys() if not same(before[key][1], after[key][1])]
-    missing = sorted(before.keys() ^ after.keys())
-    ids = sum(before[key][0] == after[key][0] for key in before.keys() & after.keys())
-    gaps = [abs(before[key][1] - after[key][1]) for key in before.keys() & after.keys()
-            if before[key][1] is not None and after[key][1] is not None]  # fmt: skip
+    both, missing = before.keys() & after.keys(), sorted(before.keys() ^ after.keys())
+    differing = [key for key in both if not same(before[key][1], after[key][1])]
+    ids = sum(before[key][0] == after[key][0] for key in both)
+    gaps = [abs(before[key][1] - after[key][1]) for key in both if None not in (before[key][1], after[key][1])]
     for what, keys in (("differs", differing), ("on one side only", missing)):
         for key in keys[:10]:
             print(f"{what}: {key}: {before.get(key)} and {after.get(key)}")
-    print(f"{len(before)} scores before, {len(after)} after, {len(before.keys() & after.keys())} in both")
+    print(f"{len(before)} scores before, {len(after)} after, {len(both)} in both")
     print(
         f"same cell id: {ids}; differing by more than {LARGEST:g}: {len(differing)}; largest: {max(gaps, default=0):g}"
     )

@@ -44,6 +44,8 @@ FILES = {
 }
 SHELLS = {"masks": "MapShell", "maps": "MapOnlyShell", "curves": "CurveShell", "explain": "ExplainerShell"}
 FOLDERS = {"explainer": "explainers", "metric": "metrics", "dataset": "hub_builders", "command": "push_scripts"}
+CONTRACTS = {kind: f"tests/{folder}/test_contract.py" for kind, folder in FOLDERS.items()}
+CONTRACTS["command"] = "tests/test_plugins.py"
 DASHED = ("dataset", "command")
 PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", "push_scripts", "tests")
 
@@ -65,7 +67,8 @@ def main(args: Namespace) -> None:
         return
     for path in paths:
         print(path)
-    print("next: replace every TODO in these files; CONTRIBUTING.md says how to check them")
+    name = public_name(args.kind, module_of(args.kind, args.name))
+    print(f"next: replace every TODO in these files; pytest {CONTRACTS[args.kind]} -k {name} lists what is left")
 
 
 def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
@@ -87,7 +90,7 @@ def new(kind: str, name: str, folder: Path, asks: str = "masks") -> list[Path]:
     )
     words = module.split("_")
     values = {
-        "name": module.replace("_", "-") if kind in DASHED else module,
+        "name": public_name(kind, module),
         "title": "".join(word.capitalize() for word in words),
         "heading": " ".join(word.capitalize() for word in words),
         "asks": asks,
@@ -110,6 +113,11 @@ def module_of(kind: str, name: str) -> str:
     if kind == "metric" and not module.startswith("saliency_"):
         raise UserError(f"the name of a metric begins with saliency_; use saliency_{module}")
     return module
+
+
+def public_name(kind: str, module: str) -> str:
+    """As users type it."""
+    return module.replace("_", "-") if kind in DASHED else module
 
 
 def checkout_of(folder: Path) -> Path:

@@ -59,7 +59,7 @@ class RunSpec(BaseModel):
         "names, with options as saliency_miou:threshold=0.3", metavar="NAME"
     )
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
-    split: str = _setting("of the dataset", "test")
+    split: str = _setting("split of the dataset", "test")
     target: str = _setting(
         "what is explained: label, predicted, contrast:second (the predicted class and not the runner-up of its "
         "group), or a CSV file with image_id,target[,against]",
@@ -81,13 +81,13 @@ class RunSpec(BaseModel):
     )
     limit: int | None = _setting("only the first N samples", None, metavar="N", ge=1)
     batch_size: int = _setting("samples per chunk, which is computed whole", 16, metavar="N", ge=1)
-    seed: int = _setting("of whatever is drawn at random", 0, metavar="N")
+    seed: int = _setting("seed of everything drawn at random", 0, metavar="N")
     precision: Literal["fp32", "bf16", "fp16"] | None = _setting(
-        "of the network; fp32 unless the model was loaded with another", None
+        "arithmetic of the network; fp32 unless the model was loaded with another", None
     )
     channels_last: bool | None = _setting("memory layout in which many networks run faster", None)
     strict: bool = _setting("stop at a sample or chunk that fails, instead of leaving it out with its reason", False)
-    device: str | None = _setting("cpu, cuda or cuda:N; cuda where there is one unless given", None)
+    device: str | None = _setting("cpu, cuda or cuda:N; cuda if available unless given", None)
 
     @field_validator("*", mode="before")
     @classmethod

@@ -59,13 +59,21 @@ def check(kind: str, name: str) -> None:
         pytest.fail("\n".join(lacks), pytrace=False)
 
 
-def of_explainer(name: str) -> Iterator[str]:
-    path = registry.files("explainers")[name]
-    module = imported("explainers", name)
+def of_module(kind: str, name: str, lacks: Callable[[str, ModuleType, Path], Iterator[str]]) -> Iterator[str]:
+    """What an item that is a single module lacks."""
+    path, module = registry.files(kind)[name], imported(kind, name)
     if isinstance(module, str):
         yield f"{where(path)} cannot be imported: {module}"
         return
     yield from unfinished(path)
+    yield from lacks(name, module, path)
+
+
+def of_explainer(name: str) -> Iterator[str]:
+    yield from of_module("explainers", name, explainer_lacks)
+
+
+def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
     function = getattr(module, name, None)
     if not callable(function):
         yield f"{where(path)} has no function {name}(classifier, images, target) -> maps: add it"
@@ -128,10 +136,11 @@ def of_score(name: str, path: Path) -> Iterator[str]:
     if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
         yield f"parts in {where(path)} must take (options, classifier): change its parameters"
     shell = path.with_name(f"{name}.py").read_text()
-    if hasattr(module, "parts") and re.search(r"Map(Only)?Shell", shell) and "reduce = staticmethod(" not in shell:
+    maps_only = re.search(r"\bMap(Only)?Shell\b", shell) and not re.search(r"\b(mean_of_parts|reduce)\b", shell)
+    if hasattr(module, "parts") and maps_only:
         yield (
-            f"{where(path)} has parts, but {name}.py does not say how they become the score: add reduce = "
-            "staticmethod(mean_of_parts), from saliency_bench.maps, or the reduce of score.py, to its class"
+            f"{where(path)} has parts, but scores in {name}.py does not reduce them: return mean_of_parts(...) of "
+            "saliency_bench.maps, or the reduce(...) of score.py"
         )
     if hasattr(module, "reduce") and not hasattr(module, "parts"):
         yield f"{where(path)} has reduce but no parts(options, classifier) -> names: add it"
@@ -164,12 +173,10 @@ def of_card(path: Path) -> Iterator[str]:
 
 
 def of_dataset(name: str) -> Iterator[str]:
-    path = registry.files("hub_builders")[name]
-    module = imported("hub_builders", name)
-    if isinstance(module, str):
-        yield f"{where(path)} cannot be imported: {module}"
-        return
-    yield from unfinished(path)
+    yield from of_module("hub_builders", name, dataset_lacks)
+
+
+def dataset_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
     if not module.__doc__:
         yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
     yield from constants(module, DATASET, path)
@@ -192,12 +199,10 @@ def of_dataset(name: str) -> Iterator[str]:
 
 
 def of_command(name: str) -> Iterator[str]:
-    path = registry.files("push_scripts")[name]
-    module = imported("push_scripts", name)
-    if isinstance(module, str):
-        yield f"{where(path)} cannot be imported: {module}"
-        return
-    yield from unfinished(path)
+    yield from of_module("push_scripts", name, command_lacks)
+
+
+def command_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
     about, _, rest = (module.__doc__ or "").partition("\n\n")
     if not about or "\n" in about:
         yield f"the docstring of {where(path)} does not begin with one line and an empty one: add what the command does"

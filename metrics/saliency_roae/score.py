@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, area_over, check_exposure, exposures_of, fraction_counts
+from saliency_bench.scoring.perturbation import Curves, check_exposure, exposure_area, exposure_names, recognised_at
 
 PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 HIGHER_IS_BETTER = False
 RANGE = (0.0, 1.0)
 VERSION = 1
 
-check = check_exposure
+check, parts, reduce = check_exposure, exposure_names, exposure_area
 
 
 def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float | None = None) -> np.ndarray:
@@ -58,14 +58,4 @@ def saliency_roae(curves: Curves, *, reference: str = "black", exposure: float |
     Raises: UserError for an unknown reference or an exposure out of range.
     """
     check(reference=reference, exposure=exposure)
-    counts = fraction_counts(curves.height, curves.width, exposures_of(exposure))
-    return curves.recognised("rest", reference, counts)
-
-
-def parts(options: dict, classifier: object) -> list[str]:
-    """The exposures, as shares of the pixels."""
-    return [f"{exposure:g}" for exposure in exposures_of(options["exposure"])]
-
-
-def reduce(values: np.ndarray, options: dict) -> np.ndarray:
-    return area_over(exposures_of(options["exposure"]), values)
+    return recognised_at(curves, "rest", reference, exposure)

@@ -45,7 +45,7 @@ def _folder(context: RunContext, explainer: Explainer) -> Path:
 def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
     """The cells in whole files. What cannot be read is named and recomputed.
 
-    So is a chunk whose explainer raised, which may have been a passing trouble; and any fault, if the run is strict.
+    So is a chunk whose explainer raised, which may have been a temporary failure; and any fault, if the run is strict.
     """
     done: set[str] = set()
     for path in _folder(context, explainer).glob(f"{number:06d}-*.parquet"):
@@ -62,6 +62,7 @@ def explain_and_score(
     context: RunContext, number: int, chunk: Chunk, predicted: list[dict], explainer: Explainer, cells: list[Cell]
 ) -> None:
     """Explain a chunk, score its maps by all cells, write one file."""
+    folder = _folder(context, explainer)
     readable = [predicted[position] for position in chunk.readable]
     terms = [
         context.rule.terms(row["image_id"], row["label"], np.asarray(row["logits"]), context.members)
@@ -80,8 +81,7 @@ def explain_and_score(
             raised = True
             scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
         else:
-            thumbnails = context.out / "thumbnails" / _folder(context, explainer).name
-            save_thumbnails(thumbnails / f"{number:06d}.npz", maps, chunk)
+            save_thumbnails(context.out / "thumbnails" / folder.name / f"{number:06d}.npz", maps, chunk)
             logits = torch.tensor([row["logits"] for row in readable])
             inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, reasons | faults)
             for cell in cells:
@@ -91,7 +91,7 @@ def explain_and_score(
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
     rows = [row for cell in cells for row in _rows(context, cell, chunk, predicted, terms, scored.get(cell.id))]
     records.write(
-        _folder(context, explainer) / f"{number:06d}-{hash_of([cell.id for cell in cells])}.parquet",
+        folder / f"{number:06d}-{hash_of([cell.id for cell in cells])}.parquet",
         rows,
         records.SCHEMA,
         cells=[cell.id for cell in cells],
@@ -179,31 +179,33 @@ def _rows(
     scores: ScoredBatch | None,
 ) -> Iterator[dict]:
     """A record per sample of the chunk, also of those that could not be read, each followed by those of its parts."""
-    names = context.classifier.labels
+    classes = context.classifier.labels
     index_of = {position: index for index, position in enumerate(chunk.readable)}
     parts = cell.metric.parts(context.classifier)
+    of_cell = {
+        "cell_id": cell.id,
+        "dataset": context.dataset,
+        "split": context.spec.split,
+        "model": context.classifier.id,
+        "explainer": cell.explainer.name,
+        "explainer_options": options.text(cell.explainer.options),
+        "metric": cell.metric.name,
+        "metric_options": options.text(cell.metric.options),
+    }
     for position, row in enumerate(predicted):
         index, prediction = index_of.get(position), row["prediction"]
-        common = {
-            "cell_id": cell.id,
-            "dataset": context.dataset,
-            "split": context.spec.split,
-            "model": context.classifier.id,
-            "explainer": cell.explainer.name,
-            "explainer_options": options.text(cell.explainer.options),
-            "metric": cell.metric.name,
-            "metric_options": options.text(cell.metric.options),
+        of_sample = of_cell | {
             "image_id": row["image_id"],
             "group": row["group"],
             "label": context.names[row["label"]],
-            "prediction": None if prediction is None else names[prediction] if names else str(prediction),
-            "target": None if index is None else terms[index].text(names),
+            "prediction": None if prediction is None else classes[prediction] if classes else str(prediction),
+            "target": None if index is None else terms[index].text(classes),
         }
         if index is None or scores is None:
             unread = {"value": None, "reason": chunk.faults[position]}
-            yield from (common | {"part": part} | unread for part in (None, *parts))
+            yield from (of_sample | {"part": part} | unread for part in (None, *parts))
             continue
-        yield common | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
+        yield of_sample | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}
         for part in parts:
             value, reason = scores.parts[part][index], scores.part_reasons[part][index]
-            yield common | {"part": part, "value": value, "reason": reason}
+            yield of_sample | {"part": part, "value": value, "reason": reason}

@@ -15,7 +15,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
 from saliency_bench.engine.python_objects import Objects, object_of
-from saliency_bench.engine.reading import read_chunk
+from saliency_bench.engine.reading import read_chunk, readable
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.metric import Metric, as_metric
@@ -67,7 +67,8 @@ class RunContext:
     """What a run works on, loaded once.
 
     dataset   its own name (`data.origin`), wherever it was loaded from
-    rows      its samples, pictures not yet decoded; names: of its classes
+    rows      its samples (`reading.readable`)
+    names     of its classes
     members   for each class of the dataset, the classes of the model that stand for it
     groups    groups of the model's classes; None where none are known
     """
@@ -153,8 +154,8 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         precision=spec.precision,
         channels_last=spec.channels_last,
     )
-    undecoded = _undecoded(rows)
-    classes = _classes(spec, classifier, undecoded)
+    rows = readable(rows)
+    classes = _classes(spec, classifier, rows)
     members = match(names, classifier.labels, classes, object_of(spec.label_map, objects))
     groups = load_groups(object_of(spec.groups, objects), classifier.labels, classes, names, members)
     rule = load_rule(spec.target, classifier.labels, classes, groups)
@@ -164,20 +165,13 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         explainers=list(dict.fromkeys(explainers)),
         metrics=list(dict.fromkeys(metrics)),
         dataset=called,
-        rows=undecoded,
+        rows=rows,
         names=names,
         classifier=classifier,
         members=members,
         groups=groups,
         rule=rule,
     )
-
-
-def _undecoded(rows: datasets.Dataset) -> datasets.Dataset:
-    for column in ("image", "mask"):
-        if column in rows.column_names:
-            rows = rows.cast_column(column, datasets.Image(decode=False))
-    return rows
 
 
 def _classes(spec: RunSpec, classifier: Classifier, rows: datasets.Dataset) -> int:
@@ -196,5 +190,5 @@ def _ids(rows: datasets.Dataset) -> list[str]:
     ids = [str(image_id) for image_id in rows["image_id"]]
     if len(set(ids)) < len(ids):
         twice, times = Counter(ids).most_common(1)[0]
-        raise UserError(f"the image id {twice} comes {times} times; every sample needs an id of its own")
+        raise UserError(f"the image id {twice} comes {times} times; every sample needs its own id")
     return ids

@@ -17,11 +17,20 @@ from saliency_bench.types import Chunk
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
 
 
+def readable(rows: datasets.Dataset) -> datasets.Dataset:
+    """The columns that a run reads, with pictures as they are stored: other columns may hold further pictures."""
+    rows = rows.select_columns([*(name for name in PREPARED if name in rows.features), *scalar_columns(rows.features)])
+    for column in {"image", "mask"} & set(rows.column_names):
+        rows = rows.cast_column(column, datasets.Image(decode=False))
+    return rows
+
+
 def read_chunk(rows: datasets.Dataset, classifier: Classifier, start: int, stop: int, strict: bool) -> Chunk:
-    """The samples from `start` to before `stop`. Raises: UserError for one that cannot be read, if strict."""
-    scalars = scalar_columns(rows.features)
-    # Other columns may hold pictures, which would be decoded for nothing.
-    columns = rows.select_columns([*(name for name in PREPARED if name in rows.features), *scalars])[start:stop]
+    """The samples from `start` to before `stop` of rows as `readable` gives them.
+
+    Raises: UserError for one that cannot be read, if strict.
+    """
+    columns, scalars = rows[start:stop], scalar_columns(rows.features)
     samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
     for index, sample in enumerate(samples):
         sample["image_id"] = str(sample.get("image_id", start + index))
@@ -56,15 +65,15 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 
     A class label becomes its name, a group text.
     """
-    found: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
+    kinds: dict[str, pa.DataType] = {"group": pa.string()} if "group" in features else {}
     for name, feature in features.items():
-        if name in PREPARED or name in found:
+        if name in PREPARED or name in kinds:
             continue
         if isinstance(feature, datasets.ClassLabel):
-            found[name] = pa.string()
+            kinds[name] = pa.string()
         elif isinstance(feature, datasets.Value) and _is_scalar(feature.pa_type):
-            found[name] = feature.pa_type
-    return found
+            kinds[name] = feature.pa_type
+    return kinds
 
 
 def _is_scalar(kind: pa.DataType) -> bool:

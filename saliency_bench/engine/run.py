@@ -62,7 +62,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """Started when it is made. A clock that is set meanwhile changes the seconds as little as it does time."""
+    """When it was created, and the seconds since then, whatever happens to the system clock."""
 
     started: float = field(default_factory=lambda: time.time())
     counter: float = field(default_factory=lambda: time.perf_counter())
@@ -110,10 +110,10 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         todo = agreed(accelerator, lambda: _claim(context, cells, held))
         todo = todo[accelerator.process_index :: accelerator.num_processes]
         share = {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}
-        begun = time.perf_counter()
+        start = time.perf_counter()
         seconds = _compute_chunks(context, share, progress and accelerator.is_local_main_process)
         accelerator.wait_for_everyone()
-        seconds["computing"] = time.perf_counter() - begun
+        seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
     return Run(context.out, summary)
 
@@ -140,16 +140,16 @@ def _compute_chunks(context: RunContext, share: dict[int, list[Cell]], shown: bo
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk)
             for explainer, wanted in plan[number].items():
-                begun = time.perf_counter()
+                start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
                 explain_and_score(context, number, chunk, predicted, explainer, wanted)
-                seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - begun
+                seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - start
                 advance.update()
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
 def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
-    """Everything that is made of the parts; the summary."""
+    """Merge the chunk files and write everything that follows from them; returns the summary."""
     merge(context)
     summary = summarise(_facts(context))
     write_json(context.out / "timings.json", {"started": watch.started, "seconds": watch.seconds, **seconds})

@@ -27,8 +27,6 @@ class MapShell:
     CITATION = ""
     URL = ""
     LEFT_OUT = "an empty mask"  # why a score is NaN
-    # Of a metric with parts: (values (B, P), options) -> (B,), a staticmethod; `maps.mean_of_parts` for their mean.
-    reduce: Callable[[np.ndarray, dict[str, Any]], np.ndarray] | None = None
     scores: Callable[..., np.ndarray]
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -86,7 +84,6 @@ class MapShell:
         if len(predictions) == 0:
             raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
-        scores = scores if self.reduce is None else self.reduce(scores, options)
         left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
         if left_out.all():
             raise ValueError(

@@ -240,14 +240,24 @@ def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
 
-def exposures_of(exposure: float | None) -> tuple[float, ...]:
-    """The shares of the pixels at which an accuracy curve is taken: `EXPOSURES`, or one alone."""
-    return EXPOSURES if exposure is None else (exposure,)
+def recognised_at(curves: Curves, keep: str, reference: str, exposure: float | None) -> np.ndarray:
+    """Float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
+    return curves.recognised(keep, reference, fraction_counts(curves.height, curves.width, _exposures(exposure)))
 
 
-def area_over(exposures: Sequence[float], values: np.ndarray) -> np.ndarray:
-    """(B,): the area under `values` (B, P) at P exposures; the value itself at a single one."""
+def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
+    """The names of the parts of `recognised_at`: 0, 0.05 ..."""
+    return [f"{exposure:g}" for exposure in _exposures(options["exposure"])]
+
+
+def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """(B,) of `recognised_at`: the area over the exposures; the value itself at a single one."""
+    exposures = _exposures(options["exposure"])
     return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
+
+
+def _exposures(exposure: float | None) -> tuple[float, ...]:
+    return EXPOSURES if exposure is None else (exposure,)
 
 
 def black(classifier: nn.Module, images: Images) -> Images:
