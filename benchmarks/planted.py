@@ -4,7 +4,7 @@ example:
   python benchmarks/planted.py --out docs/metrics.md
 
 Trains the demo's small ResNet on shapes-xai (or takes --model), scores the planted maps of the test split by every
-metric that needs nothing but maps, masks and the classifier, and writes the table as a page. Takes a few minutes.
+metric that needs nothing but maps, masks, labels and the classifier, and writes the table as a page in a few minutes.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of, uniform
 
 ORDER = ("mask", "blurred", "shifted", "noise", "inverted")  # from the best explanation to the worst
-NEEDED = {"maps", "masks", "curves"}
+NEEDED = {"maps", "masks", "curves", "labels"}
 
 PAGE = """# How the metrics rank a planted truth
 
@@ -70,7 +70,7 @@ def planted(masks: np.ndarray, seed: int = 0) -> dict[str, np.ndarray]:
 
 
 def comparable() -> list[Metric]:
-    """The metrics that need nothing but maps, masks and curves."""
+    """The metrics that need nothing but maps, masks, labels and curves."""
     metrics = [load_metric(name) for name in registry.names("metrics")]
     return [metric for metric in metrics if set(metric.needs) <= NEEDED]
 
@@ -92,7 +92,7 @@ def main() -> None:
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.engine.training import train
     from saliency_bench.push_scripts.demo import EPOCHS, SIZE, small_resnet
-    from saliency_bench.scoring.perturbation import Curves
+    from saliency_bench.scoring.perturbation import Curves, right_classes
     from saliency_bench.target import one_hot
     from saliency_bench.utils.files import read_json
 
@@ -120,7 +120,8 @@ def main() -> None:
         batch = classifier.prepare([rows[index] for index in range(start, min(start + 16, len(rows)))])
         target = one_hot(batch.labels, len(classifier.labels))
         for name, maps in planted(batch.masks.numpy(), seed=start).items():
-            given = {"maps": maps, "masks": batch.masks.numpy()}
+            labels = right_classes(batch.labels.numpy(), len(classifier.labels))
+            given = {"maps": maps, "masks": batch.masks.numpy(), "labels": labels}
             given["curves"] = Curves(classifier, batch.images, target, maps)
             for metric in comparable():
                 found = metric(**{need: given[need] for need in metric.needs})

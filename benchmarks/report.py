@@ -57,6 +57,7 @@ for seed in (0, 1):
             cell_id=hash_of(explainer, metric, seed), explainer_id=hash_of(explainer), explainer=explainer,
             explainer_options={}, explainer_text=explainer, explainer_version=1, baseline=False, metric=metric,
             metric_options={}, metric_text=metric, metric_version=1, higher_is_better=number % 2 == 0,
+            range=(None, None), clusters=args.samples, unranked="too few to rank", scored=1.0, median=scores.mean(),
             value=scores.mean(), low=scores.mean() - margin, high=scores.mean() + margin, n=args.samples, rank=None,
             left_out={}, flat=0, marked={}, forward_passes=ForwardPasses(explain=args.samples),
         )  # fmt: skip
@@ -83,11 +84,11 @@ for seed in (0, 1):
         },
         "model": {
             "id": "none", "revision": None, "digest": f"d{seed}", "geometry": "as it is",
-            "accuracy": {"value": 1.0, "low": 1.0, "high": 1.0, "n": args.samples},
+            "accuracy": {"value": 1.0, "low": 1.0, "high": 1.0, "n": args.samples, "clusters": args.samples},
         },
         "masks": {"usable": args.samples, "mean_share": 0.1, "left_out": {}},
         "target": "label", "precision": "fp32", "seed": seed, "batch_size": 100, "cells": as_json(cells), "faults": {},
-        "halved_chunks": 0, "command": "none", "provenance": {},
+        "comparisons": [], "groups": None, "halved_chunks": 0, "command": "none", "provenance": {},
     }  # fmt: skip
     write_json(folder / "summary.json", summary)
     explainers = list(dict.fromkeys(cell.explainer for cell in cells))
@@ -98,7 +99,7 @@ for seed in (0, 1):
         images=rng.integers(0, 256, (len(KINDS), SIDE, SIDE, 3)).astype(np.uint8)[: len(ids)],
         masks=(np.hypot(*(np.mgrid[:SIDE, :SIDE] - SIDE / 2)) < SIDE / 4)[None].repeat(len(KINDS), 0)[: len(ids)],
         **{
-            f"maps/{name}": rng.integers(0, 256, (len(KINDS), SMALL, SMALL)).astype(np.uint8)[: len(ids)]
+            f"maps/{hash_of(name)}": rng.integers(0, 256, (len(KINDS), SMALL, SMALL)).astype(np.uint8)[: len(ids)]
             for name in explainers
         },
     )

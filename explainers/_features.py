@@ -5,6 +5,7 @@ from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.hooks import detached_at
+from saliency_bench.classifiers.layers import Layout, cam_layer, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target import score
@@ -12,24 +13,27 @@ from saliency_bench.types import Images, Target
 
 
 def activation_and_gradient(
-    name: str, classifier: Classifier, images: Images, target: Target, layer: str, on: str
+    name: str, classifier: Classifier, images: Images, target: Target, layer: str | None, on: str
 ) -> tuple[Tensor, Tensor]:
-    """A and d score / d A, both (B, C, h, w), at a layer's last call. The backward pass stops there."""
+    """A and d score / d A, both (B, C, h, w), at a layer's last call, where backward stops; None: Grad-CAM's."""
+    layer = layer or cam_layer(classifier, images)
     with detached_at(classifier.module_named(layer)) as outputs:
-        total = score(classifier(images), target, on).sum()
-    activation = feature_map(name, classifier, layer, outputs)
-    return activation.detach(), derivative(classifier, total, activation)
+        total = score(classifier(images), target, on, classifier).sum()
+    layout = feature_layout(name, classifier, images, layer, outputs)
+    gradient = derivative(classifier, total, outputs[-1])
+    return layout.channels_first(outputs[-1].detach()), layout.channels_first(gradient)
 
 
-def feature_map(name: str, classifier: Classifier, layer: str, outputs: list[Tensor]) -> Tensor:
-    """The last of a layer's outputs. Raises: UserError where there is none, or it is no feature map."""
+def feature_layout(name: str, classifier: Classifier, images: Images, layer: str, outputs: list[Tensor]) -> Layout:
+    """How the last of a layer's outputs holds a map. Raises: UserError where there is none, or no feature map."""
     if not outputs:
         raise UserError(f"layer {layer} of {classifier.id} is not called in a forward pass; name another")
-    if outputs[-1].ndim != 4:
-        mend = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
+    layout = layout_of(classifier, images, layer)
+    if layout is None:
+        fix = "; for the tokens of a transformer use gradcam_vit or gae" if outputs[-1].ndim == 3 else ""
         shape = tuple(outputs[-1].shape)
-        raise UserError(f"layer {layer} gives {shape}; {name} needs a feature map (B, C, h, w){mend}")
-    return outputs[-1]
+        raise UserError(f"layer {layer} gives {shape}; {name} needs a feature map (B, C, h, w){fix}")
+    return layout
 
 
 def cut_if_positive(cam: Tensor, target: Target) -> Tensor:

@@ -34,3 +34,8 @@ def by_row(matrix: Tensor) -> Tensor:
 def positive(gradient: Tensor, matrix: Tensor) -> Tensor:
     """Mean over heads of relu(gradient x matrix), both (B, heads, T, T)."""
     return (gradient.float() * matrix.detach().float()).relu().mean(dim=1)
+
+
+def signed(gradient: Tensor, matrix: Tensor) -> Tensor:
+    """Mean over heads of gradient x matrix, both (B, heads, T, T)."""
+    return (gradient.float() * matrix.detach().float()).mean(dim=1)

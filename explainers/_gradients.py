@@ -1,6 +1,7 @@
 """Derivatives of the score, at one point or many, in passes of a fixed size: memory does not grow with the points."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from saliency_bench.types import Images, Maps, Target
 
 PIXELS_PER_PASS = 2**19  # 10 images of 224 x 224: enough to fill the device, little enough to stay in memory
 
+Reduction = Literal["max", "sum"]  # over channels: the largest absolute value, or the signed sum
 Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
 
 
@@ -29,7 +31,7 @@ def derivative(classifier: Classifier, total: Tensor, inputs: Tensor) -> Tensor:
 def gradient_at(classifier: Classifier, points: Images, target: Target, on: str) -> Tensor:
     """(n, 3, H, W): d score / d image at each point (n, 3, H, W), for target rows (n, K)."""
     points = points.detach().requires_grad_()
-    return derivative(classifier, score(classifier(points), target, on).sum(), points)
+    return derivative(classifier, score(classifier(points), target, on, classifier).sum(), points)
 
 
 def summed_gradients(
@@ -58,11 +60,6 @@ def points_per_pass(images: Images, batch_size: int | None) -> int:
     return batch_size or max(1, PIXELS_PER_PASS // images[0, 0].numel())
 
 
-def over_channels(gradient: Tensor, reduction: str) -> Maps:
+def over_channels(gradient: Tensor, reduction: Reduction) -> Maps:
     """(B, H, W) of (B, 3, H, W): the largest absolute value of a pixel's channels ("max"), or their sum ("sum")."""
     return gradient.abs().amax(dim=1) if reduction == "max" else gradient.sum(dim=1)
-
-
-def check_reduction(name: str, reduction: str) -> None:
-    if reduction not in ("max", "sum"):
-        raise UserError(f"reduction '{reduction}' of {name} is neither 'max' (of absolute values) nor 'sum'")

@@ -10,6 +10,7 @@ takes some minutes; with `--models DIR` they are kept there and used again.
 import argparse
 import ast
 import tempfile
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -119,11 +120,17 @@ def section(name: str) -> str:
     """The docstrings of an explainer's module and function, its options and what it costs."""
     tree = ast.parse(registry.files("explainers")[name].read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name)
-    known = options.defaults(getattr(registry.load("explainers", name), name))
-    listed = ", ".join(f"`{key}={value!r}`" for key, value in known.items()) or "none"
+    loaded = getattr(registry.load("explainers", name), name)
+    listed = ", ".join(spelled(loaded, *option) for option in options.defaults(loaded).items()) or "none"
     needs, _, passes = costs(name).partition("; ")
     return "\n\n".join([f"## {name}", ast.get_docstring(tree) or "", ast.get_docstring(function) or "",
                         f"Options: {listed}", f"Needs: {needs}; forward passes: {passes}"])  # fmt: skip
+
+
+def spelled(function: Callable, key: str, value: object) -> str:
+    """An option with its default, and what else it may be where that is one of a few."""
+    others = [f"`{choice}`" for choice in options.choices(function, key) if choice != value]
+    return f"`{key}={value!r}`" + (f" (or {', '.join(others)})" if others else "")
 
 
 def resnet():

@@ -15,6 +15,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+ALSO_CALLED = ("raw attention",)
 NEEDS = "attention"
 TARGETED = False
 

@@ -20,12 +20,13 @@ from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.classifiers.layers import cam_layer, last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
-from saliency_bench.explainers._features import feature_map
+from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
 
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("ebp", "excitation backprop", "contrastive excitation backprop")
 NEEDS = "activations, gradients"
 
 
@@ -41,8 +42,8 @@ def cebp(
     excitation = Excitation(classifier.id, contrastive)
     with detached_at(classifier.module_named(layer)) as outputs, excitation:
         logits = classifier(images)
-    activation = feature_map("cebp", classifier, layer, outputs)
-    relevance = derivative(classifier, score(logits, target).sum(), activation)
+    layout = feature_layout("cebp", classifier, images, layer, outputs)
+    relevance = layout.channels_first(derivative(classifier, score(logits, target).sum(), outputs[-1]))
     return enlarge(relevance.sum(dim=1).relu(), images)
 
 

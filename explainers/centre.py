@@ -10,6 +10,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+ALSO_CALLED = ("center", "gaussian")
 NEEDS = "nothing"
 BASELINE = True
 

@@ -12,6 +12,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+ALSO_CALLED = ("sobel",)
 NEEDS = "nothing"
 BASELINE = True
 

@@ -15,13 +15,14 @@ from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.target import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("generic attention explainability",)
 NEEDS = "attention, gradients"
 
 
-def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
+def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0 (the authors' default as well).
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
@@ -29,7 +30,7 @@ def gae(classifier: Classifier, images: Images, target: Target, *, start: int = 
     """
     check(start=start)
     with recording_attention(classifier, images, start) as seen:
-        total = score(classifier(images), target, on).sum()
+        total = score(classifier(images), target, on, classifier).sum()
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices)
     return seen.maps(product(positive(g, matrix) for g, matrix in zip(gradients, matrices, strict=True)), images)

@@ -2,29 +2,31 @@
 
     weight_c = mean over pixels of d score / d A_c        map = sum_c weight_c A_c
 
-A is the output of the last convolutional block, (B, C, h, w). Negative values are cut off if and only if no weight of
-the sample's target is negative (a map for "A, not B" keeps what speaks for B). The map is enlarged to the image by
-bilinear interpolation (`align_corners=False`); it is not normalised. The backward pass stops at the layer.
+A is the last feature map before any pooling, (B, C, h, w): of images of 224 x 224 14 x 14 x 512 in VGG-16 (P1 4.3.1),
+where published code may take the pooled 7 x 7, layer4's 7 x 7 in ResNet, the last stage's in ConvNeXt. Transformers of
+windows or stages (Swin, PVT) may hold it as (B, h, w, C) or as tokens (B, h * w, C). Negative values are cut off if and
+only if no weight of the sample's target is negative (a map for "A, not B" keeps what speaks for B). The map is enlarged
+to the image by bilinear interpolation (`align_corners=False`) in float64, so that what is equal in theory is equal; it
+is not normalised. The backward pass stops at the layer.
 """
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("cam",)
 NEEDS = "activations, gradients"
 
 
 def gradcam(
-    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: str = "logit"
+    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
+    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
 
     Raises: UserError where there is no such layer or it gives another shape.
     """
-    layer = layer or cam_layer(classifier, images)
     activation, gradient = activation_and_gradient("gradcam", classifier, images, target, layer, on)
     weight = gradient.mean(dim=(2, 3), keepdim=True)  # (B, C, 1, 1)
     cam = (weight * activation).sum(dim=1)  # (B, h, w)

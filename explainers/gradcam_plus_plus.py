@@ -3,7 +3,7 @@
     alpha_cp = g_cp^2 / (2 g_cp^2 + S_c g_cp^3 + 1e-6), 0 where g_cp = 0
     weight_c = sum over pixels p of relu(g_cp) alpha_cp        map = sum_c weight_c A_c
 
-A is the output of the last convolutional block, S_c the sum of A_c over its pixels, g = d score / d A. The paper
+A is the feature map that gradcam reads, S_c the sum of A_c over its pixels, g = d score / d A. The paper
 differentiates exp(score), whose higher derivatives are these powers if the network is linear above the layer;
 pytorch-grad-cam, and so this, takes g of the raw score. It also scales maps to [0, 1]; here they stay as they are.
 Where the denominator is exactly zero, alpha is 0. Negative values are cut off if and only if no weight of the sample's
@@ -14,22 +14,21 @@ import torch
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._features import activation_and_gradient, cut_if_positive
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("gradcampp",)
 NEEDS = "activations, gradients"
 
 
 def gradcam_plus_plus(
-    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: str = "logit"
+    classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, on: On = "logit"
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
+    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
 
     Raises: UserError where there is no such layer or it gives another shape.
     """
-    layer = layer or cam_layer(classifier, images)
     activation, gradient = activation_and_gradient("gradcam_plus_plus", classifier, images, target, layer, on)
     square = gradient**2
     below = 2 * square + activation.sum(dim=(2, 3), keepdim=True) * square * gradient + 1e-6

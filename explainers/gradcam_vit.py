@@ -16,20 +16,21 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import cut_if_positive
 from saliency_bench.target import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("gcv", "vit", "transformer gradcam")
 NEEDS = "attention, gradients"
 
 
-def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:
+def gradcam_vit(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Maps (B, H, W).
 
     One forward pass, and a backward pass that stops at the last block's attention; memory: the matrices of all blocks.
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.
     """
     with recording_attention(classifier, images, start=-1) as seen:
-        total = score(classifier(images), target, on).sum()
+        total = score(classifier(images), target, on, classifier).sum()
     matrix = seen.matrices[-1]
     (gradient,) = torch.autograd.grad(total, matrix)
     weight = gradient.float()[..., seen.tokens.prefix :].mean(dim=-1, keepdim=True)  # (B, heads, T, 1)

@@ -7,24 +7,20 @@ Captum's Saliency is the absolute value with channels kept; P1 sums signed value
 """
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("saliency", "vanilla", "vanilla gradient", "simple gradient")
 NEEDS = "gradients"
 
 
 def gradient(
-    classifier: Classifier, images: Images, target: Target, *, reduction: str = "max", on: str = "logit"
+    classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum"."""
-    check(reduction=reduction)
     return over_channels(gradient_at(classifier, images, target, on), reduction)
 
 
 def passes(options: dict, height: int, width: int) -> int:
     return 1
-
-
-def check(*, reduction: str, **others: object) -> None:
-    check_reduction("gradient", reduction)

@@ -17,21 +17,21 @@ from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explainers._gradients import check_reduction, gradient_at, over_channels
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.explainers._gradients import Reduction, gradient_at, over_channels
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("gbp", "guided backpropagation")
 NEEDS = "gradients"
 
 
 def guided_backprop(
-    classifier: Classifier, images: Images, target: Target, *, reduction: str = "max", on: str = "logit"
+    classifier: Classifier, images: Images, target: Target, *, reduction: Reduction = "max", on: On = "logit"
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum".
 
     Raises: UserError for a network that computes no ReLU.
     """
-    check(reduction=reduction)
     with GuidedReLUs() as relus:
         guided = gradient_at(classifier, images, target, on)
     if not relus.count:
@@ -44,10 +44,6 @@ def guided_backprop(
 
 def passes(options: dict, height: int, width: int) -> int:
     return 1
-
-
-def check(*, reduction: str, **others: object) -> None:
-    check_reduction("guided_backprop", reduction)
 
 
 class GuidedReLUs(TorchFunctionMode):

@@ -4,7 +4,7 @@
     map = sum over channels of the mean over a and b of d score / d v at v(a, b) * relu(v(a, b))
 
 x' is the image that is zero after normalisation; a and b run over the steps + 1 points 0, 1 / steps ... 1 (two-fold:
-for each point on the image's path, a path of the layer). The layer is the last convolutional block. A mean stands where
+for each point on the image's path, a path of the layer). The layer is gradcam's. A mean stands where
 the authors sum (the same ranking); they enlarge bicubically and scale to [0, 1], here it is bilinear and unscaled.
 
 The authors' two-fold code takes the minimum over an axis of size one, so that r = A(a) and the path in b stands still:
@@ -22,25 +22,27 @@ tokens count as one). The authors take r = 0 and join all blocks by gradient rol
 A_L = v(a, b), the others what the network computes; map = (R - I)[class token, patches].
 """
 
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention
+from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at, replaced_at
-from saliency_bench.classifiers.layers import last_feature_map
+from saliency_bench.classifiers.layers import Layout, last_feature_map, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
-from saliency_bench.explainers._features import feature_map
+from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._flow import by_row, product
 from saliency_bench.explainers._gradients import derivative, points_per_pass
 from saliency_bench.target import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("iterated integrated attributions",)
 NEEDS = "activations or attention, gradients"
 FEATURES_PER_PASS = 2**24  # numbers at the layer; with what follows, about what 2^19 pixels need
 
@@ -53,10 +55,10 @@ def iia(
     layer: str | None = None,
     steps: int | None = None,
     published: bool = False,
-    on: str = "logit",
+    on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed. `layer`: dotted name of a module that gives (B, C, h, w). `batch_size`: points per pass.
+    """Maps (B, H, W), signed. `layer`: dotted name of a module that gives a feature map. `batch_size`: points per pass.
 
     `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A). On feature maps the network
     below the layer is run steps + 2 times, what follows it at each of the (steps + 1)^2 points.
@@ -66,7 +68,7 @@ def iia(
     its attention is not from all patches to all patches.
     """
     check(steps=steps, batch_size=batch_size)
-    layer = layer or classifier.layer or last_feature_map(classifier, images)
+    layer = layer or classifier.layer or _feature_layer(classifier, images)
     maps = []
     for image, row in zip(images.split(1), target.split(1), strict=True):
         if layer is None:
@@ -90,6 +92,17 @@ def check(*, steps: int | None, batch_size: int | None, **others: object) -> Non
     check_batch_size("iia", batch_size)
 
 
+def _feature_layer(classifier: Classifier, images: Images) -> str | None:
+    """The last feature map; None for a network whose features are tokens and whose attention can be recorded."""
+    layer = last_feature_map(classifier, images)
+    layout = None if layer is None else layout_of(classifier, images, layer)
+    if layout is not None and layout.axes == "BNC":
+        with suppress(UserError):
+            tokens_of(classifier, images)
+            return None
+    return layer
+
+
 def _of_features(
     classifier: Classifier,
     image: Images,
@@ -102,28 +115,32 @@ def _of_features(
 ) -> Maps:
     """(1, H, W) of one image."""
     places = torch.linspace(0, 1, steps + 1, device=image.device)
-    points = _along_path(classifier, image, layer, places, batch_size)  # (a, C, h, w)
+    points, layout = _along_path(classifier, image, layer, places, batch_size)  # (a, ...), of feature maps (a, C, h, w)
     if not published:
         low = points.amin(dim=0)
-        points = (low + places.view(-1, 1, 1, 1, 1) * (points - low)).flatten(0, 1)  # (b a, C, h, w)
-    return enlarge(_attribution(classifier, image, row, layer, points, on, batch_size), image)
+        points = torch.cat([low + place * (points - low) for place in places])  # (b a, ...)
+    attribution = _attribution(classifier, image, row, layer, points, on, batch_size)
+    return enlarge(layout.channels_first(attribution).sum(dim=1), image)
 
 
-def _along_path(classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None) -> Tensor:
-    """(a, C, h, w): the layer's output on the way from x' to one image."""
+def _along_path(
+    classifier: Classifier, image: Images, layer: str, places: Tensor, batch_size: int | None
+) -> tuple[Tensor, Layout]:
+    """(a, ...): the layer's output on the way from x' to one image, and how it holds a map."""
     start = classifier.mean
     parts = []
     for some in places.split(points_per_pass(image, batch_size)):
         with detached_at(classifier.module_named(layer)) as outputs, torch.no_grad():
             classifier(start + some.view(-1, 1, 1, 1) * (image - start))
-        parts.append(feature_map("iia", classifier, layer, outputs).detach())
-    return torch.cat(parts)
+        layout = feature_layout("iia", classifier, image, layer, outputs)
+        parts.append(outputs[-1].detach())
+    return torch.cat(parts), layout
 
 
 def _attribution(
     classifier: Classifier, image: Images, row: Target, layer: str, points: Tensor, on: str, batch_size: int | None
 ) -> Tensor:
-    """(1, h, w): mean over the points of gradient * relu(point), summed over channels."""
+    """(1, ...): mean over the points of gradient * relu(point)."""
     total = torch.zeros_like(points[0])
     for some in points.split(batch_size or max(1, FEATURES_PER_PASS // points[0].numel())):
         some = some.detach().requires_grad_()
@@ -134,9 +151,9 @@ def _attribution(
             if "must match" not in str(error):
                 raise
             raise UserError(f"a branch of {classifier.id} goes past layer {layer}; name another for iia") from error
-        gradient = derivative(classifier, score(logits, row, on).sum(), some)
+        gradient = derivative(classifier, score(logits, row, on, classifier).sum(), some)
         total += (gradient * some.detach().relu()).sum(dim=0)
-    return (total / len(points)).sum(dim=0, keepdim=True)
+    return (total / len(points))[None]
 
 
 def _of_attention(
@@ -154,7 +171,7 @@ def _of_attention(
         a, b = numbers // len(places), numbers % len(places)
         points = low + places[b].view(-1, 1, 1, 1) * (features[a] - low)
         with recording_attention(classifier, way[a], 0 if published else -1, Replacing, points=points) as seen:
-            total = score(classifier(way[a]), row, on).sum()
+            total = score(classifier(way[a]), row, on, classifier).sum()
         matrices = seen.matrices if published else seen.matrices[-1:]
         gradients = torch.autograd.grad(total, matrices)
         products = (g.float() * matrix.detach().float() for g, matrix in zip(gradients, matrices, strict=True))

@@ -7,13 +7,14 @@ For a network that is linear in z, and for one of ReLUs without biases, the map 
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._gradients import gradient_at
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("ixg", "gradient x input", "grad*input", "input times gradient")
 NEEDS = "gradients"
 
 
-def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: str = "logit") -> Maps:
+def input_x_gradient(classifier: Classifier, images: Images, target: Target, *, on: On = "logit") -> Maps:
     """Maps (B, H, W), signed."""
     # z * d score / d z = (x - mean) / std * std * d score / d x
     return ((images - classifier.mean) * gradient_at(classifier, images, target, on)).sum(dim=1)

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
+from saliency_bench.explainers._fills import Fill, filled
 from saliency_bench.explainers._gradients import summed_gradients
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("ig",)
 NEEDS = "gradients"
 
 
@@ -27,16 +28,17 @@ def integrated_gradients(
     target: Target,
     *,
     steps: int = 50,
-    baseline: str = "zero",
-    on: str = "logit",
+    baseline: Fill = "zero",
+    on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1]).
+    """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the
+    image under a Gaussian of 11 x 11 pixels and sigma 5.
 
     `batch_size`: path points per pass; None: 2^19 pixels, 10 images of 224 x 224.
     """
-    check(steps=steps, baseline=baseline, batch_size=batch_size)
-    start = _baseline(classifier, images, baseline)
+    check(steps=steps, batch_size=batch_size)
+    start = filled(classifier, images, baseline)
     way = images - start
     nodes, weights = np.polynomial.legendre.leggauss(steps)  # on [-1, 1]
     places = torch.from_numpy((nodes + 1) / 2).to(images).view(-1, 1, 1, 1)
@@ -53,14 +55,6 @@ def passes(options: dict, height: int, width: int) -> int:
     return options["steps"]
 
 
-def check(*, steps: int, baseline: str, batch_size: int | None, **others: object) -> None:
+def check(*, steps: int, batch_size: int | None, **others: object) -> None:
     check_count("integrated_gradients", "steps", steps)
     check_batch_size("integrated_gradients", batch_size)
-    if baseline not in ("zero", "black", "white"):
-        raise UserError(f"baseline '{baseline}' of integrated_gradients is none of: zero, black, white")
-
-
-def _baseline(classifier: Classifier, images: Images, name: str) -> Images:
-    if name == "zero":
-        return classifier.mean.expand_as(images)
-    return torch.full_like(images, float(name == "white"))

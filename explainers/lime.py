@@ -18,7 +18,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = 2
@@ -37,7 +37,7 @@ def lime(
     ratio: float = 0.2,
     width: float = 0.25,
     ridge: float = 1.0,
-    on: str = "probability",
+    on: On = "probability",
     batch_size: int | None = None,
 ) -> Maps:
     """Maps (B, H, W), signed, constant on each superpixel.

@@ -3,8 +3,9 @@
     map(pixel) = mean over the windows k that cover the pixel of  score(x) - score(x with window k covered)
 
 Windows are squares of `window` pixels, `stride` apart; along a side of length L there are ceil((L - window) / stride) +
-1 of them, and the last is cut off at the border (as in Captum, whose mean it also is). What is covered becomes zero
-after normalisation. Passes per sample: one for each window, and one for the image itself. In half precision a score
+1 of them, and the last is cut off at the border (as in Captum, whose mean it also is). What is covered becomes the
+baseline: zero after normalisation unless told otherwise (Zeiler and Fergus: grey). Passes per sample: one for each
+window, and one for the image itself. In half precision a score
 has two or three digits, and the drops of small windows drown in its rounding.
 """
 
@@ -15,9 +16,11 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.explainers._fills import Fill, filled
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 2
+ALSO_CALLED = ("sliding window",)
 NEEDS = "outputs"
 
 
@@ -28,12 +31,15 @@ def occlusion(
     *,
     window: int | None = None,
     stride: int | None = None,
-    on: str = "logit",
+    baseline: Fill = "zero",
+    on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
     """Maps (B, H, W), signed: positive where covering lowers the score.
 
     window: side in pixels; None: an eighth of the image's shorter side. stride: None: half the window.
+    baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
+    11 x 11 pixels and sigma 5.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
     Raises: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
     """
@@ -44,11 +50,12 @@ def occlusion(
     check(window=window, stride=stride)
     rows, columns = (_spans(length, window, stride).to(images.device) for length in (height, width))
     across = len(columns)
+    background = filled(classifier, images, baseline)
     covering = torch.cat([rows, torch.zeros_like(rows[:1])])  # the last covers nothing: the image itself
 
     def covered(samples: Tensor, pictures: Tensor) -> Images:
         hidden = covering[pictures // across][:, :, None] & columns[pictures % across][:, None, :]  # (n, H, W)
-        return torch.where(hidden[:, None], classifier.mean, images[samples])
+        return torch.where(hidden[:, None], background[samples], images[samples])
 
     scores = scores_of(classifier, images, target, len(rows) * across + 1, covered, on, batch_size)
     drops = (scores[:, -1:] - scores[:, :-1]).view(len(images), len(rows), across)

@@ -15,6 +15,7 @@ from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 
 VERSION = 1
+ALSO_CALLED = ("noise", "random noise")
 NEEDS = "nothing"
 BASELINE = True
 

@@ -18,7 +18,7 @@ from saliency_bench.classifiers.fast_forward import fast_forward, pictures_per_p
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.target import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
 VERSION = 3
@@ -33,7 +33,7 @@ def rise(
     masks: int = 4000,
     cells: int = 7,
     p: float = 0.5,
-    on: str = "probability",
+    on: On = "probability",
     seed: int | None = None,
     batch_size: int | None = None,
 ) -> Maps:
@@ -54,7 +54,7 @@ def rise(
             mask = enlarge(grids[part], rows[part], columns[part], height, width).to(images.device)  # (n, 1, H, W)
             for index, image in enumerate(images):
                 seen = background + mask * (image - background)  # (n, 3, H, W)
-                scores = score(forward(seen), target[index : index + 1], on)  # (n,)
+                scores = score(forward(seen), target[index : index + 1], on, classifier)  # (n,)
                 total[index] += scores @ mask.flatten(1)
     return (total / (masks * p)).view(-1, height, width)
 

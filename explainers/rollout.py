@@ -19,6 +19,7 @@ from saliency_bench.explainers._flow import by_row, check_start, product
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 1
+ALSO_CALLED = ("attention rollout",)
 NEEDS = "attention"
 TARGETED = False
 

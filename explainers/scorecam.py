@@ -3,7 +3,7 @@
     M_c = A_c enlarged to the image, min-max to [0, 1]        weight = softmax over c of score(x * M_c)
     map = sum_c weight_c A_c
 
-A is the output of the last convolutional block, (B, C, h, w). Where a mask is 0 the image becomes zero after
+A is the feature map that gradcam reads, (B, C, h, w). Where a mask is 0 the image becomes zero after
 normalisation; a channel without contrast shows nothing of the image. The paper subtracts the score of a baseline image
 first, which no softmax notices. Negative values of the map are cut off if and only if no weight of the sample's target
 is negative; it is enlarged bilinearly and not normalised. A target of zeros (a contrast of a class with itself) weights
@@ -23,10 +23,10 @@ from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.classifiers.layers import cam_layer
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.explainers._features import cut_if_positive, feature_map
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.explainers._features import cut_if_positive, feature_layout
+from saliency_bench.types import Images, Maps, On, Target
 
-VERSION = 2
+VERSION = 3
 NEEDS = "activations, outputs"
 
 
@@ -37,10 +37,10 @@ def scorecam(
     *,
     layer: str | None = None,
     align_corners: bool = False,
-    on: str = "logit",
+    on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W). `layer`: dotted name of a module that gives (B, C, h, w); default: the last convolutional block.
+    """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
 
     align_corners: how masks are enlarged.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
@@ -50,7 +50,8 @@ def scorecam(
     layer = layer or cam_layer(classifier, images)
     with torch.no_grad(), detached_at(classifier.module_named(layer)) as outputs:
         classifier(images)
-    activation = feature_map("scorecam", classifier, layer, outputs).detach()  # (B, C, h, w)
+    layout = feature_layout("scorecam", classifier, images, layer, outputs)
+    activation = layout.channels_first(outputs[-1].detach())  # (B, C, h, w)
 
     def masked(samples: Tensor, pictures: Tensor) -> Images:
         chosen = activation[samples, pictures][:, None]  # (n, 1, h, w)

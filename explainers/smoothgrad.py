@@ -13,11 +13,12 @@ from torch import Tensor
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
-from saliency_bench.explainers._gradients import check_reduction, over_channels, summed_gradients
+from saliency_bench.explainers._gradients import Reduction, over_channels, summed_gradients
 from saliency_bench.explaining.composing import noisy_copies
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("sg",)
 NEEDS = "gradients"
 
 
@@ -29,12 +30,12 @@ def smoothgrad(
     seeds: list[int],
     samples: int = 50,
     sigma: float = 0.15,
-    reduction: str = "max",
-    on: str = "logit",
+    reduction: Reduction = "max",
+    on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass."""
-    check(samples=samples, sigma=sigma, reduction=reduction, batch_size=batch_size)
+    check(samples=samples, sigma=sigma, batch_size=batch_size)
     copies = noisy_copies(classifier, images, sigma, seeds)
 
     def noisy(image: Tensor, step: Tensor) -> tuple[Tensor, float]:
@@ -47,9 +48,8 @@ def passes(options: dict, height: int, width: int) -> int:
     return options["samples"]
 
 
-def check(*, samples: int, sigma: float, reduction: str, batch_size: int | None, **others: object) -> None:
+def check(*, samples: int, sigma: float, batch_size: int | None, **others: object) -> None:
     check_count("smoothgrad", "samples", samples)
     check_batch_size("smoothgrad", batch_size)
-    check_reduction("smoothgrad", reduction)
     if not sigma >= 0:
         raise UserError(f"sigma of smoothgrad must be at least 0; got {sigma}")

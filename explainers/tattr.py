@@ -11,7 +11,8 @@ patches]. With a / b meaning a / (b + 1e-9), 0 where b = 0, relevance r of an ou
     sum x + y      a = x r / z and b = y r / z, then scaled so that they sum to |sum a| and |sum b| over
                    |sum a| + |sum b|, times sum r (sums over all tokens and features of one sample)
     mean           x * grad(z; x) with r / z coming in
-    softmax, normalisation, GELU and other activations, scaling, an added constant: unchanged
+    softmax, normalisation, GELU (also as x * sigmoid(1.702 x)) and other activations, scaling, an added constant:
+    unchanged
     choosing, joining, reshaping: to where it came from; what is used twice receives the sum
 
 Where the target has weights of both signs, relevance is that of its positive weights less that of its negative ones,
@@ -42,16 +43,17 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
 from saliency_bench.target import score
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1
+ALSO_CALLED = ("transformer attribution",)
 NEEDS = "attention, gradients"
 
 Inputs = tuple[Tensor, ...]
 Rule = Callable[[Tensor, Inputs, Tensor], Inputs]  # (relevance of the output, inputs, output) -> relevance of inputs
 
 UNCHANGED = {
-    *("softmax", "layer_norm", "rms_norm", "batch_norm", "gelu", "relu", "silu", "tanh", "dropout"),
+    *("softmax", "layer_norm", "rms_norm", "batch_norm", "gelu", "relu", "silu", "sigmoid", "tanh", "dropout"),
     *("add", "radd", "sub", "mul", "rmul", "div", "truediv"),
 }
 ROUTED = {
@@ -61,7 +63,7 @@ ROUTED = {
 }
 
 
-def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: str = "logit") -> Maps:
+def tattr(classifier: Classifier, images: Images, target: Target, *, start: int = 0, on: On = "logit") -> Maps:
     """Maps (B, H, W), non-negative. `start`: the first block that counts, from 0. Relevance always starts at logits.
 
     One forward pass, a backward pass and a propagation of relevance (two with weights of both signs), image by image.
@@ -89,7 +91,7 @@ def _alone(classifier: Classifier, image: Images, weights: Target, start: int, o
     ) as seen:
         logits = classifier(image)
     assert isinstance(seen, Propagating)
-    total = score(logits, weights, on).sum()
+    total = score(logits, weights, on, classifier).sum()
     matrices = seen.matrices[start:]
     gradients = torch.autograd.grad(total, matrices, retain_graph=True)
     seen.switch.propagating = True
@@ -111,6 +113,8 @@ class Propagating(AttentionRecorder):
     def __init__(self, start: int | None = None, embedded: bool = False, device: str = "cpu"):
         super().__init__(start, embedded)
         self.switch, self.device = Switch(), device
+        self.scaled: tuple[Tensor | None, Tensor | None] = None, None  # the last c x, and x
+        self.gate: tuple[Tensor | None, Tensor | None] = None, None  # the last sigmoid(c x), and x
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         with torch.autocast(self.device, enabled=False):
@@ -119,16 +123,18 @@ class Propagating(AttentionRecorder):
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         depends = [value for value in _tensors((args, kwargs)) if value.requires_grad]
         name = _name(function)
-        if not depends or name in ROUTED:
+        if not depends or name in ROUTED or name == "conv2d":
             return function(*args, **kwargs)
-        if name == "conv2d":  # a later part of the stem that makes the patches, below all that is asked for
-            return function(args[0].detach(), *args[1:], **kwargs)
         rule = self._rule(name, depends, args, kwargs)
         if rule is not None:
             inputs = [value for value in args if any(value is one for one in depends)]
-            return Ruled.apply(self.switch, rule, _of(function, args, kwargs), *inputs)
+            output = Ruled.apply(self.switch, rule, _of(function, args, kwargs), *inputs)
+            self._note_gate(name, depends, output)
+            return output
         output = function(*args, **kwargs)
-        if any(value.requires_grad for value in _tensors(output)):
+        # The stem, which makes the patches, lies below all whose relevance is asked for: it needs no rules.
+        is_stem = not self.matrices and not self._linear_inputs
+        if not is_stem and any(value.requires_grad for value in _tensors(output)):
             raise UserError(f"tattr has no rule for '{name}', which this model computes with; use gae, or rise")
         return output  # a shape, a type
 
@@ -138,12 +144,21 @@ class Propagating(AttentionRecorder):
         if len(depends) == 2 and leads and args[1] is depends[1]:
             if name in ("matmul", "bmm"):
                 return _product
+            if name == "mul" and args[1] is self.gate[0] and args[0] is self.gate[1]:
+                return _gate
             return _sum if name == "add" and args[0].shape == args[1].shape else None
         if len(depends) > 1 or not (leads or name in ("add", "mul")):
             return None
         if name == "linear":
             return partial(_linear, args[1] if len(args) > 1 else kwargs["weight"])
         return _mean if name == "mean" else _unchanged if name in UNCHANGED else None
+
+    def _note_gate(self, name: str, depends: list[Tensor], output: Tensor) -> None:
+        if name == "sigmoid":
+            scaled, x = self.scaled
+            self.gate = output, x if depends[0] is scaled else depends[0]
+        elif name in ("mul", "rmul") and len(depends) == 1:
+            self.scaled = output, depends[0]
 
 
 class Ruled(torch.autograd.Function):
@@ -168,6 +183,11 @@ class Ruled(torch.autograd.Function):
 
 def _unchanged(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
     return (relevance.to(inputs[0].dtype),)
+
+
+def _gate(relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:
+    """Of x * sigmoid(c x), an activation of x: unchanged."""
+    return relevance.to(inputs[0].dtype), torch.zeros_like(inputs[1])
 
 
 def _linear(weight: Tensor, relevance: Tensor, inputs: Inputs, output: Tensor) -> Inputs:

@@ -11,8 +11,8 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.hub_builders._source import first_folder, json_of, library, needed, part
-from saliency_bench.utils.pictures import UnreadableError
+from saliency_bench.hub_builders._source import base_of, json_of, library, needed, part, turn_of
+from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 HOME = "MS COCO, cocodataset.org (annotations CC BY 4.0; each image under its own Flickr licence)"
 TERMS = ("coco-terms-of-use", "https://cocodataset.org/#termsofuse")
@@ -32,19 +32,23 @@ class Entry:
 
     file_name: str
     split: str
-    size: float  # height times width
+    frame: tuple[int, int]  # (height, width) of the picture that was annotated
     objects: list[dict[str, Any]] = field(default_factory=list)
     captions: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """Its pixels."""
+        return self.frame[0] * self.frame[1]
 
     def of(self, category: int) -> list[dict[str, Any]]:
         return [found for found in self.objects if found.get("category_id") == category]
 
 
 def root_of(source: Path | None, name: str) -> Path:
-    source = needed(source, name, HOME)
-    root = first_folder(source, "coco", "COCO") if not (source / "annotations").is_dir() else source
-    part(root or source, "annotations/", HOME)
-    return root or source
+    root = base_of(needed(source, name, HOME), "annotations")
+    part(root, "annotations/", HOME)
+    return root
 
 
 def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
@@ -68,11 +72,12 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
     for image in listed(content, "images"):
         key, file_name = image.get("id"), image.get("file_name")
         if type(key) is not int or not isinstance(file_name, str):
-            log.remark(str(key), f"instances_{split}.json: an image without id or file_name is passed over")
+            log.remark(str(key), f"instances_{split}.json: an image without id or file_name is skipped")
         elif key in found:
             log.remark(file_name, f"instances_{split}.json: image id {key} comes twice; the first counts")
         else:
-            found[key] = Entry(file_name, split, _number(image.get("height")) * _number(image.get("width")))
+            frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
+            found[key] = Entry(file_name, split, frame)
     for one in listed(content, "annotations"):
         if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
             log.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
@@ -83,7 +88,7 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
         file = f"captions_{split}.json"
         for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file):
             if type(one.get("image_id")) is not int or not isinstance(one.get("caption"), str):
-                log.remark(str(one.get("id")), f"{file}: a caption without text or image is passed over")
+                log.remark(str(one.get("id")), f"{file}: a caption without text or image is skipped")
             elif one["image_id"] in found:
                 found[one["image_id"]].captions.append(one["caption"])
     return found, names
@@ -113,6 +118,16 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else 0.0
 
 
+def shown_mask(segmentations: list[Any], frame: tuple[int, int], picture: Picture) -> np.ndarray:
+    """bool (H, W): the union of what was outlined on a picture of the size `frame`, turned with the picture.
+
+    COCO annotates the file as stored. Raises: UnreadableError, also for a picture of another size: outlines are not
+    scaled, because the file is then not the one that was annotated.
+    """
+    turn = turn_of(picture, frame, "annotations")
+    return turned(np.any([mask_of(one, *frame) for one in segmentations], axis=0), turn)
+
+
 def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
     """bool (H, W) of polygons in parts, or of run lengths, plain or compressed. Raises: UnreadableError."""
     mask = library("pycocotools.mask")
@@ -134,7 +149,7 @@ def mask_of(segmentation: Any, height: int, width: int) -> np.ndarray:
 
 def _polygon(one: Any, height: int, width: int) -> list[float]:
     if not isinstance(one, list) or len(one) < 6 or len(one) % 2:
-        raise UnreadableError("a polygon that is no list of three or more points")
+        raise UnreadableError("a polygon that is not a list of three or more points")
     if not all(isinstance(value, int | float) and abs(value) <= 2 * max(height, width) for value in one):
         raise UnreadableError("a polygon with points far outside the image")
     return one
@@ -158,14 +173,14 @@ def decompressed(text: str) -> list[int] | None:
     return None if shift else runs
 
 
-def example(folder: Path, count: int, side: int, split: str = "train2017") -> None:
+def example(folder: Path, count: int, side: int, split: str = "train2017", first: int = 1) -> None:
     images: list[dict] = []
     objects: list[dict] = []
     captions: list[dict] = []
     encode = library("pycocotools.mask").encode
     for index in range(count):
-        key, name = index + 1, f"{index + 1:012d}.jpg"
-        mask = _examples.picture(folder / split / name, index + 16, side)
+        key, name = first + index, f"{first + index:012d}.jpg"
+        mask = _examples.picture(folder / split / name, index + 15 + first, side)
         packed = encode(np.asfortranarray(mask.astype(np.uint8)))
         segmentation = {"size": packed["size"], "counts": packed["counts"].decode()}
         images.append({"id": key, "file_name": name, "height": side, "width": side})

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.progress import bar
 
 CONFIDENCE = 0.5
@@ -61,8 +61,7 @@ def faster_rcnn() -> Look:
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
     except Exception as error:  # no network, no disk, a wrong hash
-        text = " ".join(str(error).split())
-        raise UserError(f"the detector needs {NEEDS}: {text}; leave it out with --no-detector") from error
+        raise UserError(f"the detector needs {NEEDS}: {one_line(error)}; leave it out with --no-detector") from error
     model = detection.fasterrcnn_resnet50_fpn(weights=None, weights_backbone=None, num_classes=91)
     model.load_state_dict(state)
     device = "cuda" if torch.cuda.is_available() else "cpu"

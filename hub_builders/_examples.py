@@ -1,8 +1,8 @@
 """Small sources in the raw layout of each dataset, drawn by the package: what a folder must look like.
 
 A builder writes its own with `example(folder, count, side)`, and those of further layouts with `example_LAYOUT`; its
-`EXAMPLE` holds the options that suit them. For the tests and for the page of samples; the pictures are those of
-shapes-xai or phantoms, no one's data.
+`EXAMPLE` (`EXAMPLE_LAYOUT`) holds the options that suit them. For the tests and for the page of samples; the pictures
+are those of shapes-xai or phantoms, no one's data.
 """
 
 import json
@@ -41,7 +41,9 @@ def write(name: str, folder: Path, count: int = 6, side: int = SIDE) -> Path:
 
 def options(name: str) -> dict[str, Any]:
     """With which its example is built."""
-    return getattr(registry.load("hub_builders", name.partition(" ")[0]), "EXAMPLE", {})
+    dataset, _, layout = name.partition(" ")
+    builder = registry.load("hub_builders", dataset)
+    return getattr(builder, f"EXAMPLE_{layout.upper()}".rstrip("_"), getattr(builder, "EXAMPLE", {}))
 
 
 def picture(path: Path, index: int, side: int) -> np.ndarray:

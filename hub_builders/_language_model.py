@@ -5,7 +5,10 @@ it is not asked again, so a rebuild needs neither a token nor the network.
 """
 
 import json
+import os
+import re
 import time
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import urlparse
@@ -14,42 +17,78 @@ from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.utils.progress import bar
 
-PROMPT = """You help to build an image classification dataset from questions and answers about pictures.
-Decide whether this pair can be turned into one sample of it: is the answer the name of a class, such as an action, that
-a classifier could choose for a picture from a fixed list?
-
-Question: {question}
-Answer: {answer}
-
-Reply with one word, yes or no."""
+# The paper's own prompt, word for word: which classes the dataset has depends on it.
+PROMPT = (
+    "Can the following question-answer pair be restructured into a classification problem? Question: ‘{question}’ "
+    "Answer: ‘{answer}’. If yes, respond with ‘yes’. If no, respond with ‘no’."
+)
 WORDING = blake2b(PROMPT.encode(), digest_size=8).hexdigest()
 SECONDS = 60.0  # for one answer
 WAITS = (2.0, 8.0, 30.0)  # seconds before another try, where the service is busy
 BUSY = (429, 500, 502, 503, 504)
+OPENAI = "https://api.openai.com/v1"
 Pair = tuple[str, str]  # question, answer
 
 
-def accepted(pairs: list[Pair], file: Path, model: str, provider: str, server: str, log: BuildLog) -> dict[Pair, bool]:
+@dataclass(frozen=True)
+class Service:
+    """Who is asked.
+
+    model     of OpenAI, such as gpt-4o-mini, or a Hub id
+    provider  inference provider of a model on the Hub
+    server    address of a chat-completion server to ask instead
+    token     name of the environment variable that holds the token; "" for the usual one
+    """
+
+    model: str
+    provider: str = "auto"
+    server: str = ""
+    token: str = ""
+
+    @property
+    def of_openai(self) -> bool:
+        return re.match(r"(chat)?gpt-|o\d", self.model) is not None
+
+    @property
+    def address(self) -> str:
+        """The server; "" for the inference providers of the Hub."""
+        return self.server or (OPENAI if self.of_openai else "")
+
+
+def check_token(name: str) -> None:
+    """Raises: UserError for what is not the name of an environment variable; a token itself is never repeated."""
+    if name and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", name):
+        raise UserError(
+            "the option token takes the name of the environment variable that holds the token, such as OPENAI_API_KEY, "
+            "not the token itself"
+        )
+
+
+def accepted(pairs: list[Pair], file: Path, service: Service, log: BuildLog) -> dict[Pair, bool]:
     """Which pairs the model accepts; what it was not asked before, it is asked now, one after the other.
 
-    server: address of a chat-completion server to ask instead of the provider; it gets no token of Hugging Face unless
-    it is one of its Inference Endpoints
+    The answers go with the dataset, as answers.jsonl.
     Raises: UserError without answers and token, or if the service fails; the answers until then are kept.
     """
-    known = read(file, model, log)
+    known = read(file, service.model, log)
     missing = sorted(set(pairs) - set(known))
     if missing:
-        client = _client(file, model, provider, server, len(missing))
+        client = _client(file, service, len(missing))
         for pair in bar(missing, desc="asking the language model", unit=" pairs", leave=False):
-            known[pair] = _ask(client, model, pair)
-            _append(
-                file, {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": known[pair]}
-            )
-    return {pair: _yes(pair, known[pair], log) for pair in sorted(set(pairs))}
+            known[pair] = _ask(client, service.model, pair)
+            _append(file, _entry(service.model, pair, known[pair]))
+    wanted = sorted(set(pairs))
+    log.files["answers.jsonl"] = "".join(_entry(service.model, pair, known[pair]) for pair in wanted).encode()
+    return {pair: _yes(pair, known[pair], log) for pair in wanted}
+
+
+def _entry(model: str, pair: Pair, reply: str) -> str:
+    line = {"model": model, "prompt": WORDING, "question": pair[0], "answer": pair[1], "reply": reply}
+    return json.dumps(line, ensure_ascii=False) + "\n"
 
 
 def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
-    """{pair: reply} of this model to this wording; a line that is no answer is a remark."""
+    """{pair: reply} of this model to this wording; a line that is not an answer is a remark."""
     found: dict[Pair, str] = {}
     if not file.is_file():
         return found
@@ -62,47 +101,79 @@ def read(file: Path, model: str, log: BuildLog) -> dict[Pair, str]:
             if (entry.get("model"), entry.get("prompt")) == (model, WORDING):
                 found[pair] = reply
         except (ValueError, KeyError, TypeError, RecursionError):
-            log.remark(file.name, f"line {number} is no answer and is passed over")
+            log.remark(file.name, f"line {number} is not an answer and is skipped")
     return found
 
 
-def _client(file: Path, model: str, provider: str, server: str, count: int):
+def _client(file: Path, service: Service, count: int):
     import huggingface_hub
 
-    if server:
-        address = urlparse(server)
-        if address.scheme not in ("http", "https") or not address.hostname:
-            raise UserError(f"server={server} is not an address; give one such as http://localhost:8000/v1")
-        token = None if address.scheme == "https" and address.hostname.endswith(".huggingface.cloud") else "none"
-        return huggingface_hub.InferenceClient(base_url=server, token=token, timeout=SECONDS)
-    if huggingface_hub.get_token() is None:
+    address, token = service.address, _token(service)
+    if token is None and (not service.server or service.token):
+        wanted = service.token or ("OPENAI_API_KEY" if service.of_openai else "HF_TOKEN")
         raise UserError(
-            f"{count} answers of {model} are not in {file} and there is no token to ask for them; log in with "
-            "`hf auth login`, set HF_TOKEN, or put the file of answers there (or ask a server of your own: --server, "
-            "or keep every pair: --no-ask)"
+            f"{count} answers of {service.model} are not in {file} and there is no token to ask for them; set {wanted}"
+            f"{'' if service.of_openai else ' or log in with `hf auth login`'}, or put the file of answers there "
+            "(or ask a server of your own: --server, or keep every pair: --no-ask)"
         )
+    if address:
+        _check_address(address, token)
+        return huggingface_hub.InferenceClient(base_url=address, token=token or "none", timeout=SECONDS)
     try:
-        return huggingface_hub.InferenceClient(model, provider=provider, timeout=SECONDS)  # type: ignore[arg-type]
+        return huggingface_hub.InferenceClient(
+            service.model,
+            provider=service.provider,  # type: ignore[arg-type]
+            token=token,
+            timeout=SECONDS,
+        )
     except ValueError as error:
-        raise UserError(f"provider={provider} is unknown to huggingface_hub: {error}") from error
+        raise UserError(f"provider={service.provider} is unknown to huggingface_hub: {error}") from error
+
+
+def _token(service: Service) -> str | None:
+    """The token to send: that of the variable that was named; else OpenAI's for its models, and that of Hugging Face
+    for its providers and Inference Endpoints. Other servers get none."""
+    import huggingface_hub
+
+    if service.token:
+        return os.environ.get(service.token) or None
+    if service.of_openai:
+        return os.environ.get("OPENAI_API_KEY") or None
+    address = urlparse(service.server)
+    endpoint = address.scheme == "https" and (address.hostname or "").endswith(".huggingface.cloud")
+    return huggingface_hub.get_token() if endpoint or not service.server else None
+
+
+def _check_address(address: str, token: str | None) -> None:
+    """Raises: UserError for what is not an address, or one to which a token would travel unencrypted."""
+    try:
+        parts = urlparse(address)
+        scheme, host = parts.scheme, parts.hostname
+    except ValueError:
+        scheme, host = "", None
+    if scheme not in ("http", "https") or not host:
+        raise UserError(f"server={address} is not an address; give one such as http://localhost:8000/v1")
+    if token and scheme == "http" and host not in ("localhost", "127.0.0.1", "::1"):
+        raise UserError(f"server={address} would get the token unencrypted; give an address with https")
 
 
 def _ask(client, model: str, pair: Pair) -> str:
     asked = [{"role": "user", "content": PROMPT.format(question=pair[0], answer=pair[1])}]
-    waits = iter(WAITS)
+    waits, token = iter(WAITS), getattr(client, "token", None) or "\0"
     while True:
         try:
             response = client.chat_completion(asked, model=model, max_tokens=8, temperature=0.0, seed=0)
             if reply := str(response.choices[0].message.content or "").strip():
-                return reply
+                return reply.replace(token, "[token]")
             raise ValueError("its reply is empty; a model that thinks before it answers cannot be used")
         except Exception as error:  # the classes of errors belong to the provider and the HTTP library
             wait = next(waits, None)
             if wait is None or not _busy(error):
                 text = " ".join(str(error).split()) or type(error).__name__
+                hidden = text.replace(token, "[token]")
                 raise UserError(
-                    f"the language model did not answer: {text[:300]}; start again, the answers so far are kept"
-                ) from error
+                    f"the language model did not answer: {hidden[:300]}; start again, the answers so far are kept"
+                ) from (error if hidden == text else None)
             time.sleep(wait)
 
 
@@ -113,10 +184,12 @@ def _busy(error: Exception) -> bool:
     return isinstance(error, InferenceTimeoutError) or status in BUSY
 
 
-def _append(file: Path, answer: dict) -> None:
+def _append(file: Path, line: str) -> None:
     try:
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(answer, ensure_ascii=False) + "\n")
+        with file.open("a+b") as lines:
+            lines.seek(max(lines.seek(0, os.SEEK_END) - 1, 0))
+            cut_off = lines.read(1) not in (b"", b"\n")  # by a kill
+            lines.write((b"\n" if cut_off else b"") + line.encode())
     except OSError as error:
         raise UserError(
             f"cannot write the answers to {file}: {error.strerror}; name another file: --answers"

@@ -63,7 +63,7 @@ def series_of(path: Path) -> str | None:
         if kind == XRAY:
             return None
         if kind != CT:
-            raise UnreadableError(f"{path.name} is no reading of LIDC-IDRI but {kind}")
+            raise UnreadableError(f"{path.name} is not a LIDC-IDRI reading but {kind}")
         if event == "end" and tag == "SeriesInstanceUid" and _text(element):
             return _text(element)
     raise UnreadableError(f"{path.name} names no series")
@@ -81,7 +81,7 @@ def reading_of(path: Path) -> Reading:
             kind = element.tag
             if kind not in ("unblindedReadNodule", "nonNodule"):
                 if kind not in ("annotationVersion", "servicingRadiologistID"):
-                    faults.append(f"reader {reader + 1}: an element {kind} is passed over")
+                    faults.append(f"reader {reader + 1}: an element {kind} is skipped")
                 continue
             name = _text(next(iter(_all(element, "noduleID", "nonNoduleID")), None))
             try:

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from saliency_bench import registry
+from saliency_bench.data.card import group_line
 from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.hub_builders import _examples
 from saliency_bench.utils.files import write_text, write_with
@@ -30,7 +31,12 @@ HEAD = """# Datasets
 `saliency-bench build NAME --help` says where the source is had and what the folder must hold. The pictures show what
 the builders make of small drawn sources (no one's data); the mask is outlined. Every build ends with
 `build_report.json`: the counts beside the paper's, what was left out and why, the shares of the classes in each split,
-near-duplicates across splits, and checksums. This page is written by `python -m saliency_bench.hub_builders._page`.
+near-duplicates across splits, and checksums.
+
+Pictures are turned upright as their EXIF says. Masks, boxes and outlines are taken to be drawn on the file as stored
+and turned with it, unless their size is that of the upright picture only; where the two sizes are equal (squares, half
+turns) nothing tells them apart. Annotations of any other size are left out with that reason. This page is written by
+`python -m saliency_bench.hub_builders._page`.
 
 | dataset | classes | samples (paper) | masks (paper) | licence | images may be published |
 | --- | --- | ---: | ---: | --- | --- |
@@ -52,7 +58,8 @@ def page() -> tuple[str, dict[str, Image.Image]]:
 
 
 def row(name: str, builder: ModuleType) -> str:
-    paper = builder.PAPER_COUNTS
+    paper = dict(builder.PAPER_COUNTS)
+    paper = {"samples": paper["test"]} | paper if "test" in paper else paper  # what is evaluated
     counts = [f"{paper[what]:,}" if what in paper else "" for what in ("samples", "masks")]
     title, allowed = f"[{name}](#{name})", "yes" if builder.REDISTRIBUTE else "no: masks and labels only"
     return f"| {title} | {classes(builder)} | {counts[0]} | {counts[1]} | {builder.LICENSE} | {allowed} |"
@@ -69,7 +76,8 @@ def classes(builder: ModuleType) -> str:
 def section(name: str, builder: ModuleType, samples: list[dict]) -> str:
     about = (builder.__doc__ or "").partition("\n\n")[0].strip()
     shown = ", ".join(f"`{sample['label']}`" for sample in chosen(samples))
-    return f"## {name}\n\n{about}\n\n![six samples](_pictures/{name}.png)\n\nShown: {shown}.\n\n{builder.RULE}\n"
+    parts = [f"## {name}", about, f"![six samples](_pictures/{name}.png)", f"Shown: {shown}."]
+    return "\n\n".join([*parts, builder.RULE, group_line(builder)]) + "\n"
 
 
 def chosen(samples: list[dict]) -> list[dict]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import entries, first_folder, lines, listed_file, part
+from saliency_bench.hub_builders._source import entries, first_folder, is_picture, lines, listed_file, part
 
 HOME = "Places365-Standard, places2.csail.mit.edu (images for non-commercial research and education)"
 TERMS = ("places-terms-of-use", "http://places2.csail.mit.edu/download.html")
@@ -17,6 +17,7 @@ CITATION = """@article{zhou2017places,
 EASY = ("places365_standard", ".")
 TRAIN = ("data_256", "data_large", "data_256_standard", "data_large_standard")
 VALIDATION = ("val_256", "val_large")
+MARKS = (EASY[0], *TRAIN, *VALIDATION)  # one of these is in the source folder
 Found = dict[str, tuple[Path, str, str]]  # {image id: (file, category, split)}
 
 
@@ -63,7 +64,7 @@ def _folders(root: Path, categories: list[str]) -> list[tuple[Path, str, str]]:
 
 
 def _add(found: Found, name: str, path: Path, category: str, split: str, log: BuildLog) -> None:
-    if path.suffix.lower() not in (".jpg", ".jpeg") or path.name.startswith("."):
+    if not is_picture(path):
         log.leave_out(name if path.suffix else f"{name} (folder)", "image", "not an image file by its name")
     elif name not in found:  # the small and the large distribution hold the same images
         found[name] = (path, category, split)
@@ -81,7 +82,7 @@ def _validation(root: Path) -> list[tuple[int, str, str]]:
         if len(words) != 2 or not words[1].isascii() or not words[1].isdigit():
             raise UserError(f"{root / 'places365_val.txt'} line {number}: expected 'NAME.jpg NUMBER'")
         if int(words[1]) not in categories:
-            raise UserError(f"{root / 'places365_val.txt'} line {number}: {words[1]} is no number of a category")
+            raise UserError(f"{root / 'places365_val.txt'} line {number}: {words[1]} is not the number of a category")
         listed.append((number, words[0], categories[int(words[1])]))
     return listed
 

@@ -2,7 +2,7 @@
 
 `image/<class>/*.jpg`, and `attention_label/*.csv` with the columns `img_idx` (file name) and `attention` (a JSON array
 of 224 x 224 numbers in [0, 1], or 0 to 255). A cell of 0.5 or more is marked; the array is brought to the size of the
-image by nearest neighbour.
+image as stored by nearest neighbour, and turned with it where EXIF turns the image.
 """
 
 import csv
@@ -17,16 +17,19 @@ from PIL import Image
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.hub_builders._source import FIELD, entries, mask_or_none, nearest, picture_of
+from saliency_bench.hub_builders._source import FIELD, base_of, entries, mask_or_none, picture_of, spread
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
 SIDE = 224
 HOME = "the Saliency-Bench release (Google Drive), with image/CLASS/*.jpg and attention_label/*.csv"
+PARTS = ("image", "attention_label")
 Location = tuple[Path, int, int]  # file, first byte, how many
 
 
-def is_release(root: Path) -> bool:
-    return (root / "image").is_dir() and (root / "attention_label").is_dir()
+def root_in(source: Path) -> Path | None:
+    """The folder of the release in a source, if there is one."""
+    root = base_of(source, *PARTS)
+    return root if all((root / name).is_dir() for name in PARTS) else None
 
 
 def jobs(root: Path, log: BuildLog, aliases: dict[str, str]) -> Iterator[Job]:
@@ -118,7 +121,7 @@ def marked(location: Location | None, picture: Picture) -> np.ndarray:
         values = values.reshape(SIDE, SIDE)
     if values.shape != (SIDE, SIDE) or not np.isfinite(values).all():
         raise UnreadableError(f"its attention label is not {SIDE} x {SIDE} numbers")
-    return nearest(values / (255 if values.max() > 1 else 1) >= 0.5, picture.height, picture.width)
+    return spread(values / (255 if values.max() > 1 else 1) >= 0.5, picture)
 
 
 def example(folder: Path, count: int, side: int, classes: tuple[str, str]) -> None:

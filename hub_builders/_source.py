@@ -5,23 +5,30 @@ whose text goes into the build log.
 """
 
 import csv
-import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from io import BytesIO
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from types import ModuleType
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import numpy as np
 from PIL import Image
 
 from saliency_bench.data.jobs import BuildLog
-from saliency_bench.errors import UserError
-from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.files import check_readable, parse_json, read_bytes
+from saliency_bench.utils.pictures import Picture, UnreadableError, read, turned, turned_box, values
 from saliency_bench.utils.seeds import seed_of
 
+MANY = 1000  # entries
+PICTURES = (".jpg", ".jpeg")  # in any case
 FIELD = 2**26  # bytes of one field of a table: a map of 224 x 224 numbers has about a million
+LIST, JSON, XML = 2**28, 2**31, 2**24  # bytes of a list, of JSON (all of COCO has half a billion) and of XML
+DEEPEST = 100  # levels of XML: each costs a search the more
 BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
@@ -48,6 +55,42 @@ def part(root: Path, relative: str, home: str) -> Path:
     return path
 
 
+def base_of(source: Path, *wanted: str) -> Path:
+    """The folder that holds all `wanted` files and folders: `source`, one up to two levels below it, or one above it
+    if `source` lies in a wanted folder; `source` itself where there is none. Raises: UserError if there are several.
+    """
+
+    def holds(folder: Path) -> bool:
+        return all((folder / name).exists() for name in wanted)
+
+    level = [source]
+    for _ in range(3):
+        if len(found := [folder for folder in level if holds(folder)]) > 1:
+            raise UserError(f"{source} holds several copies: {', '.join(map(str, found))}; give one of them")
+        if found:
+            return found[0]
+        level = [path for folder in level for path in _folders(folder)]
+    tops = {PurePosixPath(name).parts[0] for name in wanted}
+    above = [folder for folder in source.parents[:2] if source.relative_to(folder).parts[0] in tops and holds(folder)]
+    return above[0] if above else source
+
+
+def base_with(source: Path, *marks: str) -> Path:
+    """As `base_of`, the folder that holds one of `marks`, the first that is found."""
+    found = ((base_of(source, mark), mark) for mark in marks)
+    return next((base for base, mark in found if (base / mark).exists()), source)
+
+
+def _folders(folder: Path) -> list[Path]:
+    """The folders in a folder; none of one with so many entries that it is a folder of data."""
+    try:
+        with os.scandir(folder) as found:
+            some = list(islice(found, MANY))
+    except OSError:
+        return []
+    return sorted(Path(one.path) for one in some if one.is_dir()) if len(some) < MANY else []
+
+
 def first_folder(root: Path, *names: str) -> Path | None:
     return next((root / name for name in names if (root / name).is_dir()), None)
 
@@ -65,12 +108,12 @@ def inside(folder: Path, name: str) -> Path:
     return folder / pure
 
 
-def text_of(path: Path) -> str:
-    """Raises: UserError for a file that is not UTF-8 text."""
+def text_of(path: Path, errors: str = "strict") -> str:
+    """errors: what to do with other bytes, as for `bytes.decode`. Raises: UserError for a file that is not text."""
     try:
-        return path.read_bytes().decode("utf-8-sig")
+        return read_bytes(path, LIST).decode("utf-8-sig", errors)
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as text: {error}; download it again") from error
+        raise UserError(f"{path} cannot be read as text: {one_line(error)}; download it again") from error
 
 
 def lines(path: Path) -> list[tuple[int, list[str]]]:
@@ -80,25 +123,35 @@ def lines(path: Path) -> list[tuple[int, list[str]]]:
 
 
 def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
-    """(line number, row) of a CSV file. Raises: UserError for a column that is missing or a file that is no table."""
+    """(line number, row) of a CSV file. Raises: UserError for a missing column or a file that is not a table."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            reader = csv.DictReader(_bounded(file))
             if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
                 raise UserError(f"{path} has no column {', '.join(missing)}; download it again")
             for row in reader:
                 yield reader.line_num, {key: value or "" for key, value in row.items() if key}
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a table: {error}; download it again") from error
+    except UserError:
+        raise
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path} cannot be read as a table: {one_line(error)}; download it again") from error
+
+
+def _bounded(file: TextIO) -> Iterator[str]:
+    """The lines of a text file. Raises: ValueError for a longer one than `FIELD`."""
+    while line := file.readline(FIELD + 1):
+        if len(line) > FIELD:
+            raise ValueError(f"it has a line of more than {FIELD:,} characters")
+        yield line
 
 
 def json_of(path: Path, kind: type) -> Any:
     """Raises: UserError for a file that is not JSON of this kind (dict, list)."""
     try:
-        content = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {error}; download it again") from error
+        content = parse_json(read_bytes(path, JSON))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as JSON: {one_line(error)}; download it again") from error
     if not isinstance(content, kind):
         raise UserError(f"{path} holds no JSON {'object' if kind is dict else 'list'}; download it again")
     return content
@@ -106,16 +159,34 @@ def json_of(path: Path, kind: type) -> Any:
 
 def xml_of(path: Path) -> Any:
     """The root element. Entities are refused: they can unpack to gigabytes. Raises: UnreadableError."""
-    defused = library("defusedxml.ElementTree")
     with _xml_errors(path):
-        return defused.fromstring(path.read_bytes())
+        return parse_xml(read_bytes(path, XML))
+
+
+def parse_xml(content: bytes) -> Any:
+    """The root element. Raises: ValueError, also for entities and nesting, and the parser's own errors."""
+    root = None
+    for event, element in _shallow(BytesIO(content)):
+        root = element if root is None and event == "start" else root
+    return root
+
+
+def _shallow(file: BinaryIO) -> Iterator[tuple[str, Any]]:
+    """The events of XML. Raises: as `parse_xml`."""
+    depth = 0
+    for event, element in library("defusedxml.ElementTree").iterparse(file, events=("start", "end")):
+        depth += 1 if event == "start" else -1
+        if depth > DEEPEST:
+            raise ValueError(f"it nests more than {DEEPEST} levels deep")
+        yield event, element
 
 
 def xml_events(path: Path) -> Iterator[tuple[str, Any]]:
     """("start" or "end", element) while reading, for files of which only the start is needed. Errors as `xml_of`."""
-    defused = library("defusedxml.ElementTree")
-    with _xml_errors(path), path.open("rb") as file:
-        yield from defused.iterparse(file, events=("start", "end"))
+    with _xml_errors(path):
+        check_readable(path, XML)
+        with path.open("rb") as file:
+            yield from _shallow(file)
 
 
 @contextmanager
@@ -126,7 +197,7 @@ def _xml_errors(path: Path) -> Iterator[None]:
     except OSError as error:
         raise UnreadableError(f"{path.name} cannot be read ({error.strerror})") from None
     except (ValueError, parse_error, LookupError) as error:  # also entities, and encodings without a decoder
-        raise UnreadableError(f"{path.name} is no usable XML ({_line(error)})") from None
+        raise UnreadableError(f"{path.name} is not usable XML ({one_line(error)})") from None
 
 
 def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
@@ -142,6 +213,45 @@ def boxes_of(root: Any) -> list[tuple[str, list[float]]]:
     return found
 
 
+def declared_size(root: Any) -> tuple[int, int] | None:
+    """(height, width) of the picture that VOC-style XML describes; None where it does not say."""
+    try:
+        height, width = (round(float(root.findtext(f"size/{side}") or "")) for side in ("height", "width"))
+    except (ValueError, OverflowError):
+        return None
+    return (height, width) if height > 0 and width > 0 else None
+
+
+def shown_boxes(root: Any, picture: Picture) -> list[tuple[str, list[float]]]:
+    """`boxes_of`, turned with the picture where EXIF turns it. Raises: UnreadableError."""
+    turn = turn_of(picture, declared_size(root) or picture.stored, "boxes")
+    return [(name, turned_box(box, turn, *picture.stored)) for name, box in boxes_of(root)]
+
+
+def turn_of(picture: Picture, size: tuple[int, int], what: str = "mask") -> int:
+    """The EXIF orientation by which what was drawn at `size` (height, width) has to be turned to fit the picture.
+
+    That of the file where this is its size as stored, also where the upright picture has the same size (squares), so
+    that it does not tell; 1 where only the upright picture has it. Raises: UnreadableError for any other size.
+    """
+    if size == picture.stored:
+        return picture.orientation
+    if size == (picture.height, picture.width):
+        return 1
+    raise UnreadableError(f"{what} of another size than its image")
+
+
+def shown(found: np.ndarray, picture: Picture, what: str = "mask") -> np.ndarray:
+    """A mask (H, W) drawn on the file as stored, or on the upright picture, as the latter. Raises: UnreadableError."""
+    height, width = found.shape
+    return turned(found, turn_of(picture, (height, width), what))
+
+
+def spread(mask: np.ndarray, picture: Picture) -> np.ndarray:
+    """A coarse bool mask of the file as stored, brought to the size of the picture by nearest neighbour."""
+    return turned(nearest(mask, *picture.stored), picture.orientation)
+
+
 def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     """bool (H, W): the pixels of a box whose corners count from 1 and belong to it. Raises: UnreadableError."""
     if not np.isfinite(box).all():
@@ -155,14 +265,28 @@ def rasterised(box: list[float], height: int, width: int) -> np.ndarray:
     return mask
 
 
+def is_picture(path: Path) -> bool:
+    """Whether its name is that of a JPEG file, spelled in any way."""
+    return path.suffix.lower() in PICTURES and not path.name.startswith(".")
+
+
 def listed_file(log: BuildLog, image_id: str, folder: Path, name: str) -> Path | None:
-    """The file that a list of the source names, or None with the reason in the log. A job that gets the file itself,
-    rather than folder and name, is recomputed when the file has changed."""
+    """The file that a list of the source names, also if its ending is spelled otherwise (.JPG, .jpeg), or None with the
+    reason in the log. A job that gets the file itself, rather than folder and name, is recomputed when it has changed.
+    """
     try:
-        return inside(folder, name)
+        return as_spelled(inside(folder, name))
     except UnreadableError as error:
         log.leave_out(image_id, "image", str(error))
         return None
+
+
+def as_spelled(path: Path) -> Path:
+    """The picture file, or where there is none, one with another ending."""
+    if path.is_file() or path.suffix.lower() not in PICTURES:
+        return path
+    spelled = (path.with_suffix(ending) for suffix in PICTURES for ending in (suffix, suffix.upper()))
+    return next((other for other in spelled if other.is_file()), path)
 
 
 def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
@@ -170,10 +294,15 @@ def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
-        return read(path)
+        picture = read(path)
     except UnreadableError as error:
         log.leave_out(image_id, "image", str(error))
         return None
+    if picture.orientation != 1:
+        log.remark(
+            image_id, f"turned upright (EXIF orientation {picture.orientation}), with what was drawn on the file"
+        )
+    return picture
 
 
 def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -> np.ndarray | None:
@@ -188,17 +317,15 @@ def mask_or_none(log: BuildLog, image_id: str, make: Callable[[], np.ndarray]) -
         return None
 
 
-def indices(path: Path, picture: Picture) -> np.ndarray:
-    """The values of a mask file, uint8, in the size of the picture. Raises: UnreadableError."""
+def indices(path: Path, picture: Picture, what: str = "mask") -> np.ndarray:
+    """The values of a mask file, uint8, in the size of the picture and turned with it. Raises: UnreadableError."""
     if not path.is_file():
-        raise UnreadableError("no mask")
+        raise UnreadableError(f"no {what}")
     try:
         found = values(path)
     except UnreadableError as error:
-        raise UnreadableError(f"mask: {error}") from None
-    if found.shape != (picture.height, picture.width):
-        raise UnreadableError("mask of another size than its image")
-    return found
+        raise UnreadableError(f"{what}: {error}") from None
+    return shown(found, picture, what)
 
 
 def nearest(mask: np.ndarray, height: int, width: int) -> np.ndarray:
@@ -210,7 +337,3 @@ def drawn(seed: int, names: Iterable[str], count: int) -> set[str]:
     """`count` of the names (0: all), by a hash of (seed, name): adding or removing a name changes at most one other."""
     ordered = sorted(names, key=lambda name: (seed_of(seed, "drawn", name), name))
     return set(ordered[:count] if count else ordered)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,5 +1,6 @@
-"""PASCAL VOC 2012 as unpacked: classes, lists, and masks of both kinds."""
+"""PASCAL VOC as unpacked: classes, lists, and masks of both kinds."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,17 @@ from PIL import Image
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.hub_builders._source import entries, first_folder, indices, library, lines, needed, part
+from saliency_bench.hub_builders._source import (
+    base_of,
+    entries,
+    first_folder,
+    indices,
+    library,
+    lines,
+    needed,
+    part,
+    shown,
+)
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
 CLASSES = [  # index 1 to 20 of the palette
@@ -34,6 +45,10 @@ CLASSES = [  # index 1 to 20 of the palette
     "tvmonitor",
 ]
 VOID = 255
+LISTS = {  # the folders that each kind of list needs
+    "segmentation": ("SegmentationClass/", "ImageSets/Segmentation/"),
+    "detection": ("Annotations/", "ImageSets/Main/"),
+}
 HOME = "PASCAL VOC 2012, VOCtrainval_11-May-2012.tar of host.robots.ox.ac.uk/pascal/VOC (Flickr images, for research)"
 TERMS = ("pascal-voc-flickr-terms", "http://host.robots.ox.ac.uk/pascal/VOC/voc2012/")
 CITATION = """@article{everingham2010pascal,
@@ -44,26 +59,31 @@ CITATION = """@article{everingham2010pascal,
 }"""
 
 
-def root_of(source: Path | None, name: str) -> Path:
-    """The folder VOC2012 in the source, or the source itself."""
-    source = needed(source, name, HOME)
-    root = first_folder(source, "VOCdevkit/VOC2012", "VOC2012") or source
-    for wanted in ("JPEGImages/", "SegmentationClass/", "ImageSets/Segmentation/"):
+def root_of(source: Path | None, name: str, lists: str = "segmentation", year: int = 2012) -> Path:
+    """The folder VOC2012 (or of another year) in the source, around it, or the source itself. Raises: UserError."""
+    source, called = needed(source, name, HOME), f"VOC{year}"
+    root = first_folder(base_of(source, called), called) or base_of(source, "JPEGImages", "ImageSets")
+    if re.fullmatch(r"VOC\d{4}", root.name) and root.name != called:
+        raise UserError(f"{root} is not {called}; give the folder of VOC {year}, or another year: {HOME}")
+    for wanted in ("JPEGImages/", *LISTS[lists]):
         part(root, wanted, HOME)
     return root
 
 
-def listed(root: Path, log: BuildLog) -> dict[str, str]:
-    """{image name: "train" or "val"} of the segmentation lists."""
+def listed(
+    root: Path, log: BuildLog, lists: str = "segmentation", names: tuple[str, ...] = ("train", "val")
+) -> dict[str, str]:
+    """{image name: the list that names it, such as "train"}; of an image in several lists the first counts."""
     splits: dict[str, str] = {}
-    for split in ("train", "val"):
-        path = root / "ImageSets" / "Segmentation" / f"{split}.txt"
+    folder = root / LISTS[lists][1]
+    for split in names:
+        path = folder / f"{split}.txt"
         for number, words in lines(path) if path.is_file() else []:
             if words[0] in splits:
                 log.remark(words[0], f"{path.name} line {number}: listed twice; the first counts")
             splits.setdefault(words[0], split)
     if not splits:
-        raise UserError(f"{root / 'ImageSets/Segmentation'} names no image in train.txt and val.txt; {HOME}")
+        raise UserError(f"{folder} names no image in {' and '.join(f'{name}.txt' for name in names)}; {HOME}")
     return splits
 
 
@@ -92,13 +112,11 @@ def _matlab(path: Path, picture: Picture) -> np.ndarray:
         found = found.astype(np.uint8)
     except Exception as error:  # the reader raises all kinds of errors on damaged files
         raise UnreadableError(f"mask: no usable MATLAB file ({type(error).__name__})") from None
-    if found.shape != (picture.height, picture.width):
-        raise UnreadableError("mask of another size than its image")
-    return found
+    return shown(found, picture)
 
 
 def classes_in(found: np.ndarray) -> list[int]:
-    """The class indices that occur, 1 to 20. Raises: UnreadableError for an index that is no class."""
+    """The class indices that occur, 1 to 20. Raises: UnreadableError for an index that is not a class."""
     there = sorted(set(np.unique(found).tolist()) - {0, VOID})
     if wrong := [index for index in there if index > len(CLASSES)]:
         raise UnreadableError(f"mask: index {wrong[0]} is none of the {len(CLASSES)} classes")
@@ -116,3 +134,18 @@ def example(folder: Path, count: int, side: int) -> None:
         values.save(base / f"SegmentationClass/{name}.png")
     _examples.text(base / "ImageSets/Segmentation/train.txt", "\n".join(names[::2]) + "\n")
     _examples.text(base / "ImageSets/Segmentation/val.txt", "\n".join(names[1::2]) + "\n")
+
+
+def example_detection(folder: Path, count: int, side: int) -> None:
+    base = folder / "VOCdevkit/VOC2007"
+    names = [f"{index:06d}" for index in range(count)]
+    for index, name in enumerate(names):
+        mask = _examples.picture(base / f"JPEGImages/{name}.jpg", index + 8, side)
+        down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
+        corners = _examples.boxed((across[0], down[0], across[-1], down[-1]))
+        box = f"<object><name>{CLASSES[index % 20]}</name><bndbox>{corners}</bndbox></object>"
+        size = f"<size><width>{side}</width><height>{side}</height><depth>3</depth></size>"
+        _examples.text(base / f"Annotations/{name}.xml", f"<annotation>{size}{box}</annotation>")
+    _examples.text(base / "ImageSets/Main/train.txt", "\n".join(names[::4]) + "\n")
+    _examples.text(base / "ImageSets/Main/val.txt", "\n".join(names[2::4]) + "\n")
+    _examples.text(base / "ImageSets/Main/test.txt", "\n".join(names[1::2]) + "\n")

@@ -13,8 +13,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from saliency_bench.errors import one_line
 from saliency_bench.hub_builders._source import library, nearest
-from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError
+from saliency_bench.utils.files import check_readable
+from saliency_bench.utils.pictures import LARGEST, MAX_PIXELS, UnreadableError
 
 AIR = -1000.0  # Hounsfield units, where the scanner saw nothing
 SIDE = 224
@@ -53,12 +55,13 @@ def header(path: Path) -> Any:
     """Raises: UnreadableError."""
     pydicom = library("pydicom")
     try:
+        check_readable(path, LARGEST)
         found = pydicom.dcmread(path, stop_before_pixels=True, specific_tags=TAGS)
         return found if found.get("SeriesInstanceUID") else _no("DICOM without series")
     except UnreadableError:
         raise
     except Exception as error:  # the reader raises all kinds of errors on damaged files
-        raise UnreadableError(f"no usable DICOM file ({_line(error)})") from None
+        raise UnreadableError(f"no usable DICOM file ({one_line(error)})") from None
 
 
 def series_in(root: Path) -> Iterator[tuple[Path, Any]]:
@@ -129,6 +132,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     and column 0 at the left). Raises: UnreadableError."""
     pydicom = library("pydicom")
     try:
+        check_readable(path, LARGEST)
         data = pydicom.dcmread(path)
         if (
             int(data.get("Rows", 0)) * int(data.get("Columns", 0)) * int(data.get("NumberOfFrames", 1) or 1)
@@ -146,7 +150,7 @@ def units_of(path: Path) -> tuple[np.ndarray, tuple[float, float], tuple[bool, b
     except UnreadableError:
         raise
     except Exception as error:
-        raise UnreadableError(f"no usable DICOM file ({_line(error)})") from None
+        raise UnreadableError(f"no usable DICOM file ({one_line(error)})") from None
     if values.ndim != 2 or len(spacing) != 2 or not min(spacing) > 0 or not np.isfinite([slope, intercept]).all():
         raise UnreadableError("DICOM without one plane of pixels and their spacing")
     units = values * slope + intercept
@@ -174,7 +178,7 @@ class Nifti:
                 shape = shape[:-1]
             axes = nibabel.io_orientation(self.file.affine)
         except Exception as error:
-            raise UnreadableError(f"no usable NIfTI file ({_line(error)})") from None
+            raise UnreadableError(f"no usable NIfTI file ({one_line(error)})") from None
         if len(shape) != 3 or min(shape) < 1:
             raise UnreadableError(f"has {len(shape)} axes, not 3")
         if not np.isfinite(axes).all() or sorted(axes[:, 0]) != [0, 1, 2]:
@@ -196,14 +200,10 @@ class Nifti:
         try:
             plane = np.asarray(self.file.dataobj[tuple(place)], np.float64)
         except Exception as error:
-            raise UnreadableError(f"no usable NIfTI file ({_line(error)})") from None
+            raise UnreadableError(f"no usable NIfTI file ({one_line(error)})") from None
         plane = plane if self.axis[1] < self.axis[0] else plane.T  # rows from front to back, columns from right to left
         return np.where(np.isfinite(plane), plane, AIR)[:: -1 if self.grows[1] else 1, :: -1 if self.grows[0] else 1]
 
 
 def _no(text: str) -> None:
     raise UnreadableError(text)
-
-
-def _line(error: Exception) -> str:
-    return (" ".join(str(error).split()) or type(error).__name__)[:200]

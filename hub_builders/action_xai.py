@@ -5,41 +5,54 @@ Source: a folder that holds, as downloaded and unpacked,
 - ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` of
   train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none).
   `ACT-X/` may be left away;
-- the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`).
+- the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
+  annotations `mpii_human_pose_v1_u12_1.mat`, which say which images are frames of one video; without them each image
+  is taken for a group of its own.
 
-Which pairs of question and answer make a class is asked of a language model, once for each pair, through the inference
-providers of Hugging Face (a token is needed) or, with `--server`, of any server that has the chat-completion route; the
-answers are kept in `answers.jsonl` in the source folder (or `--answers FILE`), with which a rebuild needs neither.
+Which pairs of question and answer make a class is asked of a language model, once for each pair, in the words of the
+paper: of GPT-4o mini through OpenAI (token in OPENAI_API_KEY), as in the paper; with `--model HUB-ID` through the
+inference providers of Hugging Face (HF_TOKEN, or `hf auth login`); with `--server URL` of any server that has the
+chat-completion route. Tokens are read from the environment and kept nowhere. The answers are kept in `answers.jsonl` in
+the source folder (or `--answers FILE`), with which a rebuild asks nothing, and go with the dataset.
 """
 
 import zipfile
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _examples, _language_model
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
 from saliency_bench.hub_builders._source import (
+    PICTURES,
+    base_of,
     first_folder,
     inside,
     json_of,
     listed_file,
     mask_or_none,
-    nearest,
     needed,
     part,
     picture_of,
+    spread,
 )
-from saliency_bench.utils.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError, file_bytes
 
-VERSION = "1"
+VERSION = "3"
+ALSO_CALLED = ("act-x",)
 TITLE = "Action-XAI"
+ANNOTATORS = ("crowdsourced", "machine-generated")
+SOURCES = ("extended|other-act-x", "extended|other-mpii-human-pose")
+PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = ("act-x-and-mpii-human-pose-terms", "http://human-pose.mpi-inf.mpg.de/")
 REDISTRIBUTE = False
 EXAMPLE = {"ask": False}
+PRIVATE = ("answers", "provider", "server", "token")
 PAPER_COUNTS = {"samples": 11511, "masks": 11511}
 CITATION = """@inproceedings{park2018multimodal,
   title = {Multimodal Explanations: Justifying Decisions and Pointing to the Evidence},
@@ -54,15 +67,16 @@ CITATION = """@inproceedings{park2018multimodal,
   booktitle = {IEEE Conference on Computer Vision and Pattern Recognition},
   year = {2014}
 }"""
-RULE = """The label is the answer, where a language model accepts question and answer as a classification task (fixed
-prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half of their
-map's maximum), brought to the size of the image by nearest neighbour. As published, ACT-X has maps for its validation
-and test split only; samples without one stay, without a mask. `explanations` are the source's texts, `image` ids that
-several questions share are in one split."""
+RULE = """The label is the answer, where a language model accepts question and answer as a classification task (the
+paper's prompt; the answers are kept). The mask is every pixel that at least half of the annotators marked (above half
+of their map's maximum), brought to the size of the image by nearest neighbour. As published, ACT-X has maps for its
+validation and test split only; samples without one stay, without a mask. `explanations` are the source's texts."""
+GROUP = "the video that the image is a frame of (the image, where MPII's annotations are not in the source)"
 
 HOME = (
     "ACT-X, github.com/Seth-Park/MultimodalExplanations, and MPII Human Pose, human-pose.mpi-inf.mpg.de (research use)"
 )
+ANNOTATIONS = "mpii_human_pose_v1_u12_1.mat"
 QUESTION = "What is the person doing?"  # of every ACT-X sample; the files hold the answers only
 SPLITS = ("train", "val", "test")
 BYTES = 2**26  # of one file of maps, unpacked
@@ -81,24 +95,28 @@ def samples(
     *,
     ask: bool = True,
     answers: str = "",
-    model: str = "meta-llama/Llama-3.1-8B-Instruct",
+    model: str = "gpt-4o-mini",
     provider: str = "auto",
     server: str = "",
+    token: str = "",
 ) -> Iterator[Job]:
     """The questions in the order of their ids, split by split.
 
     ask: keep only the pairs of question and answer that a language model accepts
     answers: file of the language model's answers; by default answers.jsonl in the source folder
-    model: language model on the Hub
-    provider: inference provider of it
+    model: language model of OpenAI, or on the Hub
+    provider: inference provider of a model on the Hub
     server: address of a server to ask instead, such as http://localhost:8000/v1
+    token: name of the environment variable that holds the token (default: OPENAI_API_KEY, or HF_TOKEN for the Hub)
     """
+    service = _language_model.Service(model, provider, server, token)
     root = root_of(source)
     images = first_folder(root, "images", "mpii_images", "../images", "../mpii_images")
     if images is None:
         raise UserError(f"{root} has no images/ of MPII; give the folder as downloaded and unpacked: {HOME}")
+    video_of = videos(images, log)
     found = questions(root, log)
-    keep = kept(source, found, log, ask, answers, model, provider, server)
+    keep = kept(source, found, log, ask, answers, service)
     log.expected = len(found)
     log.classes = {"label": sorted({answer for (_, answer), yes in keep.items() if yes})}
     if not log.classes["label"]:
@@ -106,19 +124,43 @@ def samples(
     for key, (split, entry) in found.items():
         if keep[entry["question"], entry["ans"]]:
             image = str(entry["iid"])
-            if path := listed_file(log, key, images, image if image.endswith(".jpg") else f"{image}.jpg"):
+            if path := listed_file(log, key, images, image if image.lower().endswith(PICTURES) else f"{image}.jpg"):
                 maps = maps_of(root / "visual" / split, key)
-                yield Job(sample_of, key, path, split, image, entry["ans"], entry["exp"], maps)
+                group = video_of.get(path.stem, image)
+                yield Job(sample_of, key, path, split, group, entry["ans"], entry["exp"], maps)
         else:
             reason = f"the language model does not take {entry['ans']!r} for a class"
             log.leave_out(key, "image", reason)
 
 
+def check(token: str, **_: object) -> None:
+    """Raises: UserError for a token instead of the name of its variable, before it is written down anywhere."""
+    _language_model.check_token(token)
+
+
 def root_of(source: Path | None) -> Path:
     source = needed(source, "action-xai", HOME)
-    root = first_folder(source, "ACT-X", "act-x") or source
+    root = first_folder(source, "ACT-X", "act-x") or base_of(source, "textual")
     part(root, "textual/", HOME)
     return root
+
+
+def videos(images: Path, log: BuildLog) -> dict[str, str]:
+    """{name of an image: the video that it is a frame of}. Raises: UserError for annotations that cannot be read."""
+    from scipy.io import loadmat
+
+    folders = [where / name for where in (images.parent, images) for name in ("", "mpii_human_pose_v1_u12_2")]
+    path = next((folder / ANNOTATIONS for folder in folders if (folder / ANNOTATIONS).is_file()), None)
+    if path is None:
+        log.remark(ANNOTATIONS, "not in the source: frames of one video are taken for independent images")
+        return {}
+    try:
+        file = BytesIO(file_bytes(path))
+        frames = loadmat(file, struct_as_record=False, squeeze_me=True, variable_names="RELEASE")["RELEASE"].annolist
+        named = [(str(frame.image.name), frame.vididx) for frame in np.atleast_1d(frames)]
+        return {Path(name).stem: f"video {int(number)}" for name, number in named if np.size(number) == 1}
+    except Exception as error:  # damaged files raise all kinds of errors
+        raise UserError(f"{path} cannot be read ({one_line(error)}); download it again: {HOME}") from error
 
 
 def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
@@ -146,17 +188,17 @@ def questions(root: Path, log: BuildLog) -> dict[str, tuple[str, dict]]:
 
 
 def kept(
-    source: Path | None, found: dict, log: BuildLog, ask: bool, answers: str, model: str, provider: str, server: str
+    source: Path | None, found: dict, log: BuildLog, ask: bool, answers: str, service: _language_model.Service
 ) -> dict[_language_model.Pair, bool]:
     pairs = [(entry["question"], entry["ans"]) for _, entry in found.values()]
     if not ask:
         return dict.fromkeys(pairs, True)
     file = Path(answers).expanduser() if answers else Path(source or ".") / "answers.jsonl"
-    return _language_model.accepted(pairs, file, model, provider, server, log)
+    return _language_model.accepted(pairs, file, service, log)
 
 
 def sample_of(
-    log: BuildLog, key: str, path: Path, split: str, image: str, label: str, texts: list[str], maps: Path | None
+    log: BuildLog, key: str, path: Path, split: str, group: str, label: str, texts: list[str], maps: Path | None
 ) -> dict | None:
     picture = picture_of(log, key, path)
     if picture is None:
@@ -168,7 +210,7 @@ def sample_of(
         "mask": mask_or_none(log, key, lambda: pointed(maps, picture)),
         "explanations": texts,
         "source_split": split,
-        "group": image,
+        "group": group,
     }
 
 
@@ -185,11 +227,11 @@ def pointed(path: Path | None, picture: Picture) -> np.ndarray:
     maps = arrays_of(path)
     maps = maps[None] if maps.ndim == 2 else maps
     if maps.ndim != 3 or not maps.size or maps.dtype.kind not in "biuf" or not np.isfinite(maps).all():
-        raise UnreadableError(f"{path.name} is no stack of maps")
+        raise UnreadableError(f"{path.name} is not a stack of maps")
     marks = [one > one.max() / 2 for one in maps.astype(np.float64) if one.max() > 0]
     if not marks:
         raise UnreadableError("empty mask")
-    return nearest(2 * np.sum(marks, axis=0) >= len(marks), picture.height, picture.width)
+    return spread(2 * np.sum(marks, axis=0) >= len(marks), picture)
 
 
 def arrays_of(path: Path) -> np.ndarray:
@@ -207,7 +249,7 @@ def arrays_of(path: Path) -> np.ndarray:
     except UnreadableError:
         raise
     except Exception as error:  # damaged files raise all kinds of errors
-        raise UnreadableError(f"{path.name} is no usable NumPy file ({type(error).__name__})") from None
+        raise UnreadableError(f"{path.name} is not a usable NumPy file ({type(error).__name__})") from None
 
 
 def example(folder: Path, count: int, side: int) -> None:

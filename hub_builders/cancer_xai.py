@@ -16,7 +16,8 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.hub_builders._source import entries, first_folder, needed, part
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
+from saliency_bench.hub_builders._source import base_of, entries, first_folder, needed, part
 from saliency_bench.hub_builders._volumes import (
     Nifti,
     gaps,
@@ -33,6 +34,9 @@ from saliency_bench.utils.seeds import seed_of
 
 VERSION = "1"
 TITLE = "Cancer-XAI"
+ANNOTATORS = ("expert-generated",)
+SOURCES = ("extended|other-msd-pancreas", "extended|other-nih-pancreas-ct")
+PAPER = SALIENCY_BENCH
 LICENSE = "cc-by-sa-4.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
@@ -77,7 +81,7 @@ def samples(source: Path | None, log: BuildLog, *, seed: int = 0) -> Iterator[Jo
 
     seed: of the slices
     """
-    root = needed(source, "cancer-xai", f"{MSD}, and {NIH}")
+    root = base_of(needed(source, "cancer-xai", f"{MSD}, and {NIH}"), "Task07_Pancreas")
     decathlon = first_folder(root, "Task07_Pancreas") or root
     part(decathlon, "imagesTr/", MSD)
     part(decathlon, "labelsTr/", MSD)

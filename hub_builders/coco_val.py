@@ -1,88 +1,130 @@
-"""COCO 2017 validation: one sample for each object class of an image, with that class's pixels as mask.
+"""COCO 2017 or 2014 validation: one sample for each object class of an image, with that class's pixels as mask.
 
 Source: MS COCO (cocodataset.org, "2017 Val images" and "2017 Train/Val annotations"; annotations CC BY 4.0, each image
 under its own Flickr licence) as downloaded and unpacked: `annotations/instances_val2017.json` and the images in
-`val2017/`; `coco/` above them may stay.
+`val2017/`, or with `--year 2014` those of 2014; `coco/` above them may stay. Where `train2017/` and
+`annotations/instances_train2017.json` are there too, images to train on are drawn from them.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-
-import numpy as np
+from typing import Any
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.hub_builders import _coco
-from saliency_bench.hub_builders._source import listed_file, mask_or_none, picture_of
-from saliency_bench.utils.pictures import Picture
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _coco, _multilabel
+from saliency_bench.hub_builders._papers import QUANTITATIVE
+from saliency_bench.hub_builders._parts import training_split, with_training
+from saliency_bench.hub_builders._source import drawn, listed_file, picture_of
 
-VERSION = "1"
-TITLE = "COCO 2017 validation"
+VERSION = "2"
+ALSO_CALLED = ("coco", "mscoco")
+TITLE = "COCO validation"
+ANNOTATORS = ("crowdsourced",)
+SOURCES = ("extended|other-coco",)
+PAPER = QUANTITATIVE
 LICENSE = "other"
 TERMS = _coco.TERMS
 REDISTRIBUTE = False
-SPLIT = "test"
 PAPER_COUNTS: dict = {}
+GROUP = _multilabel.GROUP
 CITATION = _coco.CITATION
-RULE = """An image with objects of several classes gives one sample for each of them, `IMAGE:CLASS`; the mask is the
-union of the class's objects, crowds included. `classes` are all classes of the image. With the option `imagenet` the
-classes without a counterpart in ImageNet (horse, cow, potted plant, person) give no sample. Everything is in the split
-`test`."""
-
-NOT_IN_IMAGENET = ("horse", "cow", "potted plant", "person")
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's objects, crowds included;
+outlines are for the picture as stored, of the size that the annotations give. `test` holds the validation images of
+COCO, `train` and `validation` (a hash, 85 to 15) `train_images` of its training images, where the source has them."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:
     """The classes are those of the annotation file, in the order of their ids."""
-    from datasets import ClassLabel, List, Value
-
-    return {"label": ClassLabel(names=classes["label"]), "classes": List(Value("string"))}
+    return _multilabel.features(classes["label"])
 
 
-def samples(source: Path | None, log: BuildLog, *, imagenet: bool = False) -> Iterator[Job]:
-    """The images in the order of their ids, their classes in the order of theirs.
+def samples(
+    source: Path | None,
+    log: BuildLog,
+    *,
+    year: int = 2017,
+    classes: str = "all",
+    drop: tuple[str, ...] = (),
+    parts: str = "all",
+    train_images: int = 10000,
+    seed: int = 0,
+) -> Iterator[Job]:
+    """The images to evaluate on, then those to train on, in the order of their ids; classes in the order of theirs.
 
-    imagenet: leave out the four classes that ImageNet does not have
+    year: 2017 or 2014
+    classes: all gives a sample for each class of an image, image gives one for each image
+    drop: leave out images that show one of these classes, such as horse cow "potted plant" person
+    parts: all, or test to leave out the images to train on
+    train_images: how many images to train on are drawn; 0 for all
+    seed: of the drawing, and of the parts train and validation
     """
+    if year not in (2017, 2014) or train_images < 0:
+        raise UserError("coco-val: year is 2017 or 2014, train_images a number of images from 0")
+    training = with_training("coco-val", parts)
     root = _coco.root_of(source, "coco-val")
-    _coco.splits_of(root, ("instances",), "val2017")
-    found, names = _coco.entries_of(root, "val2017", False, log)
-    log.expected = len(found)
+    _coco.splits_of(root, ("instances",), f"val{year}")
+    found, names = _coco.entries_of(root, f"val{year}", False, log)
     log.classes = {"label": [names[key] for key in sorted(names)]}
-    for key in sorted(found):
-        entry = found[key]
-        there = sorted({one["category_id"] for one in entry.objects} & set(names))
-        if lost := {one["category_id"] for one in entry.objects} - set(names):
-            log.remark(f"{key:012d}", f"category {min(lost)} is not in the list of categories and is passed over")
-        kept = [one for one in there if not (imagenet and names[one] in NOT_IN_IMAGENET)]
-        if not kept:
-            log.leave_out(f"{key:012d}", "image", "no object of a class that is used")
+    without = _multilabel.dropped("coco-val", classes, drop, log.classes["label"])
+    chosen = _training_images(root, year, train_images, seed, log) if training else {}
+    chosen = {key: entry for key, entry in chosen.items() if key not in found}
+    log.expected = len(found) + len(chosen)
+    for key, entry in [*sorted(found.items()), *sorted(chosen.items())]:
+        name = f"{key:012d}"
+        if (objects := _objects(log, name, entry, names, without)) is None:
             continue
-        outlines = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in kept}
-        if path := listed_file(log, f"{key:012d}", root / "val2017", entry.file_name):
-            yield Job(samples_of, f"{key:012d}", path, outlines, [names[one] for one in there])
+        split = "test" if key in found else training_split(seed, name)
+        if path := listed_file(log, name, root / entry.split, entry.file_name):
+            yield Job(samples_of, name, path, entry.split, split, entry.frame, objects, classes)
 
 
-def samples_of(log: BuildLog, name: str, path: Path, outlines: dict[str, list], classes: list[str]) -> Iterator[dict]:
+def _training_images(root: Path, year: int, count: int, seed: int, log: BuildLog) -> dict[int, _coco.Entry]:
+    split = f"train{year}"
+    if not (root / split).is_dir() or not (root / f"annotations/instances_{split}.json").is_file():
+        log.remark(split, "the source has no training images; there is no train or validation split")
+        return {}
+    found, _ = _coco.entries_of(root, split, False, log)
+    keep = drawn(seed, map(str, found), count)
+    if surplus := len(found) - len(keep):
+        log.remark(split, f"{surplus} more images to train on were not drawn")
+    return {key: entry for key, entry in found.items() if str(key) in keep}
+
+
+def _objects(
+    log: BuildLog, name: str, entry: _coco.Entry, names: dict[int, str], without: list[str]
+) -> dict[str, list[Any]] | None:
+    """{class: its outlines}; None, with the reason in the log, for an image that is left out."""
+    kinds = {one["category_id"] for one in entry.objects}
+    if lost := kinds - set(names):
+        log.remark(name, f"category {min(lost)} is not in the list of categories and is skipped")
+    objects = {names[kind]: [one.get("segmentation") for one in entry.of(kind)] for kind in sorted(kinds & set(names))}
+    there = [label for label in without if label in objects]
+    if there or not objects:
+        log.leave_out(name, "image", f"it shows a class that is dropped ({there[0]})" if there else "no object")
+        return None
+    return objects
+
+
+def samples_of(
+    log: BuildLog,
+    name: str,
+    path: Path,
+    listed: str,
+    split: str,
+    frame: tuple[int, int],
+    objects: dict[str, list[Any]],
+    classes: str,
+) -> list[dict]:
     picture = picture_of(log, name, path)
     if picture is None:
-        return
-    for label in outlines:
-        mask = mask_or_none(log, f"{name}:{label}", lambda label=label: union(outlines[label], picture))
-        yield {
-            "image_id": f"{name}:{label}",
-            "image": picture,
-            "label": label,
-            "mask": mask,
-            "classes": classes,
-            "source_split": "val2017",
-            "group": name,
-        }
-
-
-def union(segmentations: list, picture: Picture) -> np.ndarray:
-    masks = [_coco.mask_of(one, picture.height, picture.width) for one in segmentations]
-    return np.any(masks, axis=0)
+        return []
+    masks = {label: partial(_coco.shown_mask, outlines, frame, picture) for label, outlines in objects.items()}
+    own = {"source_split": listed, "split": split}
+    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
 
 
 def example(folder: Path, count: int, side: int) -> None:
     _coco.example(folder, count, side, "val2017")
+    _coco.example(folder, count, side, "train2017", 101)

@@ -15,6 +15,7 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples, _lidc
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
 from saliency_bench.hub_builders._source import needed, table
 from saliency_bench.hub_builders._volumes import (
     AIR,
@@ -33,7 +34,11 @@ from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 VERSION = "1"
+ALSO_CALLED = ("lidc", "lidc-idri")
 TITLE = "Disease-XAI"
+ANNOTATORS = ("expert-generated",)
+SOURCES = ("extended|other-lidc-idri",)
+PAPER = SALIENCY_BENCH
 LICENSE = "cc-by-3.0"
 REDISTRIBUTE = True
 TAGS = ["medical"]
@@ -41,6 +46,7 @@ JOBS = 8
 PROCESSES = True
 EXAMPLE = {"crop_mm": 25.0}
 PAPER_COUNTS = {"samples": 5250, "masks": 2625, "label": {"nodule": 2625, "no nodule": 2625}}
+GROUP = "the patient"
 CITATION = """@article{armato2011lung,
   title = {The Lung Image Database Consortium ({LIDC}) and Image Database Resource Initiative ({IDRI}): A Completed
            Reference Database of Lung Nodules on {CT} Scans},

@@ -27,18 +27,24 @@ from saliency_bench.data.building import split_of
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _coco, _detector, _examples, _places
-from saliency_bench.hub_builders._source import entries, first_folder, inside, needed
-from saliency_bench.utils.pictures import UnreadableError, decode, file_bytes
+from saliency_bench.hub_builders._papers import QUANTITATIVE
+from saliency_bench.hub_builders._source import as_spelled, base_with, entries, first_folder, inside, needed
+from saliency_bench.utils.pictures import UnreadableError, decode, file_bytes, read, upright
 from saliency_bench.utils.seeds import random_bits, seed_of
 
-VERSION = "1"
+VERSION = "2"
+ALSO_CALLED = ("ebam",)
 TITLE = "eBAM-XAI"
+ANNOTATORS = ("crowdsourced", "machine-generated")
+SOURCES = ("extended|other-coco", "extended|other-places")
+PAPER = QUANTITATIVE
 LICENSE = "other"
 TERMS = ("coco-and-places-terms-of-use", _places.TERMS[1])
 REDISTRIBUTE = False
 TAGS = ["paired"]
 EXAMPLE = {"detector": False, "least": 1, "least_pixels": 1, "per_pair": 2}
 PAPER_COUNTS: dict = {"samples": 2646328 + 378830}
+GROUP = """the photograph that the object is cut out of (not the scene, although several samples may lie on one)"""
 CITATION = f"""@article{{yang2019benchmarking,
   title = {{Benchmarking Attribution Methods with Relative Feature Importance}},
   author = {{Yang, Mengjiao and Kim, Been}},
@@ -66,6 +72,7 @@ class Cutout:
     photograph: str
     category: int
     segmentation: Any
+    frame: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -134,7 +141,7 @@ def samples(
 
 
 def stock_of(source: Path | None, log: BuildLog, detector: bool, least: int, least_pixels: int, seed: int) -> Stock:
-    source = needed(source, "ebam-xai", HOME)
+    source = base_with(needed(source, "ebam-xai", HOME), *SCENES)
     base = first_folder(source, *SCENES)
     if base is None:
         raise UserError(f"{source} has none of {', '.join(f'{name}/' for name in SCENES)}; {HOME}")
@@ -189,8 +196,8 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
                 try:
                     if name is None:
                         raise UnreadableError("its category is not in the list of categories")
-                    path = inside(root / split, entry.file_name)
-                    cutout = Cutout(key, path, f"coco {image}", one["category_id"], one.get("segmentation"))
+                    path, outline = as_spelled(inside(root / split, entry.file_name)), one.get("segmentation")
+                    cutout = Cutout(key, path, f"coco {image}", one["category_id"], outline, entry.frame)
                     found[key] = (cutout, name)
                 except UnreadableError as error:
                     log.leave_out(key, "image", str(error))
@@ -198,7 +205,7 @@ def cutouts_of(root: Path, least_pixels: int, log: BuildLog) -> list[tuple[Cutou
 
 
 def scenes_of(base: Path) -> list[tuple[Path, str]]:
-    """(file, category) of every scene; the letter above a category is no part of its name."""
+    """(file, category) of every scene; the letter above a category is not part of its name."""
     found = []
     for folder in sorted(path for path in base.rglob("*") if path.is_dir()):
         parts = folder.relative_to(base).parts
@@ -215,8 +222,9 @@ def cut(cutout: Cutout) -> tuple[np.ndarray, np.ndarray]:
     """uint8 (h, w, 3) and bool (h, w): the box of an object and its pixels. Raises: UnreadableError."""
     if not cutout.path.is_file():
         raise UnreadableError("no such image file")
-    photograph = np.asarray(decode(file_bytes(cutout.path)).convert("RGB"))
-    mask = _coco.mask_of(cutout.segmentation, *photograph.shape[:2])
+    picture = read(cutout.path)
+    photograph = np.asarray(decode(picture.data).convert("RGB"))
+    mask = _coco.shown_mask([cutout.segmentation], cutout.frame, picture)
     rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
     if not len(rows):
         raise UnreadableError("empty mask")
@@ -241,7 +249,7 @@ def scene_of(path: Path) -> np.ndarray | None:
 
 
 def read_scene(path: Path) -> np.ndarray:
-    image = decode(file_bytes(path)).convert("RGB")
+    image = upright(decode(file_bytes(path))).convert("RGB")
     return np.asarray(image if image.size == (SIDE, SIDE) else image.resize((SIDE, SIDE), Image.Resampling.BOX))
 
 

@@ -22,11 +22,16 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _examples, _places, _release
-from saliency_bench.hub_builders._source import drawn, mask_or_none, needed, picture_of
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
+from saliency_bench.hub_builders._source import base_with, drawn, mask_or_none, needed, picture_of
 from saliency_bench.utils.pictures import UnreadableError
 
-VERSION = "1"
+VERSION = "2"
+ALSO_CALLED = ("places", "places365")
 TITLE = "Environment-XAI"
+ANNOTATORS = ("crowdsourced",)
+SOURCES = ("extended|other-places365",)
+PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = _places.TERMS
 REDISTRIBUTE = False
@@ -57,9 +62,10 @@ def samples(source: Path | None, log: BuildLog, *, per_class: int = 2500, seed: 
     if per_class < 0:
         raise UserError("environment-xai: per_class is a number of images from 0")
     root = needed(source, "environment-xai", f"{_places.HOME}, or {_release.HOME}")
-    if _release.is_release(root):
-        yield from _release.jobs(root, log, ALIASES)
+    if release := _release.root_in(root):
+        yield from _release.jobs(release, log, ALIASES)
         return
+    root = base_with(root, *_places.MARKS)
     found = _places.images(root, list(LABEL_OF), log)
     keep: set[str] = set()
     for label in ("nature", "urban"):

@@ -1,4 +1,4 @@
-"""Food-101: 30 dishes, ten pictures of each.
+"""Food-101: 30 dishes, ten pictures of each to evaluate on, and the source's own to train on.
 
 Source: the folder of Food-101 (Bossard et al. 2014, data.vision.ee.ethz.ch/cvl/food-101.tar.gz; the pictures come from
 foodspotting.com and are for scientific fair use) as downloaded and unpacked: `food-101/`, or the folder that holds it,
@@ -14,24 +14,28 @@ from pathlib import Path
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.hub_builders._source import drawn, first_folder, lines, listed_file, needed, part, picture_of
+from saliency_bench.hub_builders._papers import CROWDSOURCING
+from saliency_bench.hub_builders._parts import training_split, with_training
+from saliency_bench.hub_builders._source import base_of, drawn, lines, listed_file, needed, part, picture_of
 
-VERSION = "1"
+VERSION = "2"
 TITLE = "Food-101, 30 classes"
+ANNOTATORS = ("found",)
+SOURCES = ("extended|other-food-101",)
+PAPER = CROWDSOURCING
 LICENSE = "other"
 TERMS = ("food-101-scientific-fair-use", "https://data.vision.ee.ethz.ch/cvl/datasets_extra/food-101/")
 REDISTRIBUTE = False
-SPLIT = "test"
-PAPER_COUNTS = {"samples": 300}
+PAPER_COUNTS = {"test": 300}
 CITATION = """@inproceedings{bossard2014food,
   title = {{Food-101}: Mining Discriminative Components with Random Forests},
   author = {Bossard, Lukas and Guillaumin, Matthieu and Van Gool, Luc},
   booktitle = {European Conference on Computer Vision},
   year = {2014}
 }"""
-RULE = """`per_class` pictures of each of 30 dishes are drawn from the source's own test split (`subset=all`: of both).
-The paper takes the 30 most common dishes and does not name them; the list here is fixed by this project. There are no
-masks. Everything is in the split `test`."""
+RULE = """`test`: `per_class` pictures of each of 30 dishes, drawn from the source's own test list. `train` and
+`validation` (a hash, 85 to 15): `train_per_class` of each from its training list. The paper takes the 30 most common
+dishes and does not name them; the list here is fixed by this project. There are no masks."""
 
 HOME = "Food-101, data.vision.ee.ethz.ch/cvl/food-101.tar.gz (scientific fair use)"
 CLASSES = [
@@ -75,42 +79,55 @@ def features() -> dict:
 
 
 def samples(
-    source: Path | None, log: BuildLog, *, per_class: int = 10, subset: str = "test", seed: int = 0
+    source: Path | None,
+    log: BuildLog,
+    *,
+    per_class: int = 10,
+    parts: str = "all",
+    train_per_class: int = 0,
+    seed: int = 0,
 ) -> Iterator[Job]:
-    """The pictures that were drawn, by class and name.
+    """The pictures that were drawn, by class and name, those to evaluate on first.
 
-    per_class: how many pictures of each class are drawn; 0 for all
-    subset: test, train or all
-    seed: of the drawing
+    per_class: how many pictures of each class are drawn to evaluate on; 0 for all
+    parts: all, or test to leave out the pictures to train on
+    train_per_class: how many pictures of each class are drawn to train on; 0 for all 750
+    seed: of the drawing, and of the parts train and validation
     """
-    if per_class < 0 or subset not in ("test", "train", "all"):
-        raise UserError("food-101: per_class is a number from 0, subset is test, train or all")
-    source = needed(source, "food-101", HOME)
-    root = first_folder(source, "food-101") or source
+    if per_class < 0 or train_per_class < 0:
+        raise UserError("food-101: per_class and train_per_class are numbers of pictures from 0")
+    splits = {"test": per_class} | ({"train": train_per_class} if with_training("food-101", parts) else {})
+    root = base_of(needed(source, "food-101", HOME), "images", "meta")
     part(root, "images/", HOME)
     known: dict[str, str] = {}
-    for split in ("test", "train") if subset == "all" else (subset,):
+    for split in splits:
         for number, words in lines(part(root, f"meta/{split}.txt", HOME)):
             if words[0] in known:
                 log.remark(words[0], f"{split}.txt line {number}: listed twice; the first counts")
             known.setdefault(words[0], split)
-    names = {label: [name for name in known if name.partition("/")[0] == label] for label in CLASSES}
-    if missing := [label for label in CLASSES if not names[label]]:
+    names: dict[tuple[str, str], list[str]] = {(split, label): [] for split in splits for label in CLASSES}
+    for name, split in known.items():
+        if (key := (split, name.partition("/")[0])) in names:
+            names[key].append(name)
+    if missing := [f"{label} ({split}.txt)" for split, label in names if not names[split, label]]:
         raise UserError(f"{root}/meta lists no picture of {', '.join(missing[:3])}; {HOME}")
-    chosen = [(label, name) for label in CLASSES for name in sorted(drawn(seed, names[label], per_class))]
+    chosen = [(key, name) for key, listed in names.items() for name in sorted(drawn(seed, listed, splits[key[0]]))]
     log.expected = len(chosen)
-    for label, name in chosen:
+    for (listed, label), name in chosen:
+        split = "test" if listed == "test" else training_split(seed, name)
         if path := listed_file(log, name, root / "images", f"{name}.jpg"):
-            yield Job(sample_of, name, path, label, known[name])
+            yield Job(sample_of, name, path, label, listed, split)
 
 
-def sample_of(log: BuildLog, name: str, path: Path, label: str, split: str) -> dict | None:
+def sample_of(log: BuildLog, name: str, path: Path, label: str, listed: str, split: str) -> dict | None:
     picture = picture_of(log, name, path)
-    return picture and {"image_id": name, "image": picture, "label": label, "source_split": split}
+    own = {"label": label, "source_split": listed, "split": split}
+    return picture and {"image_id": name, "image": picture} | own
 
 
 def example(folder: Path, count: int, side: int) -> None:
-    names = [f"{label}/{1000 + place}" for place, label in enumerate(CLASSES)]
-    for index, name in enumerate(names):
-        _examples.picture(folder / f"food-101/images/{name}.jpg", index, side)
-    _examples.text(folder / "food-101/meta/test.txt", "\n".join(names) + "\n")
+    for split, first in (("test", 1000), ("train", 2000)):
+        names = [f"{label}/{first + place}" for place, label in enumerate(CLASSES)]
+        for index, name in enumerate(names):
+            _examples.picture(folder / f"food-101/images/{name}.jpg", index + first // 100, side)
+        _examples.text(folder / f"food-101/meta/{split}.txt", "\n".join(names) + "\n")

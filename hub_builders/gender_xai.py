@@ -1,4 +1,4 @@
-"""COCO images of one person whom the captions call a man or a woman, with that person as mask.
+"""COCO images of one person whom the captions call a man or a woman, with masks that people drew.
 
 Source, one of two:
 
@@ -15,28 +15,34 @@ Source, one of two:
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _annotators, _coco, _examples, _release
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
 from saliency_bench.hub_builders._source import drawn, listed_file, mask_or_none, needed, picture_of
 from saliency_bench.utils.pictures import UnreadableError
 
-VERSION = "1"
+VERSION = "2"
 TITLE = "Gender-XAI"
+ANNOTATORS = ("crowdsourced",)
+SOURCES = ("extended|other-coco",)
+PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = _coco.TERMS
 REDISTRIBUTE = False
-EXAMPLE = {"min_area": 0.0}
+EXAMPLE = {"min_area": 0.0, "outline": True}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
 RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
 may use the other one, or a plural. Exactly one person, and no crowd, is annotated, and fills at least `min_area` of the
 image. Of the images that are left, `per_class` are drawn for each class. The mask is what annotators drew where
-`masks/` holds it, else (unless `outline` is off) the outline of the person in COCO, which is a stand-in for it as in
-Pet-XAI; `mask_source` says which. From the published release, images, labels and masks are taken as they are."""
+`masks/` holds it; without one the sample has no mask. With the option `outline` it is then the outline of the person in
+COCO, a stand-in that people did not draw as an explanation; `mask_source` says which, so that scores of the two are not
+mixed. From the published release, images, labels and masks are taken as they are."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
@@ -57,21 +63,21 @@ def samples(
     *,
     min_area: float = 0.02,
     per_class: int = 2500,
-    outline: bool = True,
+    outline: bool = False,
     seed: int = 0,
 ) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
 
     min_area: least share of the image that the person fills
     per_class: how many images of each class are drawn; 0 for all
-    outline: where no annotator drew a mask, take the person's outline
+    outline: where no annotator drew a mask, take the outline of the person in COCO; `mask_source` says which
     seed: of the drawing
     """
     if not 0 <= min_area < 1 or per_class < 0:
         raise UserError("gender-xai: min_area is a share from 0 to 1, per_class a number of images from 0")
     root = needed(source, "gender-xai", f"{_coco.HOME}, or {_release.HOME}")
-    if _release.is_release(root):
-        for job in _release.jobs(root, log, ALIASES):
+    if release := _release.root_in(root):
+        for job in _release.jobs(release, log, ALIASES):
             yield Job(of_release, *job.args)
         return
     root = _coco.root_of(root, "gender-xai")
@@ -86,7 +92,8 @@ def samples(
     for name in names:
         entry, label, person = chosen[name]
         if path := listed_file(log, name, root / entry.split, entry.file_name):
-            yield Job(sample_of, name, path, entry.split, label, person, masks.get(name, []), outline)
+            stand_in = person.get("segmentation") if outline else None
+            yield Job(sample_of, name, path, entry.split, label, masks.get(name, []), entry.frame, stand_in)
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.Entry, str, dict]]:
@@ -130,10 +137,11 @@ def sample_of(
     path: Path,
     split: str,
     label: str,
-    person: dict,
     masks: list[Path],
-    outline: bool,
+    frame: tuple[int, int],
+    outline: Any,
 ) -> dict | None:
+    """outline: COCO's segmentation of the person, for a picture of the size `frame`; None to do without."""
     picture = picture_of(log, name, path)
     if picture is None:
         return None
@@ -141,9 +149,9 @@ def sample_of(
     def mask() -> np.ndarray:
         if masks:
             return _annotators.consensus(masks, picture)
-        if not outline:
+        if outline is None:
             raise UnreadableError("no mask was drawn")
-        return _coco.mask_of(person.get("segmentation"), picture.height, picture.width)
+        return _coco.shown_mask([outline], frame, picture)
 
     found = mask_or_none(log, name, mask)
     origin = None if found is None else ORIGINS[not masks]

@@ -14,7 +14,8 @@ only) as downloaded and unpacked, in one of three layouts:
 
 The names of the classes come from `LOC_synset_mapping.txt`, `synset_words.txt`, `imagenet_class_index.json` or the
 devkit's `meta.mat`, whichever is there; without any, 1,000 class folders get the package's own names. The order of the
-classes is that of their WordNet ids, as pretrained classifiers have it.
+classes is that of their WordNet ids, as pretrained classifiers have it. Where the training images are there too
+(`ILSVRC/Data/CLS-LOC/train/` or `train/`, one folder for each class), images to train on are drawn from them.
 """
 
 import re
@@ -25,13 +26,17 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub_builders import _examples
+from saliency_bench.hub_builders._papers import QUANTITATIVE
+from saliency_bench.hub_builders._parts import training_split, with_training
 from saliency_bench.hub_builders._source import (
-    boxes_of,
+    base_with,
+    drawn,
     entries,
     first_folder,
     inside,
+    is_picture,
     json_of,
     library,
     mask_or_none,
@@ -39,19 +44,23 @@ from saliency_bench.hub_builders._source import (
     part,
     picture_of,
     rasterised,
+    shown_boxes,
     table,
     text_of,
     xml_of,
 )
 from saliency_bench.targets.wordnet import TABLE
-from saliency_bench.utils.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError, turned_box
 
-VERSION = "1"
+VERSION = "2"
+ALSO_CALLED = ("imagenet", "imagenet-1k", "ilsvrc")
 TITLE = "ImageNet validation"
+ANNOTATORS = ("crowdsourced",)
+SOURCES = ("extended|other-imagenet-1k",)
+PAPER = QUANTITATIVE
 LICENSE = "other"
 TERMS = ("imagenet-terms-of-access", "https://www.image-net.org/download.php")
 REDISTRIBUTE = False
-SPLIT = "test"
 PAPER_COUNTS: dict = {}
 CITATION = """@article{russakovsky2015imagenet,
   title = {{ImageNet} Large Scale Visual Recognition Challenge},
@@ -61,13 +70,15 @@ CITATION = """@article{russakovsky2015imagenet,
 }"""
 RULE = """The classes are those of the source, in the order of their WordNet ids, by their names (with the WordNet id
 where two have the same). The mask is the union of the boxes of the class (`LOC_val_solution.csv`, or the XML of
-ILSVRC2012_bbox_val_v3.tgz); images without boxes stay, without a mask. `wnid` is the WordNet id. Everything is in the
-split `test`."""
+ILSVRC2012_bbox_val_v3.tgz); images without boxes stay, without a mask. Boxes are for the file as stored. `wnid` is the
+WordNet id. `test` holds the validation images of the source, `train` and `validation` (a hash, 85 to 15)
+`train_per_class` of its training images of each class, where it has them, without masks."""
 
 HOME = "ILSVRC 2012, image-net.org or kaggle.com/c/imagenet-object-localization-challenge (non-commercial research)"
 WNID = re.compile(r"n\d{8}")
 NAMED = re.compile(r"(?:^|_)(n\d{8})(?:_|$)")  # in the name of a file or folder
 LISTS = ("LOC_synset_mapping.txt", "synset_words.txt")
+MARKS = ("ILSVRC/Data/CLS-LOC/val", "ILSVRC2012_img_val", "ILSVRC2012_devkit_t12", *LISTS)  # of the source folder
 DEVKIT = ("ILSVRC2012_devkit_t12/data", "ILSVRC2012_devkit_t12", "devkit/data", "data")
 BOXES = ("ILSVRC2012_bbox_val_v3/val", "ILSVRC2012_bbox_val_v3", "ILSVRC/Annotations/CLS-LOC/val", "bbox/val", "val")
 Boxes = list[list[float]]
@@ -80,22 +91,57 @@ def features(classes: dict[str, list[str]]) -> dict:
     return {"label": ClassLabel(names=classes["label"]), "wnid": Value("string")}
 
 
-def samples(source: Path | None, log: BuildLog) -> Iterator[Job]:
-    """The images in the order of their names."""
-    root = needed(source, "imagenet-val", HOME)
+def samples(
+    source: Path | None, log: BuildLog, *, parts: str = "all", train_per_class: int = 50, seed: int = 0
+) -> Iterator[Job]:
+    """The images to evaluate on, then those to train on, in the order of their names.
+
+    parts: all, or test to leave out the images to train on
+    train_per_class: how many images of each class are drawn to train on; 0 for all
+    seed: of the drawing, and of the parts train and validation
+    """
+    training = with_training("imagenet-val", parts)
+    if train_per_class < 0:
+        raise UserError("imagenet-val: train_per_class is a number of images from 0")
+    root = base_with(needed(source, "imagenet-val", HOME), *MARKS)
     names = classes_of(root)
     log.classes = {"label": list(names.values())}
     kaggle = root / "ILSVRC/Data/CLS-LOC/val"
     found = _listed(root, kaggle, log) if kaggle.is_dir() else _in_folders(root, log)
     if not found:
         raise UserError(f"{root} has neither ILSVRC/Data/CLS-LOC/val/ nor val/ with *.JPEG of a known class; {HOME}")
-    log.expected = len(found)
+    chosen = training_images(root, names, train_per_class, seed, log) if training else {}
+    log.expected = len(found) + len(chosen)
     for name in sorted(found):
         path, wnid, boxes = found[name]
         if wnid in names:
             yield Job(sample_of, name, path, wnid, names[wnid], boxes)
         else:
             log.leave_out(name, "image", f"{wnid} is none of the {len(names)} classes")
+    for name in sorted(chosen):
+        path, wnid = chosen[name]
+        yield Job(training_sample, name, path, wnid, names[wnid], training_split(seed, name))
+
+
+def training_images(
+    root: Path, names: dict[str, str], count: int, seed: int, log: BuildLog
+) -> dict[str, tuple[Path, str]]:
+    """{image name: (file, WordNet id)} of the training images that were drawn."""
+    base = first_folder(root, "ILSVRC/Data/CLS-LOC/train", "train", "ILSVRC2012_img_train")
+    if base is None:
+        log.remark("train", "the source has no training images; there is no train or validation split")
+        return {}
+    found: dict[str, tuple[Path, str]] = {}
+    for wnid in names:
+        files = {path.stem: path for path in entries(base / wnid) if is_picture(path)}
+        found |= {name: (files[name], wnid) for name in drawn(seed, files, count)}
+    return found
+
+
+def training_sample(log: BuildLog, name: str, path: Path, wnid: str, label: str, split: str) -> dict | None:
+    picture = picture_of(log, name, path)
+    own = {"label": label, "mask": None, "wnid": wnid, "source_split": "train", "split": split}
+    return picture and {"image_id": name, "image": picture} | own
 
 
 def classes_of(root: Path) -> dict[str, str]:
@@ -122,7 +168,7 @@ def classes_of(root: Path) -> dict[str, str]:
             raise UserError(f"{root} has no {names_of} or ILSVRC2012_devkit_t12/data/meta.mat; {HOME}")
         pairs = list(zip(wnids, own, strict=True))
     if not pairs or not all(WNID.fullmatch(wnid) and name for wnid, name in pairs):
-        raise UserError(f"{origin} is no list of WordNet ids and names; {HOME}")
+        raise UserError(f"{origin} is not a list of WordNet ids and names; {HOME}")
     names = [name for _, name in pairs]
     return {wnid: name if names.count(name) == 1 else f"{name} ({wnid})" for wnid, name in sorted(pairs)}
 
@@ -135,8 +181,7 @@ def synsets(path: Path) -> list[tuple[int, str, str]]:
         columns = (rows["ILSVRC2012_ID"], rows["WNID"], rows["words"], rows["num_children"])
         found = [(int(n), str(wnid), str(name)) for n, wnid, name, below in zip(*columns, strict=True) if not below]
     except Exception as error:  # the reader raises all kinds of errors on damaged files
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise UserError(f"{path} is no meta.mat of the devkit: {text}; download it again: {HOME}") from error
+        raise UserError(f"{path} is not the devkit's meta.mat: {one_line(error)}; download it again: {HOME}") from error
     return sorted(found)
 
 
@@ -150,7 +195,7 @@ def truth(root: Path) -> dict[str, str]:
     classes = {}
     for number, line in enumerate(text_of(path).split(), 1):
         if line not in wnids:
-            raise UserError(f"{path} line {number}: {line[:20]!r} is no class of meta.mat; download it again: {HOME}")
+            raise UserError(f"{path} line {number}: {line[:20]!r} is not in meta.mat; download it again: {HOME}")
         classes[f"ILSVRC2012_val_{number:08d}"] = wnids[line]
     return classes
 
@@ -164,9 +209,9 @@ def _listed(root: Path, folder: Path, log: BuildLog) -> Found:
         name, words = row["ImageId"].strip(), row["PredictionString"].split()
         try:
             boxes = [[float(word) for word in words[place + 1 : place + 5]] for place in range(0, len(words), 5)]
-            file = inside(folder, f"{name}.JPEG")
+            file = inside(folder, f"{name}.JPEG")  # always spelled like this by the source
         except (ValueError, UnreadableError) as error:  # an UnreadableError is a ValueError too
-            reason = str(error) if isinstance(error, UnreadableError) else "boxes that are no numbers"
+            reason = str(error) if isinstance(error, UnreadableError) else "boxes that are not numbers"
             log.leave_out(name or f"line {number}", "image", reason)
             continue
         if not words or not all(len(box) == 4 for box in boxes):
@@ -208,20 +253,23 @@ def _pictures(base: Path) -> list[tuple[str, Path]]:
         for path in entries(base)
         for file in (entries(path) if path.is_dir() else [path])
     ]
-    return [(folder, file) for folder, file in files
-            if file.suffix.lower() in (".jpeg", ".jpg") and not file.name.startswith(".")]  # fmt: skip
+    return [(folder, file) for folder, file in files if is_picture(file)]
 
 
 def sample_of(log: BuildLog, name: str, path: Path, wnid: str, label: str, boxes: Boxes | Path | None) -> dict | None:
     picture = picture_of(log, name, path)
     if picture is None:
         return None
-    mask = mask_or_none(log, name, lambda: union(boxes_in(boxes, wnid), picture))
-    return {"image_id": name, "image": picture, "label": label, "mask": mask, "wnid": wnid, "source_split": "val"}
+    mask = mask_or_none(log, name, lambda: union(boxes_in(boxes, wnid, picture), picture))
+    own = {"label": label, "mask": mask, "wnid": wnid, "source_split": "val", "split": "test"}
+    return {"image_id": name, "image": picture} | own
 
 
-def boxes_in(boxes: Boxes | Path | None, wnid: str) -> Boxes:
-    return [box for kind, box in boxes_of(xml_of(boxes)) if kind == wnid] if isinstance(boxes, Path) else boxes or []
+def boxes_in(boxes: Boxes | Path | None, wnid: str, picture: Picture) -> Boxes:
+    """The boxes of a class, turned with the picture; those of a table lie in the file as stored."""
+    if isinstance(boxes, Path):
+        return [box for kind, box in shown_boxes(xml_of(boxes), picture) if kind == wnid]
+    return [turned_box(box, picture.orientation, *picture.stored) for box in boxes or []]
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
@@ -234,6 +282,8 @@ def example(folder: Path, count: int, side: int) -> None:
     wnids = ("n01440764", "n01443537", "n02012849", "n03126707")
     rows = ["ImageId,PredictionString"]
     for index in range(count):
+        wnid = wnids[index % 4]
+        _examples.picture(folder / f"ILSVRC/Data/CLS-LOC/train/{wnid}/{wnid}_{index}.JPEG", index + 40, side)
         name = f"ILSVRC2012_val_{index + 1:08d}"
         mask = _examples.picture(folder / f"ILSVRC/Data/CLS-LOC/val/{name}.JPEG", index + 80, side)
         down, across = np.flatnonzero(mask.any(1)) + 1, np.flatnonzero(mask.any(0)) + 1
@@ -256,9 +306,11 @@ def example_devkit(folder: Path, count: int, side: int) -> None:
     library("scipy.io").savemat(devkit / "meta.mat", {"synsets": synsets})
     classes = [numbers[index % 4] for index in range(count)]
     _examples.text(devkit / "ILSVRC2012_validation_ground_truth.txt", "".join(f"{number}\n" for number in classes))
+    (folder / "ILSVRC/Data/CLS-LOC/train").rename(folder / "train")
     for name, (path, wnid, boxes) in _listed(folder, folder / "ILSVRC/Data/CLS-LOC/val", BuildLog()).items():
         path.rename(folder / path.name)
-        boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in boxes_in(boxes, wnid)]
+        listed = boxes if isinstance(boxes, list) else []
+        boxed = [f"<name>{wnid}</name><bndbox>{_examples.boxed(box)}</bndbox>" for box in listed]
         objects = "".join(f"<object>{one}</object>" for one in boxed)
         _examples.text(folder / f"val/{name}.xml", f"<annotation>{objects}</annotation>")
     shutil.rmtree(folder / "ILSVRC")

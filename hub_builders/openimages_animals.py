@@ -1,9 +1,10 @@
-"""OpenImages animals: 95 kinds of animals, ten pictures of each, with the animals' boxes as mask.
+"""OpenImages animals: 95 kinds of animals, ten pictures of each to evaluate on, with the animals' boxes as mask.
 
 Source: a folder with parts of Open Images V6 or V7 (storage.googleapis.com/openimages; annotations CC BY 4.0, images CC
 BY 2.0) as downloaded: `bbox_labels_600_hierarchy.json`, `class-descriptions-boxable.csv`, the boxes
-`SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`), and the images `SPLIT/IMAGE_ID.jpg`, for one or
-more of the splits train, validation and test.
+`SPLIT-annotations-bbox.csv` (also `oidv6-train-annotations-bbox.csv`), the lists of who took the images
+`SPLIT-images-with-rotation.csv` (also `train-images-boxable-with-rotation.csv`; without one, each image is taken for a
+group of its own), and the images `SPLIT/IMAGE_ID.jpg`, for one or more of the splits train, validation and test.
 """
 
 from collections import Counter
@@ -16,9 +17,13 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
+from saliency_bench.hub_builders._papers import CROWDSOURCING
+from saliency_bench.hub_builders._parts import training_split, with_training
 from saliency_bench.hub_builders._source import (
+    base_of,
     drawn,
     entries,
+    is_picture,
     json_of,
     mask_or_none,
     needed,
@@ -27,14 +32,18 @@ from saliency_bench.hub_builders._source import (
     table,
     text_of,
 )
-from saliency_bench.utils.pictures import Picture, UnreadableError
+from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
-VERSION = "1"
+VERSION = "3"
+ALSO_CALLED = ("openimages",)
 TITLE = "OpenImages, 95 animals"
+ANNOTATORS = ("crowdsourced", "machine-generated")
+SOURCES = ("extended|other-open-images",)
+PAPER = CROWDSOURCING
 LICENSE = "cc-by-2.0"
 REDISTRIBUTE = True
-SPLIT = "test"
-PAPER_COUNTS = {"samples": 950}
+EXAMPLE = {"per_class": 2}
+PAPER_COUNTS = {"test": 950}
 CITATION = """@article{kuznetsova2020open,
   title = {The {Open Images} Dataset V4},
   author = {Kuznetsova, Alina and Rom, Hassan and Alldrin, Neil and others},
@@ -43,10 +52,13 @@ CITATION = """@article{kuznetsova2020open,
 }"""
 RULE = """Images whose boxes show animals of exactly one kind (below `Animal` in the source's hierarchy; of a kind and
 a more general one that contains it, the more special counts), as many as there are and whatever else they show. Of the
-`kinds` most frequent kinds, `per_class` images each are drawn. The mask is the union of the animals' boxes. Everything
-is in the split `test`; `source_split` is the source's."""
+`kinds` most frequent kinds, `per_class` images each are drawn for `test`, and of the others `train_per_class` each for
+`train` and `validation` (a hash, 85 to 15), none by a photographer of `test`. The mask is the union of the animals'
+boxes, which are shares of the file as stored. `source_split` is the source's."""
+GROUP = "who took the photograph, where the source's list of images says so"
 
 HOME = "Open Images, storage.googleapis.com/openimages (annotations CC BY 4.0, images CC BY 2.0)"
+HIERARCHY = "bbox_labels_600_hierarchy.json"
 SPLITS = ("train", "validation", "test")
 CORNERS = ("XMin", "YMin", "XMax", "YMax")
 Boxes = list[tuple[float, float, float, float]]  # shares of width and height
@@ -61,24 +73,40 @@ def features(classes: dict[str, list[str]]) -> dict:
 
 
 def samples(
-    source: Path | None, log: BuildLog, *, kinds: int = 95, per_class: int = 10, seed: int = 0
+    source: Path | None,
+    log: BuildLog,
+    *,
+    kinds: int = 95,
+    per_class: int = 10,
+    parts: str = "all",
+    train_per_class: int = 100,
+    seed: int = 0,
 ) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
 
     kinds: how many of the most frequent kinds
-    per_class: how many images of each kind are drawn; 0 for all
-    seed: of the drawing
+    per_class: how many images of each kind are drawn to evaluate on; 0 for all, and none to train on
+    parts: all, or test to leave out the images to train on
+    train_per_class: how many images of each kind are drawn to train on; 0 for all that are left
+    seed: of the drawing, and of the parts train and validation
     """
-    if kinds < 1 or per_class < 0:
-        raise UserError("openimages-animals: kinds is a number from 1, per_class from 0")
-    found = images(source, log)
+    if kinds < 1 or min(per_class, train_per_class) < 0:
+        raise UserError("openimages-animals: kinds is a number from 1, per_class and train_per_class from 0")
+    training = with_training("openimages-animals", parts)
+    root = base_of(needed(source, "openimages-animals", HOME), HIERARCHY)
+    found = images(root, log)
     log.classes = {"label": sorted(frequent(found, kinds))}
-    keep: set[str] = set()
-    for kind in log.classes["label"]:
-        keep |= drawn(seed, [name for name, entry in found.items() if entry[2] == kind], per_class)
-    log.expected = len(keep)
-    for name in sorted(keep):
-        yield Job(sample_of, name, *found[name])
+    by = photographers(root, found, log)
+    of_kind = {kind: {name for name, entry in found.items() if entry[2] == kind} for kind in log.classes["label"]}
+    tested = {name for names in of_kind.values() for name in drawn(seed, names, per_class)}
+    split_of = dict.fromkeys(tested, "test")
+    in_test = {by[name] for name in tested if name in by}
+    for names in of_kind.values() if training else ():
+        others = {name for name in names - tested if by.get(name) not in in_test}
+        split_of |= {name: training_split(seed, by.get(name, name)) for name in drawn(seed, others, train_per_class)}
+    log.expected = len(split_of)
+    for name in sorted(split_of):
+        yield Job(sample_of, name, *found[name], split_of[name], by.get(name))
 
 
 def frequent(found: Found, kinds: int) -> list[str]:
@@ -86,17 +114,16 @@ def frequent(found: Found, kinds: int) -> list[str]:
     return sorted(counts, key=lambda kind: (-counts[kind], kind))[:kinds]
 
 
-def images(source: Path | None, log: BuildLog) -> Found:
+def images(root: Path, log: BuildLog) -> Found:
     """The images that are there and show one kind of animal. Raises: UserError with the part that is missing."""
-    root = needed(source, "openimages-animals", HOME)
-    above = animals(json_of(part(root, "bbox_labels_600_hierarchy.json", HOME), dict))
+    above = animals(json_of(part(root, HIERARCHY, HOME), dict))
     names = descriptions(part(root, "class-descriptions-boxable.csv", HOME))
     found: Found = {}
     there = [split for split in SPLITS if (root / split).is_dir()]
     if not there:
         raise UserError(f"{root} has none of train/, validation/ and test/ with images; {HOME}")
     for split in there:
-        files = {path.stem: path for path in entries(root / split) if path.suffix.lower() == ".jpg"}
+        files = {path.stem: path for path in entries(root / split) if is_picture(path)}
         listing = f"{split}-annotations-bbox.csv"
         path = root / f"oidv6-{listing}"
         boxes = boxes_of(path if path.is_file() else part(root, listing, HOME), files, above, log)
@@ -116,6 +143,21 @@ def images(source: Path | None, log: BuildLog) -> Found:
     return found
 
 
+def photographers(root: Path, found: Found, log: BuildLog) -> dict[str, str]:
+    """{image id: the address of who took it}, of those that the lists name."""
+    by: dict[str, str] = {}
+    for split in sorted({split for _, split, _, _ in found.values()}):
+        lists = [root / f"{split}-{kind}-with-rotation.csv" for kind in ("images", "images-boxable")]
+        path = next((path for path in lists if path.is_file()), None)
+        if path is None:
+            log.remark(lists[0].name, "not in the source: images of one photographer are taken for independent")
+            continue
+        for _, row in table(path, ["ImageID", "AuthorProfileURL"]):
+            if row["ImageID"] in found and row["AuthorProfileURL"].strip():
+                by[row["ImageID"]] = row["AuthorProfileURL"].strip()
+    return by
+
+
 def animals(root: Any) -> dict[str, set[str]]:
     """{label of a kind of animal: those of the more general kinds that contain it}. `/m/0jbk` is Animal."""
     found: dict[str, set[str]] = {}
@@ -123,7 +165,7 @@ def animals(root: Any) -> dict[str, set[str]]:
     def walk(node: Any, above: tuple[str, ...], inside: bool) -> None:
         label = node.get("LabelName") if isinstance(node, dict) else None
         if not isinstance(label, str) or len(above) > 50:
-            raise UserError(f"bbox_labels_600_hierarchy.json is no tree of labels; {HOME}")
+            raise UserError(f"{HIERARCHY} is not a tree of labels; {HOME}")
         if inside:
             found.setdefault(label, set()).update(above)
         own = (*above, label) if inside else above
@@ -132,7 +174,7 @@ def animals(root: Any) -> dict[str, set[str]]:
 
     walk(root, (), False)
     if not found:
-        raise UserError(f"bbox_labels_600_hierarchy.json has nothing below /m/0jbk (Animal); {HOME}")
+        raise UserError(f"{HIERARCHY} has nothing below /m/0jbk (Animal); {HOME}")
     return found
 
 
@@ -165,24 +207,28 @@ def boxes_of(path: Path, files: dict[str, Path], above: dict, log: BuildLog) -> 
     return found
 
 
-def sample_of(log: BuildLog, name: str, path: Path, split: str, label: str, boxes: Boxes) -> dict | None:
+def sample_of(
+    log: BuildLog, name: str, path: Path, listed: str, label: str, boxes: Boxes, split: str, group: str | None
+) -> dict | None:
     picture = picture_of(log, name, path)
     if picture is None:
         return None
     mask = mask_or_none(log, name, lambda: union(boxes, picture))
-    return {"image_id": name, "image": picture, "label": label, "mask": mask, "source_split": split}
+    own = {"label": label, "mask": mask, "source_split": listed, "split": split, "group": group}
+    return {"image_id": name, "image": picture} | own
 
 
 def union(boxes: Boxes, picture: Picture) -> np.ndarray:
-    """The pixels whose centre lies in a box."""
-    rows = (np.arange(picture.height)[:, None] + 0.5) / picture.height
-    columns = (np.arange(picture.width) + 0.5) / picture.width
-    mask = np.zeros((picture.height, picture.width), bool)
+    """The pixels whose centre lies in a box; boxes are drawn on the file as stored."""
+    height, width = picture.stored
+    rows = (np.arange(height)[:, None] + 0.5) / height
+    columns = (np.arange(width) + 0.5) / width
+    mask = np.zeros((height, width), bool)
     for left, top, right, bottom in boxes:
         mask |= (rows >= top) & (rows <= bottom) & (columns >= left) & (columns <= right)
     if not mask.any():
         raise UnreadableError("boxes without a pixel")
-    return mask
+    return turned(mask, picture.orientation)
 
 
 def example(folder: Path, count: int, side: int) -> None:
@@ -195,6 +241,7 @@ def example(folder: Path, count: int, side: int) -> None:
         folder / "class-descriptions-boxable.csv", "/m/0jbk,Animal\n/m/bird,Bird\n/m/owl,Owl\n/m/cat,Cat\n/m/car,Car\n"
     )
     rows = ["ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax"]
+    authors = ["ImageID,Subset,AuthorProfileURL,Author"]
     for index in range(count):
         name = f"{index:016x}"
         mask = _examples.picture(folder / f"validation/{name}.jpg", index + 96, side)
@@ -202,4 +249,6 @@ def example(folder: Path, count: int, side: int) -> None:
         box = f"{across[0]},{across[-1]},{down[0]},{down[-1]}"
         kinds = (("/m/owl", "/m/bird"), ("/m/cat", "/m/car"))[index % 2]
         rows += [f"{name},xclick,{kind},1,{box}" for kind in kinds]
+        authors.append(f"{name},validation,https://www.flickr.com/people/{index}/,N.N.")
     _examples.text(folder / "validation-annotations-bbox.csv", "\n".join(rows) + "\n")
+    _examples.text(folder / "validation-images-with-rotation.csv", "\n".join(authors) + "\n")

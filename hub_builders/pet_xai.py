@@ -16,10 +16,18 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
-from saliency_bench.utils.pictures import Picture, UnreadableError, read, values
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
+from saliency_bench.hub_builders._source import base_of, indices, is_picture, needed, picture_of, shown_boxes, text_of
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.pictures import Picture, UnreadableError
 
-VERSION = "1"
+BOX_FILE = 2**16  # bytes of a file of a head box, which has about a thousand
+VERSION = "2"
+ALSO_CALLED = ("pets", "oxford pets", "oxford-iiit pet")
 TITLE = "Pet-XAI"
+ANNOTATORS = ("expert-generated",)
+SOURCES = ("extended|other-oxford-iiit-pet",)
+PAPER = SALIENCY_BENCH
 LICENSE = "cc-by-sa-4.0"
 REDISTRIBUTE = True
 PAPER_COUNTS = {"samples": 7390, "masks": 7349, "species": {"cat": 2400, "dog": 4990}}
@@ -77,7 +85,6 @@ BREEDS = [  # in the order of CLASS-ID 1 to 37 of list.txt
 ]
 HOME = "Oxford-IIIT Pet, Visual Geometry Group, University of Oxford; CC BY-SA 4.0"
 FOREGROUND, BORDER = 1, 3
-BOX = ("xmin", "ymin", "xmax", "ymax")
 
 
 def features() -> dict:
@@ -104,14 +111,13 @@ def samples(source: Path | None, log: BuildLog, *, border: bool = False) -> Iter
         trimap = root / "annotations" / "trimaps" / f"{path.stem}.png"
         xml = root / "annotations" / "xmls" / f"{path.stem}.xml"
         yield Job(sample_of, path, trimap, xml, listed.get(path.stem), split.get(path.stem), border)
-    for name in sorted(set(listed) - {path.stem for path in found if path.suffix == ".jpg"}):
+    for name in sorted(set(listed) - {path.stem for path in found if is_picture(path)}):
         log.leave_out(name, "image", "in annotations/list.txt, but no such file in images/")
 
 
 def checked(source: Path | None) -> Path:
     """The folder that holds images/ and annotations/. Raises: UserError that names the missing part."""
-    if source is None:
-        raise UserError(f"pet-xai is built from a source folder: give --source DIR (source=DIR) with {HOME}")
+    source = base_of(needed(source, "pet-xai", HOME), "images", "annotations")
     for part in ("images", "annotations", "annotations/list.txt", "annotations/trimaps"):
         there = (source / part).is_file() if part.endswith(".txt") else (source / part).is_dir()
         if not there:
@@ -120,9 +126,9 @@ def checked(source: Path | None) -> Path:
 
 
 def class_ids(path: Path) -> dict[str, int]:
-    """{image name: CLASS-ID, 1 to 37} of list.txt. Raises: UserError with the line that is no such row."""
+    """{image name: CLASS-ID, 1 to 37} of list.txt. Raises: UserError with the line that is not such a row."""
     ids = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
+    for number, line in enumerate(text_of(path, "replace").splitlines(), 1):
         if not line.strip() or line.startswith("#"):
             continue
         fields = line.split()
@@ -142,7 +148,7 @@ def class_ids(path: Path) -> dict[str, int]:
 def names_in(path: Path) -> list[str]:
     if not path.is_file():
         return []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = text_of(path, "replace").splitlines()
     return [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
 
 
@@ -151,17 +157,15 @@ def sample_of(
 ) -> dict | None:
     """`class_id` is the CLASS-ID of list.txt; None if the image is not in it."""
     name = path.stem
-    if path.suffix != ".jpg" or name.startswith(".") or not path.is_file():
+    if not is_picture(path) or not path.is_file():
         log.leave_out(path.name, "image", "not an image file by its name")
         return None
     breed = breed_of(name, class_id, log)
     if breed is None:
         log.leave_out(name, "image", "no breed: not in annotations/list.txt, and its name begins with none of the 37")
         return None
-    try:
-        picture = read(path)
-    except UnreadableError as error:
-        log.leave_out(name, "image", str(error))
+    picture = picture_of(log, name, path)
+    if picture is None:
         return None
     return {
         "image_id": name,
@@ -170,7 +174,7 @@ def sample_of(
         "species": "cat" if breed[0].isupper() else "dog",
         "mask": mask_of(name, picture, trimap, class_id is not None, border, log),
         "source_split": split,
-        "head_box": head_box(xml, name, log),
+        "head_box": head_box(xml, name, picture, log),
     }
 
 
@@ -196,32 +200,25 @@ def mask_of(name: str, picture: Picture, path: Path, listed: bool, border: bool,
 
 
 def pet_of(path: Path, picture: Picture, border: bool) -> np.ndarray:
-    if not path.is_file():
-        raise UnreadableError("no trimap")
-    try:
-        trimap = values(path)
-    except UnreadableError as error:
-        raise UnreadableError(f"trimap: {error}") from None
-    if trimap.shape != (picture.height, picture.width):
-        raise UnreadableError("trimap of another size than its image")
+    trimap = indices(path, picture, "trimap")
     if not (trimap == FOREGROUND).any():
         raise UnreadableError("trimap without foreground")
     return (trimap == FOREGROUND) | (border & (trimap == BORDER))
 
 
-def head_box(path: Path, name: str, log: BuildLog) -> list[int] | None:
+def head_box(path: Path, name: str, picture: Picture, log: BuildLog) -> list[int] | None:
     """[xmin, ymin, xmax, ymax] of the first object; None where there is no file, or none that can be trusted."""
     if not path.is_file():
         return None
     try:
-        text = path.read_bytes()
+        text = read_bytes(path, BOX_FILE)
         if b"<!DOCTYPE" in text or b"<!ENTITY" in text or b"\0" in text:  # UTF-16 would hide them
             raise ValueError("it declares entities")  # they can unpack to gigabytes
-        box = ElementTree.fromstring(text).find("object/bndbox")
-        if box is None:
+        boxes = shown_boxes(ElementTree.fromstring(text), picture)
+        if not boxes:
             raise ValueError("it has no object/bndbox")
-        return [int(box.findtext(corner, "")) for corner in BOX]
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
+        return [int(corner) for corner in boxes[0][1]]
+    except (OSError, ElementTree.ParseError, ValueError, LookupError, OverflowError) as error:  # Lookup: an encoding
         log.remark(name, f"head box left out, {path.name} cannot be used: {error}")
         return None
 

@@ -14,24 +14,32 @@ import numpy as np
 from saliency_bench.data.jobs import BuildLog, Job
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
+from saliency_bench.hub_builders._papers import SALIENCY_BENCH
 from saliency_bench.hub_builders._source import (
+    base_of,
     boxes_of,
     drawn,
     entries,
     first_folder,
+    is_picture,
     listed_file,
     mask_or_none,
     needed,
     part,
     picture_of,
     rasterised,
+    shown_boxes,
     table,
     xml_of,
 )
 from saliency_bench.utils.pictures import Picture, UnreadableError
 
-VERSION = "1"
+VERSION = "2"
+ALSO_CALLED = ("sixray",)
 TITLE = "Security-XAI"
+ANNOTATORS = ("expert-generated",)
+SOURCES = ("extended|other-sixray",)
+PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = ("sixray-academic-use", "https://github.com/MeioJane/SIXray")
 REDISTRIBUTE = False
@@ -70,10 +78,10 @@ def samples(
     balanced: draw as many clean images as there are prohibited ones
     seed: of the drawing
     """
-    root = needed(source, "security-xai", HOME)
+    root = base_of(needed(source, "security-xai", HOME), "JPEGImage")
     part(root, "JPEGImage/", HOME)
     folder = first_folder(root, "Annotation", "Annotations")
-    there = {path.stem for path in entries(root / "JPEGImage") if path.suffix.lower() == ".jpg"}
+    there = {path.stem for path in entries(root / "JPEGImage") if is_picture(path)}
     known = listed(root, imageset, log) or unlisted(there, folder, log)
     prohibited = {name for name in known if known[name][0]}
     clean = (set(known) - prohibited) & there
@@ -138,7 +146,7 @@ def sample_of(
     picture = picture_of(log, name, path)
     if picture is None:
         return None
-    objects, fault = objects_of(log, name, xml)
+    objects, fault = objects_of(log, name, xml, picture)
     if objects and not prohibited:
         log.leave_out(name, "image", f"the list says clean, the XML shows {objects[0]['name']}")
         return None
@@ -158,12 +166,12 @@ def sample_of(
     }
 
 
-def objects_of(log: BuildLog, name: str, path: Path | None) -> tuple[list[dict], str | None]:
+def objects_of(log: BuildLog, name: str, path: Path | None, picture: Picture) -> tuple[list[dict], str | None]:
     """(the objects of the XML, what is wrong with it)."""
     if path is None or not path.is_file():
         return [], "no XML"
     try:
-        found = boxes_of(xml_of(path))
+        found = shown_boxes(xml_of(path), picture)
     except UnreadableError as error:
         log.remark(name, f"its objects are left out: {error}")
         return [], str(error)

@@ -20,7 +20,10 @@ from saliency_bench.hub_builders._shapes_scenes import SCENES, painted_scene
 from saliency_bench.utils.seeds import seed_of
 
 VERSION = "1"
+ALSO_CALLED = ("shapes",)
 TITLE = "Shapes-XAI"
+ANNOTATORS = ("machine-generated",)
+SOURCES = ("original",)
 LICENSE = "cc0-1.0"
 REDISTRIBUTE = True
 EMBEDDED = True

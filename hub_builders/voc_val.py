@@ -1,82 +1,147 @@
-"""PASCAL VOC 2012 validation: one sample for each object class of an image, with that class's pixels as mask.
+"""PASCAL VOC 2012 or 2007: one sample for each object class of an image, with that class's pixels as mask.
 
-Source: as for object-xai, the folder of PASCAL VOC 2012 (host.robots.ox.ac.uk/pascal/VOC,
-VOCtrainval_11-May-2012.tar; the images come from Flickr and are for research only) as downloaded and unpacked:
-`VOCdevkit/VOC2012/`, or the folder that holds it, with `JPEGImages/`, `SegmentationClass/` and
-`ImageSets/Segmentation/{train,val}.txt`.
+Source: the folder of PASCAL VOC (host.robots.ox.ac.uk/pascal/VOC; the images come from Flickr and are for research
+only) as downloaded and unpacked, VOCtrainval_11-May-2012.tar, or for `--year 2007` VOCtest_06-Nov-2007.tar and
+VOCtrainval_06-Nov-2007.tar: `VOCdevkit/VOC2012/`, or the folder that holds it, with `JPEGImages/` and
+
+- `SegmentationClass/` and `ImageSets/Segmentation/*.txt`,
+- or, with `--lists detection`, `Annotations/*.xml` and `ImageSets/Main/*.txt`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
-from saliency_bench.data.jobs import BuildLog, Job
-from saliency_bench.hub_builders import _voc
-from saliency_bench.hub_builders._source import entries, listed_file, picture_of
-from saliency_bench.utils.pictures import UnreadableError
+import numpy as np
 
-VERSION = "1"
-TITLE = "PASCAL VOC 2012 validation"
+from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _multilabel, _voc
+from saliency_bench.hub_builders._papers import QUANTITATIVE
+from saliency_bench.hub_builders._parts import training_split, with_training
+from saliency_bench.hub_builders._source import (
+    boxes_of,
+    entries,
+    listed_file,
+    picture_of,
+    rasterised,
+    shown_boxes,
+    xml_of,
+)
+from saliency_bench.utils.pictures import Picture, UnreadableError
+
+VERSION = "2"
+ALSO_CALLED = ("voc", "pascal voc")
+TITLE = "PASCAL VOC"
+ANNOTATORS = ("expert-generated",)
+SOURCES = ("extended|other-pascal-voc",)
+PAPER = QUANTITATIVE
 LICENSE = "other"
 TERMS = _voc.TERMS
 REDISTRIBUTE = False
-SPLIT = "test"
 PAPER_COUNTS: dict = {}
+GROUP = _multilabel.GROUP
 CITATION = _voc.CITATION
-RULE = """The images of VOC's segmentation list `val`. An image with objects of several classes gives one sample for
-each of them, `IMAGE:CLASS`; void (255) is in no mask. `classes` are all classes of the image. With the option
-`imagenet` the classes without a counterpart in ImageNet (horse, cow, potted plant, person) give no sample. Everything
-is in the split `test`."""
+RULE = f"""{_multilabel.RULE} Masks come from the segmentation (void, 255, is in none), or with
+`lists=detection` from the boxes of all objects, difficult ones too. `test` holds the images of VOC's own list `val` (of
+VOC 2007: `test`): 1,449 with segmentation and 5,823 with boxes of VOC 2012, 4,952 with boxes of VOC 2007. VOC's
+training images are `train` and `validation` (a hash, 85 to 15)."""
 
-NOT_IN_IMAGENET = ("horse", "cow", "pottedplant", "person")
+EXAMPLE_DETECTION = {"year": 2007, "lists": "detection"}
+EVALUATED = {2012: ("val",), 2007: ("test",)}
+TRAINED_ON = {2012: ("train",), 2007: ("train", "val")}
 
 
 def features() -> dict:
-    from datasets import ClassLabel, List, Value
-
-    return {"label": ClassLabel(names=_voc.CLASSES), "classes": List(Value("string"))}
+    return _multilabel.features(_voc.CLASSES)
 
 
-def samples(source: Path | None, log: BuildLog, *, imagenet: bool = False) -> Iterator[Job]:
+def samples(
+    source: Path | None,
+    log: BuildLog,
+    *,
+    year: int = 2012,
+    lists: str = "segmentation",
+    classes: str = "all",
+    drop: tuple[str, ...] = (),
+    parts: str = "all",
+    seed: int = 0,
+) -> Iterator[Job]:
     """The images in the order of their names, their classes in the order of the palette.
 
-    imagenet: leave out the four classes that ImageNet does not have
+    year: 2012 or 2007
+    lists: segmentation, or detection: more images, with boxes as masks
+    classes: all gives a sample for each class of an image, image gives one for each image
+    drop: leave out images that show one of these classes, such as horse cow pottedplant person
+    parts: all, or test to leave out the images to train on
+    seed: of the parts train and validation
     """
-    root = _voc.root_of(source, "voc-val")
-    splits = _voc.listed(root, log)
-    names = sorted(name for name in splits if splits[name] == "val")
-    for path in entries(root / "SegmentationClass"):
-        if path.suffix == ".png" and path.stem not in splits:
-            log.leave_out(path.stem, "image", "segmented, but in neither list")
+    if year not in EVALUATED or lists not in _voc.LISTS:
+        raise UserError("voc-val: year is 2012 or 2007, lists is segmentation or detection")
+    without = _multilabel.dropped("voc-val", classes, drop, _voc.CLASSES)
+    training = with_training("voc-val", parts)
+    root = _voc.root_of(source, "voc-val", lists, year)
+    splits = _voc.listed(root, log, lists, EVALUATED[year] + TRAINED_ON[year])
+    if not set(splits.values()) & set(EVALUATED[year]):
+        raise UserError(f"{root} has no images in the list {EVALUATED[year][0]}.txt of {lists}; {_voc.HOME}")
+    names = sorted(name for name in splits if training or splits[name] in EVALUATED[year])
+    annotated = entries(root / ("SegmentationClass" if lists == "segmentation" else "Annotations"))
+    if unlisted := [path for path in annotated if path.suffix in (".png", ".xml") and path.stem not in splits]:
+        log.remark(f"ImageSets, {lists}", f"{len(unlisted)} annotated images are in none of the lists")
+    if training and not set(splits.values()) & set(TRAINED_ON[year]):
+        log.remark("train.txt", "lists no training images; there is no train or validation split")
     log.expected = len(names)
     for name in names:
+        split = "test" if splits[name] in EVALUATED[year] else training_split(seed, name)
+        notes = root / (f"SegmentationClass/{name}.png" if lists == "segmentation" else f"Annotations/{name}.xml")
         if path := listed_file(log, name, root / "JPEGImages", f"{name}.jpg"):
-            yield Job(samples_of, name, path, root / "SegmentationClass" / f"{name}.png", imagenet)
+            yield Job(samples_of, name, path, notes, splits[name], split, classes, without)
 
 
-def samples_of(log: BuildLog, name: str, path: Path, mask: Path, imagenet: bool) -> Iterator[dict]:
+def samples_of(
+    log: BuildLog, name: str, path: Path, notes: Path, listed: str, split: str, classes: str, without: list[str]
+) -> list[dict]:
     picture = picture_of(log, name, path)
     if picture is None:
-        return
+        return []
     try:
-        labels = _voc.labels(mask, picture)
-        there = {_voc.CLASSES[index - 1]: index for index in _voc.classes_in(labels)}
+        masks = (boxed if notes.suffix == ".xml" else segmented)(log, name, notes, picture)
+        if not masks:
+            raise UnreadableError("no object of any class")
+        if there := [label for label in without if label in masks]:
+            raise UnreadableError(f"it shows a class that is dropped ({there[0]})")
     except UnreadableError as error:
         log.leave_out(name, "image", str(error))
-        return
-    kept = [label for label in there if not (imagenet and label in NOT_IN_IMAGENET)]
-    if not kept:
-        log.leave_out(name, "image", "no object of a class that is used")
-    for label in kept:
-        yield {
-            "image_id": f"{name}:{label}",
-            "image": picture,
-            "label": label,
-            "mask": labels == there[label],
-            "classes": list(there),
-            "source_split": "val",
-            "group": name,
-        }
+        return []
+    own = {"source_split": listed, "split": split}
+    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+
+
+Masks = dict[str, Callable[[], np.ndarray]]  # of each class in the image
+
+
+def segmented(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
+    labels = _voc.labels(path, picture)
+    return {_voc.CLASSES[index - 1]: partial(np.equal, labels, index) for index in _voc.classes_in(labels)}
+
+
+def boxed(log: BuildLog, name: str, path: Path, picture: Picture) -> Masks:
+    root = xml_of(path)
+    there = {kind for kind, _ in boxes_of(root)}
+    for kind in sorted(there - set(_voc.CLASSES)):
+        log.remark(name, f"object {kind!r} is none of the {len(_voc.CLASSES)} classes and is left out")
+
+    def mask(label: str) -> np.ndarray:
+        boxes = [box for kind, box in shown_boxes(root, picture) if kind == label]
+        return np.any([rasterised(box, picture.height, picture.width) for box in boxes], axis=0)
+
+    return {label: partial(mask, label) for label in _voc.CLASSES if label in there}
 
 
 def example(folder: Path, count: int, side: int) -> None:
     _voc.example(folder, 2 * count, side)  # half of them are its training split
+
+
+def example_detection(folder: Path, count: int, side: int) -> None:
+    """VOC 2007 with boxes."""
+    _voc.example_detection(folder, 2 * count, side)

@@ -68,7 +68,7 @@ def load(model):
     """A classifier of the Hub or of torchvision; no folder of the machine that this page runs on."""
     model = model.strip()
     if not re.fullmatch(r"\w[\w-]*/\w[\w.-]*|torchvision:\w+", model) or Path(model).exists():
-        raise gr.Error(f"'{model}' is no classifier of the Hub; give its id, such as {CLASSIFIER}")
+        raise gr.Error(f"'{model}' is not a classifier on the Hub; give its id, such as {CLASSIFIER}")
     try:
         from saliency_bench.classifiers.loading import load_classifier
 
@@ -81,11 +81,12 @@ def read(classifier, picture, chosen):
     """(the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
     import torch
 
+    from saliency_bench.target import probabilities as activated
     from saliency_bench.targets.label_maps import index_of
 
     images = classifier.prepare([{"image": picture}]).images
     with torch.no_grad():
-        probabilities = classifier(images).softmax(dim=1)[0]
+        probabilities = activated(classifier(images), classifier.activation)[0]
     best, names = int(probabilities.argmax()), classifier.labels
     try:
         target = index_of(chosen, names, len(probabilities)) if chosen.strip() else best
@@ -161,7 +162,7 @@ with gr.Blocks(title=NAME) as demo:
             saliency, mask = example()
             inputs = [a_map(saliency, "numpy")]
             inputs += [an_image(mask, "mask of the same size, white = inside", "L", "numpy")]
-    elif {"curves"} == ASKS:
+    elif {"curves"} == ASKS - {"labels"}:  # for accuracy the class asked for is the right one
         function = score_curves
         with gr.Row():
             inputs = [a_picture(), a_map(example()[0], "pil")]

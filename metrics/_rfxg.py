@@ -13,8 +13,10 @@ from torch import Tensor, nn
 
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
-from saliency_bench.scoring.perturbation import Curves, area, check_path
-from saliency_bench.target import no_probabilities
+from saliency_bench.scoring.perturbation import Curves, area
+from saliency_bench.target import activation_of, no_probabilities, probabilities
+from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images, Target
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, AAAI 2026, https://arxiv.org/abs/2511.13081"
@@ -30,6 +32,18 @@ class Question:
 
 
 Ask = Callable[[int, np.ndarray], Question | None]  # (A, probabilities of the image); None: undefined
+# (groups, A, probabilities of the image) -> the classes that a metric asks about; None: undefined
+Sides = Callable[[ClassGroups, int, np.ndarray], TargetTerms | None]
+
+
+def question_of(sides: Sides) -> Callable[[dict, np.ndarray, ClassGroups], list[tuple[TargetTerms, ...]]]:
+    """`question` of a metric, see `saliency_bench.metric`."""
+
+    def question(options: dict, probabilities: np.ndarray, groups: ClassGroups) -> list[tuple[TargetTerms, ...]]:
+        asked = [None if np.isnan(p).any() else sides(groups, int(p.argmax()), p) for p in probabilities]
+        return [() if terms is None else (terms,) for terms in asked]
+
+    return question
 
 
 def scores(
@@ -46,8 +60,8 @@ def scores(
 
     published: as the authors' code, the area is not divided, and the number of pixels is rounded down.
     """
-    check(reference=reference)
-    whole, broken = logits.double().softmax(dim=1).cpu().numpy(), no_probabilities(logits)
+    activation = activation_of(classifier)
+    whole, broken = probabilities(logits.double(), activation).cpu().numpy(), no_probabilities(logits, activation)
     asked = [None if without else ask(int(p.argmax()), p) for p, without in zip(whole, broken, strict=True)]
     kept = [index for index, question in enumerate(asked) if question is not None]
     questions = [question for question in asked if question is not None]
@@ -67,5 +81,6 @@ def scores(
     return found
 
 
-def check(*, reference: str, **others: object) -> None:
-    check_path(reference=reference)
+def higher_is_better(options: dict[str, object]) -> bool:
+    """Of the scores whose sign in the authors' code is such that better maps score lower: all but PGS."""
+    return not options["published"]

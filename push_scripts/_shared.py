@@ -1,6 +1,7 @@
 """Options that are spelled alike in every command; those that are settings of a run come from `RunSpec`."""
 
-from argparse import ArgumentParser, Namespace, _ActionsContainer
+import re
+from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -38,8 +39,11 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
         return {"action": "store_true"}
     if choices := [choice for kind in kinds if get_origin(kind) is Literal for choice in get_args(kind)]:
         return {"choices": choices}
-    shape: dict[str, Any] = {"nargs": "+"} if get_origin(annotation) is tuple else {}
-    return shape | {"metavar": hint(name, "metavar"), "type": int if int in kinds else str}
+    several = any(get_origin(kind) is tuple for kind in (annotation, *kinds))
+    shape: dict[str, Any] = {"nargs": "+"} if several else {}
+    if hint(name, "repeat"):
+        shape["action"] = "extend"
+    return shape | {"metavar": hint(name, "metavar"), "type": int if int in kinds else float if float in kinds else str}
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:
@@ -48,8 +52,14 @@ def given(args: Namespace, *without: str) -> dict[str, Any]:
 
 
 def namespace(parser: ArgumentParser) -> None:
-    parser.add_argument("--namespace", default="saliency-bench", metavar="NAME",
+    parser.add_argument("--namespace", default="saliency-bench", metavar="NAME", type=_namespace,
                         help="user or organisation on the Hub (default: saliency-bench)")  # fmt: skip
+
+
+def _namespace(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", text):
+        raise ArgumentTypeError(f"'{text}' is not the name of a user or organisation")
+    return text
 
 
 def json(parser: ArgumentParser) -> None:

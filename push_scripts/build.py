@@ -9,13 +9,16 @@ example:
 import argparse
 import json
 import re
+import shlex
 import sys
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 from saliency_bench import options, registry
+from saliency_bench.cli import Parser, parse
 
+KEPT = "finished batches"  # when it is stopped
 COMMON = ("source", "out", "overwrite", "json", "debug", "seed", "workers")
 
 
@@ -32,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def main(args: argparse.Namespace) -> int:
     """The options depend on the dataset, so each dataset has its own parser."""
     builder = registry.load("hub_builders", args.name)
-    given = vars(builder_parser(args.name, builder).parse_args(args.rest))
+    given = vars(parse(builder_parser(args.name, builder), args.rest))
     from saliency_bench.data.build_report import read_report
     from saliency_bench.data.building import build
 
@@ -53,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"saliency-bench build {name}",
         description=(builder.__doc__ or "").strip(),
         epilog=epilog(name, builder),
@@ -67,9 +70,8 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
         "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset built there earlier")
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the split and of random drawings (default: 0)"
-    )
+    seed = "seed of the splits and of everything drawn at random (default: 0)"
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
@@ -113,6 +115,9 @@ def add_option(parser: argparse.ArgumentParser, key: str, default: object, text:
         action = argparse.BooleanOptionalAction if default else "store_true"
         parser.add_argument(flag, dest=key, action=action, default=default, help=text)
         return
+    if isinstance(default, tuple):
+        parser.add_argument(flag, dest=key, nargs="+", default=default, metavar="TEXT", help=f"{text} (default: none)")
+        return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"
     parser.add_argument(
@@ -130,7 +135,9 @@ def summary(build_report: dict, out: Path) -> str:
     """The build report as a few lines of text."""
     counts, paper = build_report["counts"], build_report["paper_counts"]
     in_paper = {what: f" (paper: {paper[what]:,})" if what in paper else "" for what in ("samples", "masks")}
-    splits = ", ".join(f"{split} {part['num_examples']:,}" for split, part in build_report["splits"].items())
+    in_paper["test"] = f" (paper: {paper['test']:,})" if "test" in paper else ""
+    parts = build_report["splits"].items()
+    splits = ", ".join(f"{split} {part['num_examples']:,}{in_paper.get(split, '')}" for split, part in parts)
     reasons = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     lines = [
         f"{build_report['dataset']} (version {build_report['version']}) is in {out}",
@@ -145,13 +152,29 @@ def summary(build_report: dict, out: Path) -> str:
     lines += [f"  alike     {len(duplicates):,} near-duplicates across splits, named in build_report.json"] * bool(
         duplicates
     )
-    lines += [f"  remark    {remark['id']}: {remark['text']}" for remark in build_report["remarks"][:5]]
-    lines += [f"            and {len(build_report['remarks']) - 5} more in build_report.json"] * (
-        len(build_report["remarks"]) > 5
-    )
+    lines += remarks(build_report["remarks"])
     if not build_report["redistribute_images"]:
         lines.append("  licence   the images may not be published")
-    return "\n".join([*lines, "next:", f"  saliency-bench train --dataset {out} --out model"])
+    return "\n".join([*lines, "next:", f"  {next_command(build_report, out)}"])
+
+
+def remarks(listed: list[dict], most: int = 5) -> list[str]:
+    """Lines of the first remarks; equal ones are one line."""
+    ids: dict[str, list[str]] = {}
+    for remark in listed:
+        ids.setdefault(remark["text"], []).append(remark["id"])
+    shown = [f"  remark    {of[0]}{f' and {len(of) - 1:,} more' * (len(of) > 1)}: {text}" for text, of in ids.items()]
+    return [*shown[:most], *[f"            and {len(shown) - most} more in build_report.json"] * (len(shown) > most)]
+
+
+def next_command(build_report: dict, out: Path) -> str:
+    """What can be done with the dataset: train on it, or, where there is nothing to train on, explain a model on it."""
+    dataset, model = shlex.quote(str(out)), "microsoft/resnet-18"
+    if {"train", "validation", "test"} <= set(build_report["splits"]):
+        to = shlex.quote(f"models/resnet-18-{out.name}")
+        return f"saliency-bench train --dataset {dataset} --model {model} --out {to}"
+    split, to = list(build_report["splits"])[-1], shlex.quote(f"runs/{out.name}")
+    return f"saliency-bench run --dataset {dataset} --split {split} --model {model} --target predicted --out {to}"
 
 
 if __name__ == "__main__":

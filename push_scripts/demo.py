@@ -1,13 +1,14 @@
-"""The whole way in a few minutes: build a dataset, train a network, explain it, score the explanations, show a report.
+"""Build a dataset, train a network, explain it, score the explanations and write a report, in a few minutes.
 
 example:
   saliency-bench demo --out saliency-bench-demo
 
 Needs no network and no GPU. Draws shapes-xai, trains a small ResNet on it from scratch, explains the test split with
-every explainer below and scores the three main metrics. A second start reuses what exists.
+five explainers and scores the maps by the three main metrics. A second start reuses what exists.
 """
 
 import json
+import os
 import time
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
@@ -28,9 +29,11 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     from saliency_bench.data.building import build
+    from saliency_bench.engine.preflight import check_run_folder
     from saliency_bench.engine.run import start
     from saliency_bench.engine.training import train
     from saliency_bench.results.summary import LEGEND
+    from saliency_bench.utils.devices import device_of
     from saliency_bench.utils.files import read_json
 
     def say(text: str) -> None:
@@ -40,14 +43,18 @@ def main(args: Namespace) -> None:
     started = time.perf_counter()
     out = Path(args.out)
     dataset, model = out / "shapes-xai", out / "resnet"
-    settings = _shared.given(args) | {"dataset": dataset, "model": model, "out": out / "run"}
+    # A path that no one takes for the name of a repository.
+    named = {"dataset": os.path.join(os.curdir, dataset), "model": os.path.join(os.curdir, model)}
+    settings = _shared.given(args) | named | {"out": out / "run"}
     spec = RunSpec.read(settings | {"explainers": EXPLAINERS, "metrics": METRICS})
+    check_run_folder(out / "run")
+    device_of(args.device)
     if not dataset.exists():
         say(f"1. drawing shapes-xai into {dataset}")
         build("shapes-xai", dataset, size=SIZE, progress=not args.json)
     if not model.exists():
         say(f"2. training a small ResNet into {model}")
-        train(dataset=str(dataset), model=small_resnet(), out=model, epochs=EPOCHS, size=SIZE, seed=args.seed,
+        train(dataset=named["dataset"], model=small_resnet(), out=model, epochs=EPOCHS, size=SIZE, seed=args.seed,
               device=args.device, progress=not args.json)  # fmt: skip
     say(f"   test accuracy {read_json(model / 'training_log.json')['test_accuracy']:.1%}")
     say(f"3. explaining the test split with {', '.join(EXPLAINERS)}")
@@ -55,7 +62,8 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return
-    say(f"\n{result}\n\n{LEGEND}; {time.perf_counter() - started:.0f} s")
+    say("\n".join([f"\n{result}\n", *result.verdict]))
+    say(f"{LEGEND}; {time.perf_counter() - started:.0f} s")
     say(f"report: {result.report}")
 
 

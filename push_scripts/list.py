@@ -1,4 +1,4 @@
-"""List what there is: datasets, explainers, metrics, models, commands.
+"""List the datasets, explainers, metrics, models and commands.
 
 example:
   saliency-bench list explainers
@@ -50,6 +50,6 @@ def _costs(name: str) -> str:
 
 
 def _models() -> dict[str, str]:
-    from saliency_bench.classifiers.checkpoints import KNOWN
+    from saliency_bench.classifiers.sources import KNOWN
 
     return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any classifier of torchvision, with its default weights"}

@@ -1,4 +1,4 @@
-"""Start a new explainer, metric, dataset or command: the files it needs, and a test that says what to write.
+"""Create the files of a new explainer, metric, dataset or command, and a test that says what to write.
 
 example:
   saliency-bench new explainer my_method

@@ -1,4 +1,4 @@
-"""Publish a dataset, a metric, a model or results on the Hub; sends only what differs, resumes when interrupted.
+"""Publish a dataset, a metric, a model or results on the Hub; only what has changed is sent.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
@@ -20,9 +20,10 @@ from tempfile import TemporaryDirectory
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
 
+KEPT = "files that arrived"  # when it is stopped
 # Options of one kind only: {kind: {attribute: flag}}
 OWN = {
-    "dataset": {"with_images": "--with-images"},
+    "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml"},
     "model": {"results": "--results", "eval_results": "--eval-results", "license": "--license"},
     "results": {"note": "--note"},
 }
@@ -40,6 +41,10 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--with-images", metavar="LICENCE",
         help="dataset: publish images that may not be redistributed otherwise, under this licence",
+    )  # fmt: skip
+    parser.add_argument(
+        "--eval-yaml", action="store_true",
+        help="dataset: add eval.yaml for scores of models on its page; the Hub may refuse it where it does not know us",
     )  # fmt: skip
     parser.add_argument("--license", metavar="LICENCE", help="model: licence of the weights, such as apache-2.0")
     parser.add_argument("--results", metavar="RUN", help="model: folder of a run on it, for the card's tables")
@@ -62,7 +67,10 @@ def dataset(args: Namespace) -> None:
     from saliency_bench.publishing.datasets import dataset_publication
 
     with TemporaryDirectory(prefix="saliency-bench-") as workspace:
-        _publish(args, dataset_publication(args.item, args.namespace, Path(workspace), args.name, args.with_images))
+        publication = dataset_publication(
+            args.item, args.namespace, Path(workspace), args.name, args.with_images, args.eval_yaml
+        )
+        _publish(args, publication)
 
 
 def metric(args: Namespace) -> None:

@@ -4,9 +4,10 @@ example:
   saliency-bench report runs/first
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
-For several runs, cells with the same id are shown once, or as a conflict where their scores differ; the first run is
-compared with every other one, sample by sample, also in --json. Reads folders written by `saliency-bench run`; needs no
-model, no dataset and no network.
+Several runs that ask the same question of the same network become one, with ranks and pairs over all their explainers;
+cells whose scores contradict each other are shown as a conflict. Otherwise the first run is compared with every other
+one, sample by sample, also in --json. Reads folders written by `saliency-bench run`; needs no model, no dataset and no
+network.
 """
 
 import json
@@ -24,21 +25,26 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     from saliency_bench.analysis.comparison import compare_runs, lines
-    from saliency_bench.reports.page import page_path, write_page
+    from saliency_bench.analysis.verdict import Verdict
+    from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
-    from saliency_bench.results.summary import table
+    from saliency_bench.results.summary import covered, table
 
-    folders = [Path(folder) for folder in args.runs]
-    path = page_path(folders, Path(args.out) if args.out else None)
-    runs = [read_run(folder) for folder in folders]
+    names = [str(folder) for folder in distinct(args.runs)]
+    path = page_path([Path(name) for name in names], Path(args.out) if args.out else None)
+    runs = [read_run(Path(name)) for name in names]
     comparison = compare_runs(runs)
     page = write_page(runs, path, comparison)
     if args.json:
-        told = {"report": str(page), "runs": dict(zip(args.runs, (run.as_json() for run in runs), strict=True))}
-        print(json.dumps(told | (comparison.as_dict(args.runs) if len(runs) > 1 else {}), indent=2))
+        told = {"report": str(page), "runs": dict(zip(names, (run.as_json() for run in runs), strict=True))}
+        print(json.dumps(told | (comparison.as_dict(names) if len(runs) > 1 else {}), indent=2))
         return
-    for folder, run in zip(args.runs, runs, strict=True):
-        print(f"{folder}\n{table(run.cells, run.summary['dataset']['used'])}\n")
-    for line in lines(comparison, args.runs):
+    for merged in comparison.merged:
+        title = " + ".join(names[number - 1] for number in merged.members)
+        print(f"{title}\n{table(merged.data.cells, covered(merged.data.summary))}\n")
+        for sentence in Verdict(merged.data.cells, merged.data.contrasts).sentences():
+            print(sentence)
+        print()
+    for line in lines(comparison, names):
         print(line)
     print(f"report: {page}")

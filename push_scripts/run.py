@@ -7,9 +7,11 @@ example:
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
+KEPT = "complete chunks"  # when it is stopped
 EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
@@ -20,22 +22,40 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
+    from saliency_bench.engine.preflight import check_run_folder, check_settings
+
+    settings = _shared.given(args)
+    check_settings(settings)  # before torch is imported
+    check_run_folder(Path(args.out))
     from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
     from saliency_bench.results.summary import LEGEND
 
-    result = start(*describe(_shared.given(args)), progress=not args.json)
+    result = start(*describe(settings), progress=not args.json)
     if not result.summary:  # another process of the same run prints
         return 0
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return _faulty(result)
-    accuracy = result.summary["model"]["accuracy"]
     print(f"{result}\n")
-    right = "accuracy unknown" if accuracy["value"] is None else f"accuracy {accuracy['value']:.1%}"
-    print(f"{accuracy['n']} samples, {right}, {LEGEND}")
+    for sentence in result.verdict:
+        print(sentence)
+    only = result.summary["only"]
+    chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
+    dataset = result.summary["dataset"]
+    of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
+    print(f"{dataset['used']}{of_all} samples{chosen}, {_accuracy(result.summary['model'])}, {LEGEND}")
     print(f"report: {result.report}")
     return _faulty(result)
+
+
+def _accuracy(model: dict) -> str:
+    value, five = model["accuracy"]["value"], model["top5"]
+    if value is None:
+        return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
+    assumed = ", softmax assumed" if model["activation_assumed"] else ""
+    top5 = f", top-5 {five['value']:.1%}" if five else ""
+    return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
 
 
 def _faulty(result) -> int:

@@ -5,8 +5,8 @@ example:
   saliency-bench submit runs/first --note "seed 0, on a laptop"
   saliency-bench submit mine --name my-method --metrics saliency_miou saliency_pointing_game
 
-A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. What
-the board has already with the same values is not sent; values that contradict it are shown, and sent as well.
+A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. Cells
+that the board already has with the same values are not sent; values that contradict it are shown, and sent.
 --dry-run shows what would be sent and needs no login. Results are published under CC-BY-4.0: by submitting you agree.
 """
 
@@ -19,7 +19,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|MAPS", help="folder of a run, a filled-in template, or maps")
     _shared.namespace(parser)
     parser.add_argument("--note", default="", help="a few words for the readers of the board")
-    parser.add_argument("--private", action="store_true", help="make the repository a private one, if it is new")
+    parser.add_argument("--private", action="store_true", help="create the repository as private, if it is new")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="what your method is called")

@@ -10,6 +10,7 @@ The README.md in the folder says how to make them; `--images npy` writes the ima
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec, about
@@ -26,6 +27,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    from saliency_bench.engine.preflight import check_empty, check_settings
+
+    check_settings(_shared.given(args))  # before torch is imported
+    check_empty(Path(args.out))
     from saliency_bench.leaderboard.template import read_template, template
 
     out = template(**_shared.given(args), images=args.images, progress=not args.json)

@@ -6,8 +6,11 @@ example:
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
+
+KEPT = "complete epochs"  # when it is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -16,15 +19,24 @@ def arguments(parser: ArgumentParser) -> None:
         "--model", required=True, help="Hub id or folder of pretrained weights, or a config.json to start from scratch"
     )
     _shared.setting(parser, "out")
-    parser.add_argument("--epochs", type=int, default=30, metavar="N", help="default: 30")
-    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of Adam; default: 0.001")
-    parser.add_argument("--size", type=int, default=224, metavar="N", help="images become N x N; default: 224")
-    _shared.settings(parser, "limit", "seed", "device")
+    epochs = "passes over the training images (default: 30)"
+    parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
+    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of Adam (default: 0.001)")
+    parser.add_argument(
+        "--size", type=int, default=224, metavar="N", help="images are squashed to N x N (default: 224)"
+    )
+    _shared.setting(parser, "limit", text="train on the first N images only")
+    _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")
     _shared.json(parser)
 
 
 def main(args: Namespace) -> None:
+    from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
+
+    check_dataset(args.dataset)  # before torch is imported
+    check_start(args.model)
+    check_writable(Path(args.out))
     from saliency_bench.engine.training import train
     from saliency_bench.utils.files import read_json
 
@@ -38,6 +50,7 @@ def main(args: Namespace) -> None:
         size=args.size,
         seed=args.seed,
         limit=args.limit,
+        label_column=args.label_column,
         device=args.device,
         progress=not args.json,
     )

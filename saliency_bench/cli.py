@@ -4,19 +4,30 @@ A command is a module with a docstring (what it does, then an example), `argumen
 """
 
 import argparse
+import codecs
 import os
+import shlex
+import signal
 import sys
+from collections import Counter
+from contextlib import suppress
+from io import TextIOWrapper
 from types import ModuleType
+from typing import NoReturn
 
 import saliency_bench
 from saliency_bench import registry
-from saliency_bench.errors import UserError
+from saliency_bench.errors import LONGEST, UserError, one_line, unknown
+from saliency_bench.utils.interrupts import Stopped, stopped_by_signals, supervised
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.storage import storage_error
 
 PROGRAM = "saliency-bench"
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    _print_anything()
     if not argv or argv[0] in ("-h", "--help", "help"):
         print(overview())
         return 0
@@ -26,39 +37,93 @@ def main(argv: list[str] | None = None) -> int:
     return guarded(argv[0], argv[1:])
 
 
+def _print_anything() -> None:
+    """Text as UTF-8 where the locale knows ASCII alone; elsewhere, what it cannot show as escapes, and no traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            ascii_only = codecs.lookup(stream.encoding).name == "ascii" and not os.environ.get("PYTHONIOENCODING")
+            stream.reconfigure(encoding="utf-8" if ascii_only else None, errors="backslashreplace")
+
+
 def guarded(command: str, argv: list[str]) -> int:
-    """Run a command; what the user can mend becomes one line on standard error and exit code 2."""
+    """Run a command; what the user can fix becomes one line on standard error and exit code 2.
+
+    A signal ends it with one line, and with 128 and the signal's number as exit code.
+    """
     debug = "--debug" in argv
     try:
         module = registry.load("push_scripts", command)
-        args = parser_of(command, module).parse_args(argv)
-        return module.main(args) or 0
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped; nothing is half-written, start the same command again to go on", file=sys.stderr)
-        return 130
+        args = parse(parser_of(command, module), argv)
+        if getattr(args, "chunk_timeout", None) and (code := supervised()) is not None:
+            return code
+        with stopped_by_signals(lambda number: _last_words(number, command, argv)):
+            return module.main(args) or 0
+    except KeyboardInterrupt as stop:
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        _last_words(number, command, argv)
+        return 128 + number
     except BrokenPipeError:  # the reader, say `head`, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (UserError, OSError) as error:
         if debug:
             raise
-        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        told = error if isinstance(error, UserError) else storage_error(error) or error
+        complain(f"error: {one_line(told, LONGEST)}")
         return 2
     except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
         if debug:
             raise
-        what = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        print(f"{PROGRAM}: unexpected error: {what}; --debug shows where", file=sys.stderr)
+        if full := storage_error(error):
+            complain(f"error: {full}")
+            return 2
+        complain(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; --debug shows where")
         return 1
+
+
+def _last_words(number: int, command: str, argv: list[str]) -> None:
+    """What is kept, and how to go on, of a command that a signal ended; nobody may be there to read it."""
+    kept = getattr(sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}"), "KEPT", None)
+    kept = f"{kept} are kept" if kept else "nothing is half-written"
+    launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
+    by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+    with suppress(OSError):
+        complain(f"stopped{by}; {kept}; go on with: {launched}{shlex.join([PROGRAM, command, *argv])}")
+
+
+class Parser(argparse.ArgumentParser):
+    """Whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message}; {self.prog} --help shows an example")
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Raises: UserError for what does not fit, for an option given twice, and for an unknown one."""
+    options = {flag: action for action in parser._actions for flag in action.option_strings}
+    times = Counter(options[flag].dest for word in argv if (flag := word.partition("=")[0]) in options)
+    for word in argv:
+        action = options.get(flag := word.partition("=")[0])
+        if action is not None and action.nargs != 0 and times[action.dest] > 1:
+            fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "give it once"
+            parser.error(f"{flag} is given twice; {fix}")
+    args, strange = parser.parse_known_args(argv)
+    for word in strange:
+        if word.startswith("-"):
+            raise unknown(f"option of {parser.prog}", word.partition("=")[0], options)
+    if strange:
+        parser.error(f"unexpected argument '{strange[0]}'")
+    return args
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
     about, _, example = (module.__doc__ or "").partition("\n\n")
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"{PROGRAM} {command}",
         description=about,
         epilog=example,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     module.arguments(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")

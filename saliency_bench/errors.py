@@ -1,19 +1,55 @@
 """Errors the user can fix, each as one line."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 
 SHOWN = 20  # names in a message
+LONGEST = 2000  # characters of a message
 
 
 class UserError(ValueError):
     """One line: what is wrong, and the fix; the command line prints it and exits with code 2."""
 
+    def __init__(self, text: object):
+        super().__init__(one_line(text, LONGEST))
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UserError:
-    """An error for an unknown name, with the nearest known ones."""
+
+def one_line(text: object, most: int = 300) -> str:
+    """A text, or what an error says (its class where it says nothing), as one line of at most so many characters.
+
+    Names in it may come from strangers: what is not printable (escapes that move a terminal's cursor, marks that turn
+    the direction of writing) is spelled out.
+    """
+    line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
+    line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
+    return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def unknown(
+    kind: str, name: str, known: Iterable[str], aliases: Mapping[str, Iterable[str]] = MappingProxyType({})
+) -> UserError:
+    """An error for an unknown name, with the nearest known ones. aliases: {known name: what else it is called}."""
     known = sorted(known)
-    near = get_close_matches(str(name), known, n=3, cutoff=0.5)
+    near = _nearest(str(name), known, aliases)
     some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
     fix = f"did you mean {' or '.join(near)}?" if near else f"known: {some}"
     return UserError(f"unknown {kind} '{name}'; {fix}")
+
+
+def _nearest(name: str, known: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
+    """The item that is spelled or called so, or else up to three that are spelled alike."""
+    common = known[0].partition("_")[0] + "_" if known else ""  # such as saliency_, which people leave out
+    common = common if len(known) > 1 and all(item.startswith(common) for item in known) else ""
+    spelled = {_letters(alias): item for item in known for alias in aliases.get(item, ())}
+    spelled |= {_letters(item.removeprefix(common)): item for item in known}
+    wanted = _letters(name).removeprefix(_letters(common))
+    if wanted in spelled:
+        return [spelled[wanted]]
+    matches = get_close_matches(wanted, spelled, n=3, cutoff=0.6) if wanted else []
+    return list(dict.fromkeys(spelled[match] for match in matches))
+
+
+def _letters(text: str) -> str:
+    """Without case and punctuation, which people set as they like."""
+    return "".join(sign for sign in text.casefold().replace("+", "plus") if sign.isalnum())

@@ -8,9 +8,12 @@ and `VERSION`, bumped whenever a map changes. `NEEDS` says what it needs of the 
 "activations", "attention", "outputs", or "nothing". `passes(options, height, width) -> int` counts its forward passes
 for one image of that size, given all options; what else it depends on is a further parameter with a default
 (`channels=512`). `BASELINE = True` if it does not look at the network, `TARGETED = False` if it has no target;
-`check(**options)` may refuse values of options before anything is computed. The function sees a target with one row per
-image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on. What every
-map must be, and what no explainer may leave changed, is enforced here, once, around all.
+`check(**options)` may refuse values of options before anything is computed; `ALSO_CALLED` are
+further names, for suggestions. The function sees a target with one row per
+image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and
+target are its own copies. It may switch modes, gradients and autograd, and draw from global generators: all of these
+are as before afterwards. What every map must be, and what no explainer may leave changed (weights, hooks, modules,
+global settings), is enforced here, once, around all.
 """
 
 import inspect
@@ -31,6 +34,8 @@ from saliency_bench import options, registry
 from saliency_bench.errors import UserError
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.isolation import Snapshot
+from saliency_bench.utils.source_code import source_of
 
 
 @dataclass(frozen=True)
@@ -55,10 +60,13 @@ class Explainer:
         if len(seeds) != len(images):
             raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
         extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
-        with untouched(classifier), torch.inference_mode(False), torch.enable_grad():
-            # A tensor created in inference mode cannot take part in autograd; a clone created outside can.
-            images = images.clone() if images.is_inference() else images.detach()
-            maps = self.function(classifier, images, expand(target, images), **extra, **dict(self.options))
+        guard = unchanged(classifier, self.name, "explainer", self.function)
+        with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), guard:
+            # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
+            given = images.clone().detach(), expand(target, images).clone()
+            maps = self.function(classifier, *given, **extra, **dict(self.options))
+            # A copy too: the function may go on writing to what it returned.
+            maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32, copy=True)
         return self._contract(maps, images)
 
     def seeded(self, seed: int) -> "Explainer":
@@ -69,7 +77,6 @@ class Explainer:
         return replace(self, options=tuple(sorted((given | {"seed": seed}).items())))
 
     def _contract(self, maps: Maps, images: Images) -> Maps:
-        maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32)
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
             raise UserError(f"{self.name} returned maps of shape {tuple(maps.shape)}, not {shape}")
@@ -82,11 +89,7 @@ class Explainer:
         return maps
 
     def __str__(self) -> str:
-        known = options.defaults(self.function)
-        # A user's function may have arrays as defaults, whose comparison is not a truth value.
-        chosen = [(key, value) for key, value in self.options if value is not known.get(key)]
-        differing = [f"{key}={value}" for key, value in chosen if value != known.get(key)]
-        return self.name + (":" + ",".join(differing) if differing else "")
+        return self.name + options.differing(self.options, options.defaults(self.function))
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
@@ -99,6 +102,10 @@ class NotFiniteError(UserError):
     def __init__(self, message: str, maps: Maps, where: list[int]):
         super().__init__(message)
         self.maps, self.where = maps, where
+
+
+class ChangedError(UserError):
+    """A function left the network, its hooks or global settings changed, on which all other scores rest."""
 
 
 def list_explainers() -> list[str]:
@@ -121,7 +128,8 @@ def load_explainer(name: str, **chosen: object) -> Explainer:
 def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
     """An explainer from a name, or from your own function (classifier, images, target) -> maps.
 
-    The version of your own function is a hash of its code, so that edited code never mixes with old results.
+    The version of your own function is a hash of its code, and of the functions, classes and constants of its file that
+    it uses, so that edited code never mixes with old results. What it imports is not followed.
     """
     if isinstance(explainer, Explainer):
         return explainer
@@ -138,7 +146,8 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
 
 
 def _code_hash(explainer: Callable) -> str:
-    """Of a function's source and what it closes over, or of an object's class and attributes; and what is bound to it.
+    """Of a function's source, with what it uses of its file (`source_of`), and what it closes over; or of an object's
+    class and attributes; and what is bound to it.
 
     What cannot be hashed (typed at a prompt, holding something that cannot be pickled) gets a hash of its own each
     time, so that nothing computed by other code is ever taken for its result.
@@ -148,9 +157,8 @@ def _code_hash(explainer: Callable) -> str:
     try:
         cells = [cell.cell_contents for cell in getattr(explainer, "__closure__", None) or ()]
         is_function = inspect.isfunction(explainer)
-        source = inspect.getsource(explainer if is_function else type(explainer))
         held = cells if is_function else vars(explainer)
-        content = source.encode() + pickle.dumps(held) + (pickle.dumps(bound) if bound else b"")
+        content = source_of(explainer).encode() + pickle.dumps(held) + (pickle.dumps(bound) if bound else b"")
     except (OSError, TypeError, AttributeError, ValueError, pickle.PicklingError):
         content = secrets.token_bytes()
     return blake2b(content, digest_size=8).hexdigest()
@@ -158,24 +166,71 @@ def _code_hash(explainer: Callable) -> str:
 
 @contextmanager
 def untouched(classifier: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no parameter gradients inside; mode, flags and random states as before afterwards."""
+    """Evaluation mode, no parameter gradients inside; modes, flags, gradients, random states as before afterwards."""
     training = [(module, module.training) for module in classifier.modules()]
-    required = [(parameter, parameter.requires_grad) for parameter in classifier.parameters()]
+    required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in classifier.parameters()]
     states = random.getstate(), np.random.get_state()
-    devices = list({p.device.index for p, _ in required if p.device.type == "cuda"})
+    devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
     try:
         with torch.random.fork_rng(devices=devices):
-            classifier.eval()
-            for parameter, _ in required:
-                parameter.requires_grad_(False)
+            if any(mode for _, mode in training):
+                classifier.eval()
+            for parameter, flag, _ in required:
+                if flag:
+                    parameter.requires_grad_(False)
             yield
     finally:
         random.setstate(states[0])
         np.random.set_state(states[1])
         for module, mode in training:
-            module.training = mode
-        for parameter, flag in required:
-            parameter.requires_grad_(flag)
+            if module.training != mode:
+                module.training = mode
+        for parameter, flag, gradient in required:
+            if parameter.requires_grad != flag:
+                parameter.requires_grad_(flag)
+            if parameter.grad is not gradient:
+                parameter.grad = gradient
+
+
+@contextmanager
+def unchanged(classifier: nn.Module, name: str, kind: str, function: Callable) -> Iterator[None]:
+    """Refuse a function (of an explainer or metric, the `kind`) that leaves the network or global settings changed.
+
+    Hooks and global settings are set back. Functions of the package are compared by the versions of tensors; the
+    weights of the network also by their bits around any other.
+    Raises: ChangedError that says what was changed, also where the function raised something else.
+    """
+    ours = is_ours(function)
+    before = Snapshot(classifier, contents=not ours)
+
+    def check(cause: Exception | None = None) -> None:
+        if what := before.changes():
+            before.restore()
+            raise ChangedError(_refusal(f"{kind} {name}", what, ours)) from cause
+
+    try:
+        yield
+    except Exception as error:
+        check(error)
+        raise
+    check()
+
+
+def _refusal(who: str, what: str, ours: bool) -> str:
+    if ours:
+        return (
+            f"{what} changed while {who} ran, so that no score of this model can be repeated; give a network whose "
+            "passes in evaluation mode leave it as it is"
+        )
+    fixes = {"hooks": "remove its hooks", "model": "work on copy.deepcopy(classifier)", "": "set them back"}
+    fix = next(fix for word, fix in fixes.items() if word in what)
+    return f"{who} changed {what}, which all other scores depend on; {fix} before it returns"
+
+
+def is_ours(function: Callable) -> bool:
+    """Whether a function, or the class of a callable object, is of this package."""
+    inner = function.func if isinstance(function, partial) else function
+    return str(getattr(inner, "__module__", "")).partition(".")[0] == "saliency_bench"
 
 
 def _checked(images: Images) -> Images:

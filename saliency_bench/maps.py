@@ -1,4 +1,9 @@
-"""Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels."""
+"""Saliency maps for metrics, in numpy only: validation, normalisation, the order of pixels.
+
+Pixels are ordered by `levels`: values rounded to 1/32768 of their map's range, so that pixels which are equal in theory
+(borders of an enlarged feature map) tie in fact and no last digit decides between them. A power of two, because what
+enlarging makes of two cells lies at multiples of 1/2^k of the range: in the middle of a level, not between two.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -7,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.utils.seeds import random_bits, seed_of
+
+LEVELS = 2**15
 
 
 def read_maps(maps: Any) -> np.ndarray:
@@ -95,18 +102,23 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
     return permutation
 
 
+def levels(maps: np.ndarray) -> np.ndarray:
+    """Uint16 (B, H, W): the normalised map in steps of 1/32768, rounded; what orders pixels and makes them tie."""
+    return np.rint(normalise(maps) * LEVELS).astype(np.uint16)
+
+
 def descending(maps: np.ndarray) -> np.ndarray:
-    """Int (B, H*W): pixel indices from the highest value to the lowest, ties in the order of `tie_breaker`."""
+    """Int (B, H*W): pixel indices from the highest level to the lowest, ties in the order of `tie_breaker`."""
     permutation = tie_breaker(*maps.shape[1:])
-    shuffled = maps.reshape(len(maps), -1)[:, permutation]
-    return permutation[np.argsort(-shuffled, axis=1, kind="stable")]
+    shuffled = levels(maps).reshape(len(maps), -1)[:, permutation]
+    return permutation[np.argsort(LEVELS - shuffled, axis=1, kind="stable")]
 
 
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`, without sorting them all."""
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
-    flat = zip(maps.reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
+    flat = zip(levels(maps).reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
     for values, picked, count in flat:
         if count == 0:
             continue

@@ -5,10 +5,13 @@ A metric is a folder `metrics/NAME/` with `score.py`, where
     def NAME(maps, masks, *, option=default) -> Scores
 
 takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
-`HIGHER_IS_BETTER`, `RANGE` (low, high) and `VERSION` (bumped whenever a number changes). `check(**options)` may refuse
+`HIGHER_IS_BETTER`, `RANGE` (low, high), of scores and of their parts, or a function of {option: value} that gives it,
+and `VERSION` (bumped whenever a number changes). The kind of interval follows from the range; a score outside it is an
+error. `check(**options)` may refuse
 values of options before anything is computed. A score is NaN where it is not defined; `UNDEFINED` says in a few words
 when that is. A flat map for which it is NaN is reported as flat. `marked`, a function of the same parameters -> bool
-(B,), says for which samples a score stands but must be counted, `MARK` why.
+(B,), says for which samples a score stands but must be counted, `MARK` why. `ALSO_CALLED` are further names,
+for suggestions.
 
 A score may have named parts (exposures, transforms): the function then returns (B, P), and the module has
 
@@ -16,12 +19,21 @@ A score may have named parts (exposures, transforms): the function then returns 
     def reduce(values, options) -> (B,)              the score of (B, P); default: the mean of the parts that are there
     ABSENT                                           why a part may be missing (NaN), in a few words
 
-Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and `README.md`
-the card.
+A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and its cells are the
+same whatever the run's target is. The module then has
+
+    def question(options, probabilities, groups) -> per sample the targets that it asks about (`TargetTerms`)
+
+of probabilities (B, K), NaN where there are none; the records hold them. () where it asks nothing of a sample.
+
+Where options turn the direction, `higher_is_better(options) -> bool` says it; `HIGHER_IS_BETTER` is that of the
+defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and
+`README.md` the card.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 
@@ -39,10 +51,15 @@ NEEDS = {
     "images": "torch (B, 3, H, W)",
     "target": "torch (B, K)",
     "logits": "torch (B, K), what the classifier says of the images",
+    "labels": "numpy bool (B, K), the classes that are right for each image, whatever the target is",
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples) -> numpy (b, H, W) of the same explainer",
     "seeds": "a whole number per sample, for what the metric draws at random",
 }
+OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
+
+
+ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
 
 
 @dataclass(frozen=True)
@@ -61,6 +78,7 @@ class Metric:
     part_names: Callable[[dict[str, object], object], Sequence[str]] | None = None
     reduction: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
     absent: str = ""
+    question: Callable[..., Sequence[tuple]] | None = None
 
     def __call__(self, *inputs: object, **named: object) -> Scores:
         """Float64 (B,): a score per sample, NaN where it is not defined."""
@@ -69,30 +87,49 @@ class Metric:
     def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
         """(scores (B,), their parts (B, P) or None for a metric without), both NaN where they are not defined."""
         values = np.asarray(self.function(*inputs, **named, **dict(self.options)))
+        self._check_range(values)
         if self.part_names is None:
             return values, None
-        return (self.reduction or mean_of_parts)(values, dict(self.options)), values
+        scores = (self.reduction or mean_of_parts)(values, dict(self.options))
+        self._check_range(scores)
+        return scores, values
+
+    def _check_range(self, values: np.ndarray) -> None:
+        """Raises: ValueError for a score outside the range, which intervals rely on."""
+        if len(wrong := outside(values, self.range)):
+            low, high = self.range
+            raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
 
     def parts(self, classifier: object) -> tuple[str, ...]:
         """The names of the parts of a score; () for a metric without."""
         return () if self.part_names is None else tuple(self.part_names(dict(self.options), classifier))
 
+    def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
+        """Per sample the targets that it asks about; None of a metric that asks about the run's, or does not say."""
+        return None if self.question is None else self.question(dict(self.options), probabilities, groups)
+
     def marks(self, **inputs: object) -> np.ndarray | None:
         """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
         return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 
+    @property
+    def asks_of_target(self) -> bool:
+        """Whether it asks about the run's target; if not, it asks a question of its own, whatever the target is."""
+        return bool(OF_TARGET & set(self.needs))
+
     def __str__(self) -> str:
-        return self.name + _differing(self)
+        return self.name + options.differing(self.options, options.defaults(self.function))
 
     @property
     def identity(self) -> tuple[str, str, int]:
         return self.name, options.text(self.options), self.version
 
 
-def _differing(metric: Metric) -> str:
-    known = options.defaults(metric.function)
-    differing = [f"{key}={value}" for key, value in metric.options if value != known[key]]
-    return ":" + ",".join(differing) if differing else ""
+def outside(values: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+    """The finite values outside a range by more than rounding, flat."""
+    low, high = limits
+    slack = ROUNDING * max(1.0, *(abs(end) for end in limits if np.isfinite(end)))
+    return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
 
 
 def list_metrics() -> list[str]:
@@ -118,8 +155,8 @@ def load_metric(name: str, **chosen: object) -> Metric:
         options=bound,
         needs=needs,
         paper=module.PAPER,
-        higher_is_better=module.HIGHER_IS_BETTER,
-        range=module.RANGE,
+        higher_is_better=_direction(module, dict(bound)),
+        range=module.RANGE(dict(bound)) if callable(module.RANGE) else module.RANGE,
         version=module.VERSION,
         undefined=getattr(module, "UNDEFINED", ""),
         mark=getattr(module, "MARK", ""),
@@ -127,11 +164,23 @@ def load_metric(name: str, **chosen: object) -> Metric:
         part_names=getattr(module, "parts", None),
         reduction=getattr(module, "reduce", None),
         absent=getattr(module, "ABSENT", ""),
+        question=getattr(module, "question", None),
     )
+
+
+def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:
+    turned = getattr(module, "higher_is_better", None)
+    return module.HIGHER_IS_BETTER if turned is None else turned(chosen)
 
 
 def as_metric(given: str | Metric) -> Metric:
     """A metric of a name, or as it is. Raises: UserError for anything else."""
     if isinstance(given, str | Metric):
         return given if isinstance(given, Metric) else load_metric(given)
+    if callable(given):
+        name = getattr(given, "__name__", type(given).__name__)
+        raise UserError(
+            f"metric {name} is a Python function; a metric also has a range, a direction and a version, so it is a "
+            "folder: `saliency-bench new metric saliency_NAME` writes it, then give its name"
+        )
     raise UserError(f"a metric is a name or what load_metric gives; got {given!r}")

@@ -1,30 +1,78 @@
 """Options of explainers and metrics: keyword-only parameters of their function, with defaults.
 
-On the command line they follow the name: `rise:masks=1000,p=0.3`.
+On the command line they follow the name: `rise:masks=1000,p=0.3`. A parameter's annotation says which values it takes,
+`Literal["max", "sum"]` of which texts it is one; anything else is refused when the explainer or metric is made.
 """
 
 import inspect
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from math import isfinite
 from types import ModuleType, NoneType, UnionType
-from typing import get_args, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from saliency_bench.errors import UserError, unknown
 
+JSON = ('"', "[", "{")  # how a JSON text, list or object begins, in which a comma separates no options
+
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
-    """("rise", {"masks": 1000}) of "rise:masks=1000". Values are parsed as JSON, else kept as text."""
+    """("rise", {"masks": 1000}) of "rise:masks=1000". Values are parsed as JSON, else kept as text.
+
+    A comma inside a JSON text or list, as in `"a,b"`, separates nothing.
+    """
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}
-    for pair in filter(None, rest.split(",")):
+    for pair in _pairs(rest):
         key, equals, value = pair.partition("=")
         if not equals:
             raise UserError(f"'{pair}' in '{text}' is not OPTION=VALUE; write for example rise:masks=1000,p=0.3")
-        try:
-            options[key.strip()] = json.loads(value)
-        except json.JSONDecodeError:
-            options[key.strip()] = {"None": None, "True": True, "False": False}.get(value, value)
+        options[key.strip()] = _value(value)
     return name.strip(), options
+
+
+def _pairs(text: str) -> Iterator[str]:
+    """The texts between commas, but for those inside JSON."""
+    parts = text.split(",")
+    while parts:
+        ends = range(1, len(parts) + 1) if parts[0].partition("=")[2].startswith(JSON) else range(0)
+        joined = (",".join(parts[:end]) for end in ends)
+        whole = next((one for one in joined if _is_json(one.partition("=")[2])), parts[0])
+        if whole:
+            yield whole
+        del parts[: whole.count(",") + 1]
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _value(text: str) -> object:
+    return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
+
+
+def spelled(value: object) -> str:
+    """A value as `parse` reads it back: plainly, or as JSON where a plain text would be read as something else."""
+    plain = str(value)
+    if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):
+        return plain
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except TypeError:  # an object that only Python has
+        return plain
+
+
+def differing(options: Iterable[tuple[str, object]], known: Mapping[str, object]) -> str:
+    """The options that differ from their defaults `known`, as they follow a name: ":key=value,...", or nothing."""
+    # A user's function may have arrays as defaults, whose comparison is not a truth value.
+    chosen = [(key, value) for key, value in options if value is not known.get(key)]
+    pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != known.get(key)]
+    return ":" + ",".join(pairs) if pairs else ""
 
 
 def defaults(function: Callable) -> dict[str, object]:
@@ -41,37 +89,73 @@ def positional(function: Callable) -> tuple[str, ...]:
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
     """All options with their values, defaults filled in, sorted by name.
 
-    Raises: UserError for an unknown option (with the nearest names), or a value of another type.
+    1 given for a float is 1.0, 1.0 for a whole number 1: they are one value, so they must have one identity.
+    Raises: UserError for an unknown option (with the nearest names), or a value that its annotation does not allow.
     """
-    known, allowed = defaults(function), _types(function)
-    for key, value in options.items():
+    known, takes = defaults(function), _annotated(function)
+    for key in options:
         if key not in known:
             if not known:
-                raise UserError(f"{owner} has no options; got {key}={value}")
+                raise UserError(f"{owner} has no options; got {key}={options[key]}")
             raise unknown(f"option of {owner}", key, known)
-        if not isinstance(value, allowed.get(key, object)) or (
-            isinstance(value, bool) and known[key] not in (True, False)
-        ):
-            raise UserError(f"option {key} of {owner} takes {_spelled(allowed[key])}; got {value!r}")
-    # 0 and 0.0 are one number, so they must have one identity.
-    chosen = {key: float(value) if isinstance(known[key], float) and isinstance(value, int) else value
-              for key, value in options.items()}  # fmt: skip
-    return tuple(sorted((known | chosen).items()))
+        if key in takes:
+            takes[key].check(owner, key, options[key])
+    chosen = known | options
+    return tuple(sorted((key, takes[key].plain(chosen[key]) if key in takes else chosen[key]) for key in chosen))
 
 
-def _types(function: Callable) -> dict[str, tuple[type, ...]]:
-    """{option: the types its annotation allows}; an int counts as a float. Options without annotation take anything."""
-    allowed = {}
-    for name, hint in get_type_hints(function).items():
-        types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
-        if all(isinstance(kind, type) for kind in types):
-            allowed[name] = (*types, int) if float in types else types
-    return allowed
+@dataclass(frozen=True)
+class _Annotation:
+    """What an option takes: values of `types`, or one of `choices`."""
+
+    types: tuple[type, ...]
+    choices: tuple[object, ...]
+
+    @classmethod
+    def of(cls, hint: Any) -> "_Annotation | None":
+        """None for an annotation that is not a type, choice or union of these: it takes anything."""
+        members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
+        types = tuple(member for member in members if isinstance(member, type))
+        literals = [member for member in members if get_origin(member) is Literal]
+        if len(types) + len(literals) < len(members):
+            return None
+        return cls(types, tuple(choice for literal in literals for choice in get_args(literal)))
+
+    def plain(self, value: Any) -> object:
+        value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of numpy
+        if type(value) is int and float in self.types and int not in self.types:
+            return float(value)
+        if type(value) is float and int in self.types and float not in self.types and value.is_integer():
+            return int(value)
+        return value
+
+    def check(self, owner: str, key: str, value: object) -> None:
+        value = self.plain(value)
+        if isinstance(value, float) and not isfinite(value):
+            raise UserError(f"option {key} of {owner} must be a finite number; got {value}")
+        if any(type(value) is type(choice) and value == choice for choice in self.choices):
+            return
+        if not isinstance(value, self.types) or (isinstance(value, bool) and bool not in self.types):
+            if self.choices and isinstance(value, str):
+                raise unknown(f"value of option {key} of {owner}", value, str(self).split(" or "))
+            raise UserError(f"option {key} of {owner} takes {self}; got {value!r}")
+
+    def __str__(self) -> str:
+        words = {str: "text", NoneType: "nothing"}
+        named = [words.get(kind, kind.__name__) for kind in self.types]
+        return " or ".join([*map(str, self.choices), *dict.fromkeys(named)])
 
 
-def _spelled(types: tuple[type, ...]) -> str:
-    names = dict.fromkeys("text" if kind is str else "nothing" if kind is NoneType else kind.__name__ for kind in types)
-    return " or ".join(name for name in names if not (name == "int" and float in types))
+def _annotated(function: Callable) -> dict[str, _Annotation]:
+    """Of a function's parameters that say what they take."""
+    read = {name: _Annotation.of(hint) for name, hint in get_type_hints(function).items()}
+    return {name: annotation for name, annotation in read.items() if annotation is not None}
+
+
+def choices(function: Callable, key: str) -> tuple[object, ...]:
+    """The values that an option is one of; () for one that takes others as well."""
+    annotation = _annotated(function).get(key)
+    return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
 def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:

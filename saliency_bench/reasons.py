@@ -3,12 +3,13 @@
 FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
 FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
 UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
+NO_LABEL = "no label"
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
 NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
-EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
 MARKS = "; "  # between several reasons beside a value that stands
 PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
 

@@ -20,11 +20,19 @@ KINDS = {
     "model_cards": "card",
     "spaces": "space",
 }
+HERE = Path(__file__).parent
+CHECKOUT = ("explainers", "metrics", "hub_builders", "push_scripts")  # beside the core in a checkout, in it installed
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
+    """Raises: UserError where `saliency_bench` is the bare folder of a checkout, which holds the core alone."""
     spec = find_spec(f"saliency_bench.{kind}")
+    if spec is None and kind in CHECKOUT and (HERE.parent / kind).is_dir():
+        raise UserError(
+            f"saliency_bench was imported from {HERE}, which is not what is installed; in a checkout, install with "
+            "pip install -e . or start Python in another folder"
+        )
     return [] if spec is None else [Path(location) for location in spec.submodule_search_locations or ()]
 
 
@@ -51,7 +59,7 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
     items = files(kind)
     public = name.replace("_", "-") if kind in DASHED else name
     if public not in items:
-        raise unknown(KINDS[kind], name, items)
+        raise unknown_item(kind, name)
     main = items[public]
     is_folder = main.parent not in folders(kind)
     inside = f"{main.stem}.{part or main.stem}" if is_folder else main.stem
@@ -64,6 +72,25 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
         raise UserError(f"{name} needs the library {missing}: pip install {missing}") from error
 
 
+def unknown_item(kind: str, name: str) -> UserError:
+    """An error for an unknown name, with the item that goes by it elsewhere, or the nearest ones."""
+    return unknown(KINDS[kind], name, names(kind), aliases(kind))
+
+
+def aliases(kind: str) -> dict[str, tuple[str, ...]]:
+    """{public name: `ALSO_CALLED` of its file}: its further names, for suggestions. Nothing is imported."""
+    return {name: _aliases(path) for name, path in files(kind).items()}
+
+
+def _aliases(main: Path) -> tuple[str, ...]:
+    """Of an item's file; of an item that is a folder, of any file in it."""
+    for path in sorted(main.parent.glob("*.py")) if main.parent.name == main.stem else [main]:
+        for line in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "ALSO_CALLED":
+                return tuple(ast.literal_eval(line.value))
+    return ()
+
+
 def summary(path: Path) -> str:
     """The first line of a file's docstring, read without importing it."""
-    return (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

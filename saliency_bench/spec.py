@@ -9,37 +9,55 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from itertools import chain
 from operator import index
 from pathlib import PurePath
 from textwrap import fill
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, one_line, unknown
 
 F = TypeVar("F", bound=Callable)
 SHOWN = 60  # characters of a refused value
+NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PythonObject(BaseModel):
-    """A Python object that a run was given instead of a name: what it is, its name and a hash of its content."""
+    """A Python object that a run was given instead of a name: what it is, its name and a hash of its content.
+
+    code: the expression that gives it again, where it may be a variable that the reader has to fill; about: what that
+    must hold, as "NAME: ..." or nothing.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     kind: str
     name: str
     digest: str
+    code: str = ""
+    about: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} ({self.kind} {self.digest})"
 
 
-def _setting(about: str, default: Any = ..., *, metavar: str | None = None, path: bool = False, **bounds: Any) -> Any:
-    """A field: its description, without default; what help calls its value; whether that may be a file or folder."""
-    return Field(default, description=about, json_schema_extra={"metavar": metavar, "path": path}, **bounds)
+def _setting(
+    about: str,
+    default: Any = ...,
+    *,
+    metavar: str | None = None,
+    path: bool = False,
+    repeat: bool = False,
+    **bounds: Any,
+) -> Any:
+    """A field: its description, without default; what help calls its value; whether that may be a file or folder;
+    whether its option may come several times."""
+    extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat}
+    return Field(default, description=about, json_schema_extra=extra, **bounds)
 
 
 class RunSpec(BaseModel):
@@ -50,7 +68,7 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
-    dataset: str = _setting("name, Hub id or folder", min_length=1, path=True)
+    dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
     model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
     explainers: tuple[str | PythonObject, ...] = _setting(
         "names, with options as rise:masks=1000,p=0.3", metavar="NAME"
@@ -61,13 +79,14 @@ class RunSpec(BaseModel):
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
     split: str = _setting("split of the dataset", "test")
     target: str = _setting(
-        "what is explained: label, predicted, contrast:second (the predicted class and not the runner-up of its "
+        "what the maps explain: label, predicted, contrast:second (the predicted class and not the runner-up of its "
         "group), or a CSV file with image_id,target[,against]",
         "label",
         path=True,
     )
+    label_column: str = _setting("which column of the dataset is the label", "label", metavar="NAME", min_length=1)
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class, or a list of them}, where their names differ",
+        "JSON file {dataset class: model class, or a list of them}, where their names differ; or voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,
@@ -79,15 +98,39 @@ class RunSpec(BaseModel):
         metavar="FILE",
         path=True,
     )
-    limit: int | None = _setting("only the first N samples", None, metavar="N", ge=1)
+    activation: Literal["softmax", "sigmoid"] | None = _setting(
+        "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads "
+        "(default: what the checkpoint says, else softmax)",
+        None,
+    )
+    only: tuple[str, ...] | None = _setting(
+        "explain and count only these samples: correct, masked, or COLUMN=VALUE (several values of one column are "
+        "alternatives); the others are only predicted",
+        None,
+        metavar="CONDITION",
+        repeat=True,
+    )
+    limit: int | None = _setting(
+        "only N samples, drawn by the seed as whole groups: the rest of the last group is taken too",
+        None,
+        metavar="N",
+        ge=1,
+    )
     batch_size: int = _setting("samples per chunk, which is computed whole", 16, metavar="N", ge=1)
     seed: int = _setting("seed of everything drawn at random", 0, metavar="N")
     precision: Literal["fp32", "bf16", "fp16"] | None = _setting(
-        "arithmetic of the network; fp32 unless the model was loaded with another", None
+        "arithmetic of the network (default: that of the model as it was loaded, usually fp32)", None
     )
     channels_last: bool | None = _setting("memory layout in which many networks run faster", None)
+    chunk_timeout: float | None = _setting(
+        "seconds that an explainer or a metric may take for a chunk; what takes longer ends the run and is named",
+        None,
+        metavar="SECONDS",
+        gt=0,
+        allow_inf_nan=False,
+    )
     strict: bool = _setting("stop at a sample or chunk that fails, instead of leaving it out with its reason", False)
-    device: str | None = _setting("cpu, cuda or cuda:N; cuda if available unless given", None)
+    device: str | None = _setting("cpu, cuda or cuda:N (default: cuda if available)", None)
 
     @field_validator("*", mode="before")
     @classmethod
@@ -100,6 +143,15 @@ class RunSpec(BaseModel):
         with suppress(TypeError):  # no integer
             return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
         return value
+
+    @field_validator("only")
+    @classmethod
+    def _conditions(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        for condition in value or ():
+            column, equals, wanted = condition.partition("=")
+            if condition not in ("correct", "masked") and not (column and equals and wanted):
+                raise ValueError(f"{condition!r} is none of correct, masked and COLUMN=VALUE")
+        return value or None
 
     @classmethod
     def read(cls, settings: Mapping[str, object]) -> "RunSpec":
@@ -115,7 +167,7 @@ class RunSpec(BaseModel):
             name = str(first["loc"][0])
             rule = f"is missing: {about(name)}"
             if first["type"] != "missing":
-                rule = f"{_rule(first['msg'])}; got {' '.join(repr(first['input']).split())[:SHOWN]}"
+                rule = f"{_rule(first['msg'])}; got {one_line(repr(first['input']), SHOWN)}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
@@ -125,17 +177,61 @@ class RunSpec(BaseModel):
         return {name: found for name, found in objects.items() if found}
 
     def command(self) -> str:
-        """The command line that repeats this run. Python objects have no place in one: they are listed instead."""
-        if objects := self.python_objects():
-            listed = "; ".join(f"{name} {', '.join(map(str, objects[name]))}" for name in objects)
-            return f"saliency_bench.run(...) with Python objects: {listed}"
+        """The command line that repeats this run; of one with Python objects `call`, which has a place for them."""
+        if self.python_objects():
+            return self.call()
         words = ["saliency-bench", "run"]
         for name, value in self:
             if value is True:
                 words.append(flag(name))
             elif value is not None and value is not False:
-                words += [flag(name), *map(str, value if isinstance(value, tuple) else [value])]
+                words += _option(name, [str(one) for one in (value if isinstance(value, tuple) else [value])])
         return shlex.join(words)
+
+    def call(self) -> str:
+        """The Python call that repeats this run, after a comment on each object that it must be given."""
+        objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
+        codes = _codes(objects)
+        lines = ["import saliency_bench as sb"]
+        lines += ["from saliency_bench import composing"] * any("composing." in code for code in codes.values())
+        notes = [one.about.replace(one.code, codes[one], 1) for one in objects if one.about]
+        lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), "sb.run("]
+        for name, value in self:
+            if value is None or (value is False and type(self).model_fields[name].default is False):
+                continue
+            listed = ", ".join(codes.get(one) or repr(one) for one in (value if isinstance(value, tuple) else [value]))
+            lines.append(f"    {name}=[{listed}]," if isinstance(value, tuple) else f"    {name}={listed},")
+        return "\n".join([*lines, ")"])
+
+
+def one_after_the_other(commands: Iterable[str]) -> str:
+    """Commands as one text, each once; a blank line between them where one is a call of several lines."""
+    each = list(dict.fromkeys(commands))
+    return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
+
+
+def _option(name: str, values: list[str]) -> list[str]:
+    """An option with its values; one that begins with a dash is taken for an option unless it is tied to its own."""
+    if not any(value.startswith("-") for value in values) or RunSpec.model_fields[name].annotation is int:
+        return [flag(name), *values]
+    return [f"{flag(name)}={value}" for value in values]
+
+
+def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
+    """{object: the expression that stands for it}; a variable that two would share gets a number."""
+    codes: dict[PythonObject, str] = {}
+    for one in objects:
+        code, number = one.code or variable(one.name), 1
+        while code.isidentifier() and code in codes.values():
+            number += 1
+            code = f"{one.code or variable(one.name)}_{number}"
+        codes[one] = code
+    return codes
+
+
+def variable(name: str) -> str:
+    """The name of a variable for what is called so and is no variable itself."""
+    return "my_" + "_".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def flag(name: str) -> str:
@@ -149,7 +245,7 @@ def about(name: str) -> str:
 
 
 def hint(name: str, key: str) -> Any:
-    """`metavar` or `path` of a setting, see `_setting`."""
+    """`metavar`, `path` or `repeat` of a setting, see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 
@@ -162,7 +258,7 @@ def shown(default: object) -> str:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises: UserError for a name that is no setting of a run, with the nearest that is."""
+    """Raises: UserError for a name that is not a setting of a run, with the nearest that is."""
     for name in names:
         if name not in RunSpec.model_fields:
             raise unknown("argument", name, RunSpec.model_fields)
@@ -197,4 +293,5 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
 
 def _rule(message: str) -> str:
     """pydantic's, in our words: "Input should be ..." becomes "must be ..."."""
+    message = message.removeprefix("Value error, ")
     return re.sub(r"^\w+ should", "must", message).replace("a valid string", "text").replace("tuple", "list")

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Images, Target
+
+ACTIVATIONS = ("softmax", "sigmoid")
 
 
 def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
@@ -18,25 +20,60 @@ def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
     return class_rows(labels, classes)
 
 
-def score(logits: Tensor, target: Target, on: str = "logit") -> Tensor:
-    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k softmax_k.
+def activation_of(classifier: object) -> str:
+    """What turns the logits of a classifier into probabilities: what it says, "softmax" for a module that says nothing.
 
+    "softmax": the classes exclude each other. "sigmoid": each class by itself, as in multi-label and
+    single-logit heads.
+    """
+    return getattr(classifier, "activation", "softmax")
+
+
+def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
+    """(B, K): p_k of logits (B, K), by the classifier's activation.
+
+    Raises: UserError for an unknown activation, or a softmax of one logit, which is 1 whatever the image.
+    """
+    if activation not in ACTIVATIONS:
+        raise unknown("activation", activation, ACTIVATIONS)
+    if activation == "sigmoid":
+        return logits.sigmoid()
+    if logits.shape[1] < 2:
+        raise UserError("the softmax of one logit is always 1; load the classifier with activation='sigmoid'")
+    return logits.softmax(dim=1)
+
+
+def score(logits: Tensor, target: Target, on: str = "logit", classifier: object = None) -> Tensor:
+    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k p_k.
+
+    classifier: whose logits these are; its activation says what p is.
     Raises: UserError for another `on`, or a target with another number of classes.
     """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
     if logits.shape[1] != target.shape[1]:
         raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {logits.shape[1]}")
-    outputs = logits if on == "logit" else logits.softmax(dim=1)
+    outputs = logits if on == "logit" else probabilities(logits, activation_of(classifier))
     return (outputs * target).sum(dim=1)
 
 
-def no_probabilities(logits: Tensor) -> np.ndarray:
+def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
     """Bool (B,): whether logits (B, K) have no softmax: one is NaN or infinity, or all are -infinity.
 
-    A class at -infinity beside others has the probability 0.
+    A class at -infinity beside others has the probability 0. A sigmoid is missing for NaN alone.
     """
-    return logits.detach().float().softmax(dim=1).isnan().any(dim=1).cpu().numpy()
+    return probabilities(logits.detach().float(), activation).isnan().any(dim=1).cpu().numpy()
+
+
+def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
+    """Bool (...): whether the classifier is right, of probabilities p (..., K) and the right classes, Bool (..., K).
+
+    softmax: the top class, of equal ones that of the lower number, is a right one. sigmoid: a right one has p > 0.5.
+    """
+    if activation == "sigmoid":
+        return ((p > 0.5) & right).any(axis=-1)
+    top = p.argmax(axis=-1)[..., None]
+    return np.take_along_axis(np.broadcast_to(right, p.shape), top, axis=-1)[..., 0]
 
 
 def expand(target: Target, images: Images) -> Target:
@@ -45,7 +82,7 @@ def expand(target: Target, images: Images) -> Target:
     Raises: UserError for another shape, or weights that are not finite.
     """
     target = torch.as_tensor(target)
-    if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 2:
+    if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
         raise UserError(
             f"a target has shape (B, K) or (1, K), here B = {len(images)}; this one has {tuple(target.shape)}: "
             "build it with saliency_bench.targets, for example one_hot(labels, K)"

@@ -5,9 +5,12 @@ Target   Float (B, K) or (1, K): weights over the logits (see `targets`)
 Maps     Float (B, H, W): finite, signed, higher = more evidence for the target
 Masks    Bool  (B, H, W): the ground truth in the prepared frame
 Scores   Float (B,): one number per sample, NaN where undefined
+On       what a target's weights are applied to
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -17,6 +20,7 @@ Target = Tensor
 Maps = Tensor
 Masks = Tensor
 Scores = np.ndarray
+On = Literal["logit", "probability"]
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,26 @@ class Chunk:
     rows: list[dict]
     batch: Batch | None
     faults: dict[int, str]
+
+    def part(self, positions: Sequence[int]) -> "Chunk":
+        """These samples alone."""
+        faults = {place: self.faults[position] for place, position in enumerate(positions) if position in self.faults}
+        batch, readable = None, self.readable
+        if self.batch is not None and (kept := [readable.index(one) for one in positions if one in readable]):
+            whole = self.batch
+            batch = Batch(
+                whole.images[kept],
+                whole.masks[kept],
+                whole.labels[kept],
+                [whole.ids[index] for index in kept],
+                [whole.left_out[index] for index in kept],
+            )
+        return Chunk([self.rows[position] for position in positions], batch, faults)
+
+    def without(self, faults: dict[int, str]) -> "Chunk":
+        """With further samples that are left out. faults: {position: the reason}."""
+        kept = [position for position in self.readable if position not in faults]
+        return Chunk(self.rows, self.part(kept).batch if faults else self.batch, self.faults | faults)
 
     @property
     def readable(self) -> list[int]:

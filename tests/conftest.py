@@ -19,7 +19,7 @@ from transformers import ResNetConfig, ResNetForImageClassification, ViTImagePro
 from saliency_bench import build, registry
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
-from local_hub.fixtures import hub, shared_hub  # noqa: F401
+from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
 # The same examples in every run: a failure is a change, never a throw of dice.

@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType, UnionType
+from typing import get_type_hints
 
 import pytest
 import yaml
@@ -21,8 +22,8 @@ NETWORK = {"gradients", "activations", "attention", "outputs", "nothing"}
 SECTIONS = ("Metric description", "How to use", "Inputs", "Output values", "Edge cases", "Limitations", "Citation")
 FRONT = {"title", "emoji", "colorFrom", "colorTo", "sdk", "sdk_version", "app_file", "pinned", "description", "tags"}
 DATASET = {"VERSION": str, "TITLE": str, "LICENSE": str, "REDISTRIBUTE": bool, "CITATION": str, "RULE": str,
-           "PAPER_COUNTS": dict}  # fmt: skip
-METRIC = {"PAPER": str, "HIGHER_IS_BETTER": bool, "RANGE": tuple, "VERSION": int}
+           "PAPER_COUNTS": dict, "ANNOTATORS": tuple, "SOURCES": tuple}  # fmt: skip
+METRIC = {"PAPER": str, "HIGHER_IS_BETTER": bool, "RANGE": tuple | FunctionType, "VERSION": int}
 
 
 def names(kind: str) -> list[str]:
@@ -82,6 +83,7 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
         yield f"{name} in {where(path)} must take (classifier, images, target, *, options): change its parameters"
     if not inspect.getdoc(function):
         yield f"{name} in {where(path)} has no docstring: say what its maps and options are"
+    yield from of_options(name, function, path)
     if len((module.__doc__ or "").partition("\n")[0]) <= 10:
         yield f"{where(path)} has no docstring: its first line is what `saliency-bench list` shows"
     if not isinstance(getattr(module, "VERSION", None), int):
@@ -97,6 +99,15 @@ def explainer_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
         )
     elif options.positional(module.passes)[:3] != ("options", "height", "width"):
         yield f"passes in {where(path)} must take (options, height, width): change its parameters"
+
+
+def of_options(name: str, function: Callable, path: Path) -> Iterator[str]:
+    hints = get_type_hints(function)
+    for option, default in options.defaults(function).items():
+        if option not in hints:
+            yield f"option {option} of {name} in {where(path)} has no type: add it, so that other values are refused"
+        elif isinstance(default, str) and default not in options.choices(function, option):
+            yield f"option {option} of {name} in {where(path)} is any text: write Literal[...] of the texts it takes"
 
 
 def of_metric(name: str) -> Iterator[str]:
@@ -131,6 +142,7 @@ def of_score(name: str, path: Path) -> Iterator[str]:
     if not callable(function):
         yield f"{where(path)} has no function {name}: add it"
         return
+    yield from of_options(name, function, path)
     if strange := set(options.positional(function)) - set(metric.NEEDS):
         yield f"{name} in {where(path)} asks for {', '.join(strange)}: there are {', '.join(metric.NEEDS)}"
     if hasattr(module, "parts") and options.positional(module.parts) != ("options", "classifier"):
@@ -213,12 +225,13 @@ def command_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
             yield f"{where(path)} has no {function}: add {function}{what}"
 
 
-def constants(module: ModuleType, kinds: dict[str, type], path: Path) -> Iterator[str]:
+def constants(module: ModuleType, kinds: dict[str, type | UnionType], path: Path) -> Iterator[str]:
     for name, kind in kinds.items():
+        called = getattr(kind, "__name__", kind)
         if not hasattr(module, name):
-            yield f"{where(path)} has no {name}: add it ({kind.__name__})"
+            yield f"{where(path)} has no {name}: add it ({called})"
         elif not isinstance(getattr(module, name), kind):
-            yield f"{name} in {where(path)} is no {kind.__name__}: change it"
+            yield f"{name} in {where(path)} is no {called}: change it"
 
 
 def unfinished(path: Path) -> Iterator[str]:

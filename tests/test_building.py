@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-from functools import partial
 
 import datasets
 import numpy as np
@@ -20,6 +19,7 @@ from saliency_bench.data.loading import fingerprint
 from saliency_bench.data.shards import Shards
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import shapes_xai
+from saliency_bench.utils import progress
 from saliency_bench.utils.pictures import UnreadableError, decode, png
 
 SMALL = {"size": 32, "count": 60}
@@ -73,7 +73,7 @@ def test_card_says_what_the_hub_reads(folder):
     card = DatasetCard.load(folder / "README.md")
     assert card.data.license == "cc0-1.0"
     assert card.data.pretty_name == "Shapes-XAI"
-    assert card.data.task_categories == ["image-classification"]
+    assert card.data.task_categories == ["image-classification", "image-segmentation"]
     assert card.data.size_categories == ["n<1K"]
     info = card.data.to_dict()["dataset_info"]
     assert [split["num_examples"] for split in info["splits"]] == [40, 14, 6]
@@ -119,7 +119,7 @@ def test_a_split_without_images_is_not_there(tmp_path):
     """`datasets` cannot load an empty split."""
     folder = sb.build("shapes-xai", tmp_path / "three", progress=False, size=32, count=3)
     assert {split: len(part) for split, part in datasets.load_dataset(str(folder)).items()} == {"train": 3}
-    with pytest.raises(UserError, match=r"Unknown split .validation.*train"):
+    with pytest.raises(UserError, match=r"unknown split of .*'validation'; known: .*train"):
         sb.load_dataset(folder, split="validation")
 
 
@@ -155,6 +155,27 @@ def test_existing_folders(tmp_path):
     sb.build("shapes-xai", out, overwrite=True, progress=False, size=32, count=5)
     assert json.loads((out / "build_report.json").read_text())["counts"]["samples"] == 5
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_build_killed_when_all_was_in_place_is_finished_by_the_next_start(tmp_path, monkeypatch):
+    out, move = tmp_path / "out", building.move_into_place
+
+    def killed(*folders):
+        move(*folders)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(building, "move_into_place", killed)
+        with pytest.raises(KeyboardInterrupt):
+            sb.build("shapes-xai", out, progress=False, **SMALL)
+    before = content(out)
+    with pytest.raises(UserError, match=r"out.*--overwrite"):
+        sb.build("shapes-xai", out, progress=False, seed=1, **SMALL)
+    assert sb.build("shapes-xai", out, progress=False, **SMALL) == out
+    assert content(out) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    with pytest.raises(UserError, match=r"out.*--overwrite"):
+        sb.build("shapes-xai", out, progress=False, **SMALL)
 
 
 def test_overwrite_never_replaces_what_it_did_not_build(tmp_path):
@@ -247,7 +268,7 @@ def test_command(tmp_path, capsys):
 
 
 def test_a_bar_shows_how_far_a_build_is(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(building, "bar", partial(building.bar, mininterval=0))
+    monkeypatch.setattr(progress, "EVERY", 0)  # seconds between two lines
     building.build("shapes-xai", tmp_path / "out", size=32, count=70)
     steps = capsys.readouterr().err
     assert "building shapes-xai" in steps

@@ -22,14 +22,19 @@ KEY = {
     "metric_text": "saliency_miou",
     "metric_version": 2,
     "higher_is_better": True,
+    "range": [0.0, None],
 }
 RESULT = KEY | {
     "value": 0.5,
     "low": 0.25,
     "high": 0.75,
-    "n": 3,
-    "rank": 1,
-    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1}},
+    "n": 30,
+    "clusters": 15,
+    "rank": [1, 2],
+    "unranked": None,
+    "scored": 0.9,
+    "median": None,
+    "parts": {"0.1": {"value": 0.1, "low": None, "high": None, "n": 1, "clusters": 1}},
     "left_out": {"no mask": 1},
     "flat": 0,
     "marked": {},
@@ -40,9 +45,10 @@ RESULT = KEY | {
 def test_a_cell_is_flat_json_and_read_back_as_it_was_written():
     (cell,) = read_cells([RESULT])
     assert as_json([cell]) == [RESULT]
-    assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1)
+    assert cell.parts["0.1"] == PartResult(value=0.1, low=None, high=None, n=1, clusters=1)
     assert (cell.ends, cell.parts["0.1"].ends) == ((0.25, 0.75), None)
     assert cell.forward_passes.explain == 30
+    assert cell.limits == (0.0, float("inf"))
     assert CellKey.model_validate(KEY).metric_id == ("saliency_miou", 2)
     assert set(CellKey.model_fields) == set(KEY)
     assert set(CellResult.model_fields) == set(RESULT)
@@ -68,7 +74,14 @@ def test_a_cell_cannot_be_changed():
         ("low", 0.8),
         ("n", -1),
         ("n", 0),
-        ("rank", 0),
+        ("rank", 1),
+        ("rank", [0, 1]),
+        ("rank", [2, 1]),
+        ("rank", None),
+        ("unranked", "too few to rank"),
+        ("scored", 1.5),
+        ("clusters", 31),
+        ("range", [0.0]),
         ("parts", {"a": {"value": 0.1, "low": None, "high": None}}),
         ("left_out", {"no mask": -1}),
         ("forward_passes", {"explain": 1, "other": 1}),
@@ -76,7 +89,9 @@ def test_a_cell_cannot_be_changed():
     ],
 )
 def test_a_field_of_another_kind_is_refused_by_name(field, value):
-    with pytest.raises(UserError, match=rf"^cells\.0.*{field if field not in ('low', 'n') else ''}") as error:
+    with pytest.raises(
+        UserError, match=rf"^cells\.0.*{field if field not in ('low', 'n', 'rank', 'unranked', 'clusters') else ''}"
+    ) as error:
         read_cells([RESULT | {field: value}])
     assert "\n" not in str(error.value)
 
@@ -91,7 +106,9 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
     cells = read_cells(
         [
             RESULT,
-            RESULT | {"metric_text": "other", "low": None, "high": None, "rank": None, "higher_is_better": False},
+            RESULT
+            | {"metric_text": "other", "low": None, "high": None, "higher_is_better": False, "median": 0.4}
+            | {"rank": None, "unranked": "too few to rank"},
             RESULT
             | {
                 "explainer_id": "c" * 16,
@@ -100,19 +117,40 @@ def test_the_table_shows_rank_interval_and_fewer_samples():
                 "low": None,
                 "high": None,
                 "n": 0,
+                "clusters": 0,
                 "rank": None,
+                "unranked": "too few to rank",
             },
         ]
     )
     header, _, first, second = table(cells, 4).splitlines()
     assert header.split() == ["explainer", "saliency_miou", "↑", "other", "↓"]
-    assert first.split() == ["rise:masks=10", "0.500", "[0.250,", "0.750]", "#1", "n=3", "0.500", "n=3"]
-    assert second.split() == ["centre", "-", "-"]
+    assert first.split() == [
+        *("rise:masks=10", "0.500", "[0.250,", "0.750]", "#1-2", "few", "samples", "n=30", "C=15"),
+        *("0.500", "median", "0.400", "n=30", "C=15"),
+    ]
+    assert second.split() == ["centre", "-", "(no", "mask)", "-"]
     assert json.loads(json.dumps(as_json(cells))) == as_json(cells)
 
 
 def test_two_functions_of_one_name_have_a_row_each():
     cells = [RESULT | {"explainer_id": key * 16, "explainer_version": key * 8} for key in "ab"]
     *_, first, second = table(read_cells(cells), 4).splitlines()
-    assert first.startswith(f"{RESULT['explainer_text']} (aaaaaa)")
-    assert second.startswith(f"{RESULT['explainer_text']} (bbbbbb)")
+    assert first.startswith(f"{RESULT['explainer_text']} (version aaaaaa)")
+    assert second.startswith(f"{RESULT['explainer_text']} (version bbbbbb)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "ranks", "best", "few", "approximate"),
+    [
+        ({}, "1-2", False, True, False),
+        ({"scored": 0.95}, "1-2", True, True, False),
+        ({"scored": 1.0, "rank": [2, 2]}, "2", False, True, False),
+        ({"clusters": 20, "median": 0.5}, "1-2", False, False, True),
+        ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False, False),
+        ({"low": None, "high": None, "median": 0.5}, "1-2", False, False, False),
+    ],
+)
+def test_what_follows_from_a_cell(changes, ranks, best, few, approximate):
+    (cell,) = read_cells([RESULT | changes])
+    assert (cell.ranks, cell.best, cell.few, cell.approximate) == (ranks, best, few, approximate)

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from run_order import in_run_order
 from torch import nn
 
 import saliency_bench as sb
@@ -38,15 +39,19 @@ class Broken(nn.Module):
         return logits
 
 
+def loaded(model):
+    return sb.load_classifier(model, mean=0, std=1, device="cpu")
+
+
 def started(shapes, model, out, **options):
-    return sb.run(dataset=shapes, model=model, explainers=["centre"], metrics=NAMES, out=out, limit=4, batch_size=4,
-                  device="cpu", progress=False, **options)  # fmt: skip
+    return sb.run(dataset=shapes, model=loaded(model), explainers=["centre"], metrics=NAMES, out=out, limit=4,
+                  batch_size=4, device="cpu", progress=False, **options)  # fmt: skip
 
 
 @pytest.fixture
 def images(shapes):
-    model = sb.load_classifier(Broken(0, lambda images: []), device="cpu")
-    return model.prepare(sb.load_dataset(shapes)[:4]).images
+    model = loaded(Broken(0, lambda images: []))
+    return model.prepare(in_run_order(sb.load_dataset(shapes))[:4]).images
 
 
 def rows_of(result, name="records"):
@@ -73,10 +78,11 @@ def test_every_metric_leaves_them_out_and_accuracy_does_not_count_them(value, sh
 
 @pytest.mark.parametrize("name", [name for name in NAMES if "masks" not in load_metric(name).needs])
 def test_outside_a_run_it_is_one_line(name, images):
-    model = Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1))
-    groups = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}} if "groups" in load_metric(name).needs else {}
+    model = loaded(Broken(np.nan, lambda pictures: pictures[:, :, 0, 0].eq(images[2, :, 0, 0]).all(dim=1)))
+    asked = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}, "labels": [0] * len(images)}
+    asked = {need: value for need, value in asked.items() if need in load_metric(name).needs}
     with pytest.raises(UserError, match=f"{name}.*centre.*image 2: .*NaN"):
-        score_samples(name, images, model, "centre", batch_size=2, **groups)
+        score_samples(name, images, model, "centre", batch_size=2, **asked)
 
 
 def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
@@ -92,7 +98,7 @@ def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
     def half_of_the_first_is_black(images):
         return images[:, 0, -1, -1].eq(pictures[0, 0, -1, -1]) & (images.eq(0).all(dim=1).flatten(1).sum(dim=1) > 100)
 
-    model = Broken(np.nan, half_of_the_first_is_black)
+    model = loaded(Broken(np.nan, half_of_the_first_is_black))
     alone = [score_samples("saliency_cauc:reference=black", one[None], model, method)[0] for one in pictures]
     both = score_samples("saliency_cauc:reference=black", pictures, model, method)
     np.testing.assert_allclose(both, alone, rtol=1e-6)
@@ -100,7 +106,7 @@ def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():
 
 def test_a_classifier_without_any_number_ends_with_tables_and_json_without_one(shapes, tmp_path):
     result = started(shapes, Broken(np.nan, lambda pictures: slice(None)), tmp_path / "run")
-    assert result.summary["model"]["accuracy"] == {"value": None, "low": None, "high": None, "n": 0}
+    assert result.summary["model"]["accuracy"] == {"value": None, "low": None, "high": None, "n": 0, "clusters": 0}
     assert {(cell["value"], cell["low"], cell["n"], cell["rank"]) for cell in result.summary["cells"]} == {
         (None, None, 0, None)
     }
@@ -118,13 +124,13 @@ def test_the_command_says_that_accuracy_is_unknown(shapes, resnet, tmp_path, cap
     shutil.copytree(resnet, broken)
     (weights,) = broken.glob("*.safetensors")
     tensors = load_file(weights)
-    tensors["classifier.1.bias"][:] = float("nan")
+    tensors["classifier.1.weight"][:] = tensors["classifier.1.bias"][:] = 3e38  # their sums are infinite
     save_file(tensors, weights, metadata={"format": "pt"})
     line = ["run", "--dataset", str(shapes), "--model", str(broken), "--explainers", "gradcam", "--limit", "4",
             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
     assert main(line) == 2
     said = capsys.readouterr()
-    assert "0 samples, accuracy unknown" in said.out
+    assert "4 of 35 samples, accuracy unknown" in said.out
     assert "4 records were left out, for example: the classifier gave NaN or infinite values" in said.err
 
 

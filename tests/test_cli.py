@@ -8,6 +8,7 @@ import pytest
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.cli import main
+from saliency_bench.utils.messages import complain
 
 
 def test_overview_lists_every_command(capsys):
@@ -45,6 +46,18 @@ def test_what_a_user_can_mend_is_one_line_and_exit_code_2(line, words, capsys, t
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_of_strangers_move_no_cursor_and_stay_short(capsys, tmp_path):
+    line = ["run", "--dataset", "nope\x1b[2J\u202e", "--model", "m", "--out", str(tmp_path / "run")]
+    assert main(line) == 2
+    shown = capsys.readouterr().err
+    assert shown.strip("\n").isprintable()
+    assert r"nope\x1b[2J\u202e" in shown
+    complain("\x1b[31m two\nlines " + "x" * 10**5)
+    shown = capsys.readouterr().err
+    assert shown.strip("\n").isprintable()
+    assert len(shown) < 2100
+
+
 def test_debug_shows_the_traceback():
     with pytest.raises(saliency_bench.errors.UserError):
         main(["run", "--dataset", "nope", "--model", "m", "--out", "X", "--debug"])
@@ -52,9 +65,10 @@ def test_debug_shows_the_traceback():
 
 @pytest.mark.parametrize("line", ["run", "train --model m", "run --model m --out X --limit many"])
 def test_missing_or_malformed_options_exit_with_2(line, capsys):
-    with pytest.raises(SystemExit) as stopped:
-        main(line.split())
-    assert stopped.value.code == 2
+    assert main(line.split()) == 2
+    shown = capsys.readouterr().err
+    assert f"saliency-bench {line.split()[0]} --help shows an example" in shown
+    assert shown.count("\n") == 1
 
 
 def test_ctrl_c_is_one_line(capsys, monkeypatch):
@@ -63,7 +77,8 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(registry.load("push_scripts", "list"), "main", stop)
     assert main(["list"]) == 130
-    assert "start the same command again to go on" in capsys.readouterr().err
+    line = "saliency-bench: stopped; nothing is half-written; go on with: saliency-bench list\n"
+    assert capsys.readouterr().err == line
 
 
 def test_list_as_text_and_as_json(capsys):

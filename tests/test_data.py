@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import datasets
 import pytest
@@ -12,6 +13,7 @@ from huggingface_hub import HfApi
 import saliency_bench as sb
 from saliency_bench.data import loading as data
 from saliency_bench.errors import UserError
+from saliency_bench.hub.names import hub_name
 
 SMALL = {"size": 32, "count": 40}
 
@@ -44,19 +46,84 @@ def test_embedded_dataset_is_built_once(monkeypatch, tmp_path):
 
 
 def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeypatch):
-    assert data.origin(folder) == data.origin("shapes-xai") == data.origin("saliency-bench/shapes-xai")
-    assert data.origin(shutil.copytree(folder, tmp_path / "elsewhere")) == ("shapes-xai", None)
+    assert {data.find(name).name for name in (folder, "shapes-xai", "saliency-bench/shapes-xai")} == {"shapes-xai"}
+    assert data.find(shutil.copytree(folder, tmp_path / "elsewhere")).name == "shapes-xai"
     monkeypatch.chdir(tmp_path)
-    assert data.origin("elsewhere") == ("shapes-xai", None)
-    assert data.origin("pet-xai") == ("pet-xai", "saliency-bench/pet-xai")
+    assert data.find("elsewhere").name == "shapes-xai"
     (tmp_path / "elsewhere" / "build_report.json").write_text('{"dataset": "no builder of ours"}')
-    assert data.origin("./elsewhere") == ("elsewhere", None)
+    assert data.find("./elsewhere").name == "folder:elsewhere"
     for torn in ('{"dataset', "[1]"):
         (tmp_path / "elsewhere" / "build_report.json").write_text(torn)
         with pytest.raises(UserError, match=r"elsewhere.build_report\.json"):
-            data.origin("./elsewhere")
+            data.find("./elsewhere")
     (tmp_path / "elsewhere" / "build_report.json").unlink()
-    assert data.origin("./elsewhere") == ("elsewhere", None)
+    assert data.find("./elsewhere").name == "folder:elsewhere"
+
+
+def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_path, monkeypatch, capsys, no_hub):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder, "pet-xai")
+    data._complain_once.cache_clear()
+    found = data.find("pet-xai")
+    assert (found.folder, found.name, found.repo) == (Path("pet-xai"), "shapes-xai", None)
+    assert capsys.readouterr().err == (
+        f"saliency-bench: the dataset pet-xai is the folder {tmp_path / 'pet-xai'}; write hub:pet-xai for the Hub\n"
+    )
+    data.find("./pet-xai")
+    assert capsys.readouterr().err == ""
+    for name in ("saliency-bench/pet-xai", "hub:pet-xai", "hub:saliency-bench/pet-xai"):
+        with pytest.raises(UserError, match="cannot be reached, and saliency-bench/pet-xai is not in the cache"):
+            data.find(name)
+    shutil.copytree(folder, "ada/pet-xai")
+    assert data.find("ada/pet-xai").folder == Path("ada/pet-xai")
+    assert "write hub:ada/pet-xai for the Hub" in capsys.readouterr().err
+    (tmp_path / "shapes-xai").mkdir()  # no dataset: the name means what it always does
+    assert data.find("shapes-xai").folder.parent.name == "datasets"
+
+
+def test_names_of_the_hub_with_a_revision():
+    assert hub_name("ada/pets@main") == ("ada/pets", "main", False)
+    assert hub_name("hub:ada/pets", "v1") == ("ada/pets", "v1", True)
+    assert hub_name("ada/pets@v1", "v1").revision == "v1"
+    with pytest.raises(UserError, match="two revisions"):
+        hub_name("ada/pets@v2", "v1")
+    with pytest.raises(UserError, match="no revision"):
+        hub_name("ada/pets@")
+
+
+def test_a_dataset_in_memory(folder, resnet, tmp_path):
+    rows = sb.load_dataset(folder)
+    assert sb.load_dataset(rows) is rows
+    with pytest.raises(UserError, match="several splits; give one of them: test, train"):
+        sb.load_dataset(datasets.DatasetDict({"train": rows, "test": rows}))
+    with pytest.raises(UserError, match="is the split test, not train; give split='test'"):
+        sb.load_dataset(rows, "train")
+    for other in (rows.to_iterable_dataset(), [1], None):
+        with pytest.raises(UserError, match=f"got {type(other).__name__}"):
+            sb.load_dataset(other)
+    settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False}
+    named = sb.run(dataset=folder, out=tmp_path / "named", **settings)
+    held = sb.run(dataset=rows, out=tmp_path / "held", **settings)
+    assert held.summary["dataset"] == named.summary["dataset"] | {"id": "in-memory"}
+    assert [(cell["cell_id"], cell["value"]) for cell in held.summary["cells"]] == [
+        (cell["cell_id"], cell["value"]) for cell in named.summary["cells"]
+    ]
+    assert "dataset=dataset" in held.summary["command"]
+    without = sb.run(dataset=rows.remove_columns("image_id"), out=tmp_path / "without", **settings)
+    assert set(without.records()["image_id"]) == set(map(str, range(len(rows))))
+    with pytest.raises(UserError, match='no column "image"'):
+        sb.run(dataset=rows.remove_columns("image"), out=tmp_path / "none", **settings)
+    assert not (tmp_path / "none").exists()
+
+
+def test_what_save_to_disk_wrote_is_a_folder(folder, tmp_path):
+    rows = sb.load_dataset(folder)
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": rows, "test": rows.select([0, 1])}).save_to_disk(tmp_path / "two")
+    assert data.fingerprint(sb.load_dataset(tmp_path / "one")) == data.fingerprint(rows)
+    assert len(sb.load_dataset(tmp_path / "two", "test")) == 2
+    with pytest.raises(UserError, match=r"unknown split 'tst'; did you mean test"):
+        sb.load_dataset(tmp_path / "two", "tst")
 
 
 def test_two_processes_may_ask_for_it_at_once(tmp_path):
@@ -104,13 +171,13 @@ def test_fingerprint_is_of_the_content_alone(folder, tmp_path):
     ("name", "options", "message"),
     [
         ("pet-xia", {}, "pet-xia.*pet-xai"),
-        ("shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset".*train'),
+        ("shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'; did you mean test"),
         ("shapes-xai", {"sizes": 4}, "did you mean size"),
         ("pet-xai", {"border": True}, "border can only be set when building"),
         ("./no-such-folder", {}, "not a folder"),
         ("pet-xai", {}, "cannot be reached.*saliency-bench build pet-xai --source DIR --out DIR"),
         ("saliency-bench/pet-xai", {}, "saliency-bench build pet-xai"),
-        ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, 'Unknown split "tset"'),
+        ("saliency-bench/shapes-xai", {"split": "tset", **SMALL}, "unknown split of .*'tset'"),
         ("someone/something", {}, "someone/something"),
     ],
 )

@@ -17,7 +17,8 @@ from saliency_bench.target import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
-CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
+CURVES = [metric.name for metric in METRICS if "curves" in metric.needs]
+LABELLED = [metric.name for metric in METRICS if metric.needs == ("curves", "labels")]
 BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.needs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.needs]
@@ -47,10 +48,15 @@ class Plain(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.linear = nn.Linear(3 * 42, 3)
-        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
 
     def forward(self, images):
         return 4 * self.linear(images.flatten(1))
+
+
+def plain():
+    from saliency_bench import load_classifier
+
+    return load_classifier(Plain(), mean=0.5, std=1, device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -78,14 +84,16 @@ def given(name, maps=MAPS, masks=MASKS, labels=LABELS, **more):
     """What the module is given for these samples."""
     if name in ALIGNMENT:
         return {"predictions": maps, "references": masks} | more
-    return {"predictions": maps, "references": labels, "images": images(len(maps)), "classifier": Plain()} | more
+    return {"predictions": maps, "references": labels, "images": images(len(maps)), "classifier": plain()} | more
 
 
 def directly(name, maps=MAPS, masks=MASKS, labels=LABELS):
     metric = load_metric(name)
     if name in ALIGNMENT:
         return metric(maps, masks)
-    return metric(Curves(Plain(), images(len(labels)), one_hot(labels, 3), maps))
+    target = one_hot(labels, 3)
+    inputs = [target.numpy().astype(bool)] if name in LABELLED else []
+    return metric(Curves(plain(), images(len(labels)), target, maps), *inputs)
 
 
 def says(load, name, line, **inputs):
@@ -109,7 +117,7 @@ def occluded(classifier, images, target):
 def asking(name, count=4, **more):
     """What a module is given that makes its maps itself."""
     groups = {"groups": {"two": [0, 1], "one": [2]}} if name in GROUPED else {}
-    return {"images": images(count), "classifier": Plain(), "explainer": occluded, "per_sample": True} | groups | more
+    return {"images": images(count), "classifier": plain(), "explainer": occluded, "per_sample": True} | groups | more
 
 
 @pytest.fixture
@@ -203,7 +211,7 @@ def test_constant_maps_get_a_number_or_are_left_out(load, name):
     def flat(classifier, images, target):
         return torch.ones(len(images), *images.shape[2:])
 
-    if name in ("saliency_max_sensitivity", "saliency_consistency"):
+    if name in ("saliency_max_sensitivity", "saliency_consistency", "saliency_class_sensitivity"):
         assert says(load, name, "every one of the 4 samples has a constant map", **asking(name, explainer=flat))
     else:
         assert low <= load(name).compute(**asking(name, explainer=flat))[name] <= high
@@ -305,6 +313,29 @@ def test_another_number_or_size_is_named(load, name):
         assert says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
 
 
+@pytest.mark.parametrize("name", BOTH + ASKING)
+def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
+    inputs = asking(name) if name in ASKING else given(name, per_sample=True)
+    assert says(load, name, f"unknown option of {name} 'treshold'", **inputs, treshold=0.5)
+    assert says(load, name, "'per_samples'; did you mean per_sample", **inputs, per_samples=True)
+    assert says(load, name, f"per_sample of {name} is True or False; got 'yes'", **inputs | {"per_sample": "yes"})
+    if name not in ALIGNMENT:
+        assert says(load, name, "'batchsize'; did you mean batch_size", **inputs, batchsize=4)
+        assert says(load, name, "batch_size=a", **inputs, batch_size="a")
+    for option, value in load_metric(name).options:
+        wrong = {"a": 1} if value is None or isinstance(value, int | float) else 17
+        assert says(load, name, f"option {option} of {name} takes .*; got", **inputs, **{option: wrong})
+    assert load(name).compute(**inputs)["scores"]  # it goes on
+
+
+def test_options_beside_a_metric_that_has_its_own_are_refused():
+    from saliency_bench.scoring.samples import score_samples
+
+    metric = load_metric("saliency_max_sensitivity")
+    with pytest.raises(ValueError, match="saliency_max_sensitivity has its options already; got draws"):
+        score_samples(metric, images(2), Plain(), occluded, draws=3)
+
+
 @pytest.mark.parametrize("name", BOTH)
 def test_no_sample_is_named(load, name):
     assert says(load, name, "there is no sample to score|have shape", **given(name, np.zeros((0, 6, 7)), MASKS[:0], []))
@@ -333,23 +364,27 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
         assert says(load, name, "one class .* for each of the 4 maps", **given(name, labels=labels))
     for labels in ([0, 1, 2, 3], [0, 1, 2, -5]):
         assert says(load, name, "classes are whole numbers from 0 to 2", **given(name, labels=labels))
-    assert says(load, name, "needs references, .* or target=", **given(name, labels=None))
+    missing = "give them, and no target" if name in LABELLED else "needs references, .* or target="
+    assert says(load, name, missing, **given(name, labels=None))
     assert says(load, name, "needs images=", **given(name, images=None))
     assert says(load, name, "needs images=", **given(name, classifier=None))
     assert says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=255 * images(4)))
     assert says(load, name, r"images must be finite and in \[0, 1\]", **given(name, images=np.nan * images(4)))
-    assert says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
-    assert says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
     assert says(load, name, "batch_size=0", **given(name, batch_size=0))
     assert says(load, name, "no option|unknown option", **given(name, threshhold=0.5))
+    if name in LABELLED:
+        assert says(load, name, missing, **given(name, target=one_hot(LABELS, 3)))
+        return
+    assert says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
+    assert says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
     result = load(name).compute(**given(name, labels=None, target=one_hot(LABELS, 3).numpy()))
     assert result[name] == pytest.approx(directly(name).mean(), abs=1e-6)
 
 
 @pytest.mark.parametrize("name", CURVES)
 def test_a_classifier_without_numbers_is_said(load, name):
-    broken = Plain()
-    broken.linear.weight.data[:] = np.nan
+    broken = plain()
+    broken.model.linear.weight.data[:] = np.nan
     assert says(
         load, name, "every one of the 4 samples has a score that is not a number", **given(name, classifier=broken)
     )

@@ -54,3 +54,59 @@ def test_bad_input(resnet, tmp_path):
         sb.explain(tmp_path / "notes.txt", resnet, "gradcam", device="cpu")
     with pytest.raises(UserError, match=r"'rings'.*\bring\b"):
         sb.explain(picture(), resnet, "gradcam", target="rings", device="cpu")
+
+
+def explained(resnet, **asked):
+    return sb.explain(picture(), resnet, "gradient", reduction="sum", device="cpu", **asked)
+
+
+def test_contrasts_and_groups_by_name(resnet):
+    classifier = sb.load_classifier(resnet, device="cpu")
+    names = classifier.labels
+    images = classifier.prepare([{"image": picture()}]).images
+    ring, cross, square = (names.index(name) for name in ("ring", "cross", "square"))
+
+    def expected(weights):
+        return sb.load_explainer("gradient", reduction="sum")(classifier, images, weights)[0].numpy()
+
+    contrast = explained(classifier, target="ring", against="cross")
+    np.testing.assert_array_equal(contrast.map, expected(sb.targets.contrast(ring, cross, 8)))
+    assert contrast.target == "ring - cross"
+    group = explained(classifier, target=["ring", cross])
+    np.testing.assert_array_equal(group.map, expected(sb.targets.group([ring, cross], 8)))
+    np.testing.assert_array_equal(explained(classifier, target="ring|cross").map, group.map)
+    mine = {"thin": ["ring", "cross"], "full": ["square"]}
+    by_name = explained(classifier, target="thin", groups=mine)
+    np.testing.assert_array_equal(by_name.map, group.map)
+    of_its_group = explained(classifier, target="ring", against="thin", groups=mine)
+    np.testing.assert_array_equal(of_its_group.map, expected(sb.targets.class_vs_group(ring, [ring, cross], 8)))
+    both = explained(classifier, target="thin", against="full", groups=mine)
+    np.testing.assert_array_equal(both.map, expected(sb.targets.group_vs_group([ring, cross], [square], 8)))
+    round_ones = explained(classifier, target="round", against="angular")
+    assert "ring" in round_ones.target.partition(" - ")[0]
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"target": "rong"}, r"'rong'; did you mean.* ring"),
+        ({"target": "ring", "against": "crosss"}, r"'crosss'; did you mean cross"),
+        ({"target": "rounded"}, r"group.*'rounded'; did you mean round"),
+        ({"target": "ring", "against": "ring"}, "same"),
+        ({"target": []}, "at least one class"),
+        ({"target": torch.eye(8)[:1], "against": "ring"}, "leave out against"),
+        ({"target": 8}, "'8'"),
+    ],
+)
+def test_what_is_no_target_is_refused_by_name(asked, words, resnet):
+    with pytest.raises(UserError, match=words) as error:
+        explained(str(resnet), **asked)
+    assert "\n" not in str(error.value)
+
+
+def test_a_picture_that_is_not_there_is_named(resnet, tmp_path):
+    with pytest.raises(UserError, match=r"no picture .*gone\.png"):
+        sb.explain(tmp_path / "gone.png", resnet)
+    (tmp_path / "torn.png").write_bytes(b"\x89PNG")
+    with pytest.raises(UserError, match=r"torn\.png: the image cannot be read"):
+        sb.explain(tmp_path / "torn.png", resnet)

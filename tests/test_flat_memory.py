@@ -25,9 +25,9 @@ import sys
 import torch
 
 import saliency_bench as sb
-from saliency_bench.results import statistics
+from saliency_bench.results import intervals
 
-statistics.INDICES_AT_ONCE = 2**16  # the bootstrap's block is of a fixed size; a large one would hide what grows
+intervals.INDICES_AT_ONCE = 2**16  # the bootstrap's block is of a fixed size; a large one would hide what grows
 dataset, out, settings = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 torch.manual_seed(0)
 network = torch.nn.Sequential(
@@ -40,7 +40,8 @@ def brightness(classifier, images, target):
 
 
 result = sb.run(
-    dataset=dataset, model=sb.load_classifier(network, device="cpu"), explainers=["random", brightness], out=out,
+    dataset=dataset, model=sb.load_classifier(network, mean=0, std=1, device="cpu"),
+    explainers=["random", brightness], out=out,
     device="cpu", progress=False, **settings,
 )
 assert all(cell["n"] == settings.get("limit", cell["n"]) for cell in result.summary["cells"])

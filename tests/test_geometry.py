@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from saliency_bench import load_classifier
-from saliency_bench.classifiers.geometry import Geometry, probe
+from saliency_bench.classifiers.geometry import Geometry, enlarge, probe
 from saliency_bench.errors import UserError
 
 
@@ -161,3 +161,36 @@ def test_a_picture_in_words():
     assert str(Geometry(256, (224, 224), resample="bicubic")) == "shorter side to 256 (bicubic), centre crop 224 x 224"
     assert str(Geometry((64, 64))) == "squash to 64 x 64 (bilinear)"
     assert str(Geometry()) == "as it is"
+
+
+SIDES = [(7, 224), (8, 299), (13, 224), (6, 227), (2, 32), (9, 5)]
+
+
+@pytest.mark.parametrize(("small", "side"), SIDES)
+def test_small_maps_are_enlarged_as_torch_does_it(small, side):
+    cells, images = torch.randn(3, small, small + 1), torch.empty(3, 3, side, side + 3)
+    theirs = torch.nn.functional.interpolate(
+        cells[:, None].double(), size=(side, side + 3), mode="bilinear", align_corners=False
+    )[:, 0]
+    ours = enlarge(cells, images)
+    assert ours.dtype == torch.float32
+    torch.testing.assert_close(ours, theirs.float(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("small", "side"), SIDES)
+def test_pixels_that_are_equal_in_theory_are_equal_in_fact(small, side):
+    """Cells that rise down the map and are equal across it: so is the enlarged map; the same with rows and columns."""
+    cells = (torch.rand(64, small, 1) * torch.randint(1, 100, (64, 1, 1))).expand(64, small, small)
+    images = torch.empty(64, 3, side, side)
+    across, down = enlarge(cells, images), enlarge(cells.mT, images)
+    assert torch.equal(across, across[..., :1].expand_as(across))
+    assert torch.equal(down, across.mT)
+
+
+def test_between_equal_cells_and_at_the_border_all_pixels_tie():
+    """4 x 4 cells of value 2 within zeros, 8 pixels each: flat inside, outside, and half a cell along the border."""
+    cells = torch.zeros(1, 6, 6)
+    cells[:, 1:5, 1:5] = 0.1
+    large = enlarge(cells, torch.empty(1, 3, 78, 78))[0]  # 13 pixels a cell, so that no weight is a power of two
+    assert large[19:59, 19:59].unique().tolist() == [pytest.approx(0.1)]
+    assert large[:7].unique().tolist() == large[:, -7:].unique().tolist() == [0]

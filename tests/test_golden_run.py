@@ -38,7 +38,8 @@ def network() -> nn.Module:
 
 def run(folder: Path) -> None:
     data = sb.build("shapes-xai", folder / "shapes", size=32, count=120, progress=False)
-    sb.run(dataset=str(data), model=network(), explainers=EXPLAINERS, metrics=sb.list_metrics(),
+    model = sb.load_classifier(network(), mean=0, std=1)
+    sb.run(dataset=str(data), model=model, explainers=EXPLAINERS, metrics=sb.list_metrics(),
                   out=folder / "run", limit=6, batch_size=4, seed=3, device="cpu", progress=False)  # fmt: skip
 
 

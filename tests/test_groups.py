@@ -53,12 +53,39 @@ def test_imagenet_by_a_literal_second_reading():
                 stack += children.get(one, [])
         return found
 
-    enough = sorted((len(members), synset) for synset in children if len(members := held(synset)) >= 5)
+    sized = sorted((len(held(synset)), synset) for synset in children if held(synset))
+    ids = sorted(leaves)
+
+    def block(leaf):
+        """What a class brings to a union: its group, else its largest smaller hypernym, else itself."""
+        inside = [(size, synset) for size, synset in sized if leaves[leaf] in held(synset)]
+        if groups := [synset for size, synset in inside if 5 <= size <= 50]:
+            return groups[0]
+        small = [(-size, synset) for size, synset in inside if size < 5]
+        return min(small)[1] if small else leaf
+
     expected = {}
-    for number in range(1000):
-        _, synset = next(pair for pair in enough if number in held(pair[1]))
-        expected[synset] = sorted(held(synset))
+    for place, leaf in enumerate(ids):
+        name = block(leaf)
+        members, names = held(name) or {leaves[leaf]}, [name]
+        for step in range(1, 1000):
+            for other in (place - step, place + step):  # the lower of two equally near first
+                if len(members) < 5 and 0 <= other < 1000 and leaves[ids[other]] not in members:
+                    more = members | (held(block(ids[other])) or {leaves[ids[other]]})
+                    if len(more) <= 50:
+                        members, names = more, [*names, block(ids[other])]
+        expected["+".join(sorted(names))] = sorted(members)
     assert table("imagenet")["groups"] == dict(sorted(expected.items()))
+
+
+def test_the_cars_are_those_of_the_paper_and_no_group_is_larger_than_fifty():
+    """P3, figure 3: sports car, racer, Model T and seven more."""
+    classes = table("imagenet")["classes"]
+    groups = load_groups(None, classes, 1000)
+    cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
+            "sports_car"}  # fmt: skip
+    assert {classes[member] for member in groups.of(classes.index("sports_car"))} == cars
+    assert {len(members) for members in groups.members} <= set(range(5, 51))
 
 
 def test_every_class_of_imagenet_has_a_group_of_five_or_more_and_dogs_are_dogs():
@@ -81,6 +108,13 @@ def test_the_rule_on_a_small_relation():
     }
     tied = [("p", "o"), *(("o", f"a{i}") for i in range(5))]
     assert list(derive(tied, [f"a{i}" for i in range(5)])) == ["o"]
+
+
+def test_a_hypernym_of_more_than_fifty_is_none():
+    """a to e are alone below a root of 54: they join; the 49 others have a group, which is too large to join."""
+    edges = [("root", leaf) for leaf in "abcde"] + [("root", "q"), *(("q", f"q{i:02}") for i in range(49))]
+    groups = derive(edges, [*"abcde", *(f"q{i:02}" for i in range(49))])
+    assert groups == {"a+b+c+d+e": list("abcde"), "q": [f"q{i:02}" for i in range(49)]}
 
 
 def test_a_class_without_a_group_joins_its_neighbours():
@@ -230,3 +264,18 @@ def test_the_runner_up_of_a_contrast_is_of_the_same_group():
     assert grouped.identity != plain.identity
     assert load_rule("label", NAMES, 6, groups).identity == "label"
     assert sides(load_rule("predicted", NAMES, 6, groups)) == TargetTerms((0,))
+
+
+def test_a_class_with_a_hypernym_group_is_not_given_one_that_was_joined_for_others():
+    table = json.loads((HERE / "groups_imagenet.json").read_text())
+    groups = load_groups(None, table["classes"], 1000)
+    alone = [set(held) for name, held in table["groups"].items() if name not in table["joined"]]
+    for number in range(1000):
+        sizes = [len(held) for held in alone if number in held]
+        assert (
+            len(groups.of(number)) == min(sizes)
+            if sizes
+            else "+" in groups.called[groups.members.index(groups.of(number))]
+        )
+    named = {name: len(groups.of(table["classes"].index(name))) for name in ("iPod", "swing", "puck")}
+    assert named == {"iPod": 13, "swing": 9, "puck": 13}

@@ -7,7 +7,7 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.engine.context import load
 from saliency_bench.engine.python_objects import describe
-from saliency_bench.results.identity import OPTIONAL, Identity
+from saliency_bench.results.identity import Identity
 from saliency_bench.spec import RunSpec
 
 EXPLAINER = ("rise", '{"masks": 20, "p": 0.5}', 1)
@@ -27,22 +27,45 @@ HAND_MADE = Identity(
 OTHER = {
     "fingerprint": "0" * 32, "split": "train", "classifier": "0" * 32, "geometry": {"resize": 32}, "layer": "layer4",
     "target": "predicted", "labels": [[0], [1]], "precision": "fp32", "seed": 8, "groups": "0" * 16,
+    "activation": "sigmoid", "label_column": "scene",
 }  # fmt: skip
+
+
+EVERYTHING = ("target", "labels", "groups")  # what a metric may ask for that entries depend on
+# The entries that count only for metrics that ask for this, unless the target is the label.
+ASKED = {"target": "target", "labels": "labels", "label_column": "labels", "groups": "groups"}
 
 
 def test_ids_are_those_of_published_results():
     """Computed before this table was made."""
     assert HAND_MADE.cell_id(EXPLAINER, METRIC, ("maps", "masks")) == "2c93377ca69ec334"
-    assert HAND_MADE.cell_id(EXPLAINER, METRIC, ("groups",)) == "26540366082c605e"
 
 
 @pytest.mark.parametrize("entry", Identity.model_fields)
-def test_every_entry_is_part_of_the_id(entry):
-    needs = OPTIONAL
-    changed = HAND_MADE.model_copy(update={entry: OTHER[entry]})
-    assert changed.cell_id(EXPLAINER, METRIC, needs) != HAND_MADE.cell_id(EXPLAINER, METRIC, needs)
-    same = changed.cell_id(EXPLAINER, METRIC) == HAND_MADE.cell_id(EXPLAINER, METRIC)
-    assert same == (entry in OPTIONAL)  # what a metric does not ask for is no part of its cells
+def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
+    base = HAND_MADE.model_copy(update={"target": "contrast:second"})
+    changed = base.model_copy(update={entry: OTHER[entry]})
+    assert changed.cell_id(EXPLAINER, METRIC, EVERYTHING) != base.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    for need in EVERYTHING:
+        same = changed.cell_id(EXPLAINER, METRIC, (need,)) == base.cell_id(EXPLAINER, METRIC, (need,))
+        assert same == (ASKED.get(entry, need) != need), need
+
+
+def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():
+    def ids(needs, **changes):
+        return HAND_MADE.model_copy(update=changes).cell_id(EXPLAINER, METRIC, needs)
+
+    other = {"labels": [[0], [1]]}
+    assert ids(("curves",)) != ids(("curves",), **other)
+    assert ids(("curves",), target="predicted") == ids(("curves",), target="predicted", **other)
+    assert ids(("curves", "labels"), target="predicted") != ids(("curves", "labels"), target="predicted", **other)
+
+
+@pytest.mark.parametrize("needs", [("images", "logits", "explain"), ("groups", "explain")])
+def test_a_question_of_its_own_has_one_id_whatever_the_target(needs):
+    ids = {HAND_MADE.model_copy(update={"target": target, "labels": labels}).cell_id(EXPLAINER, METRIC, needs)
+           for target in ("label", "predicted", "contrast:second 0f") for labels in ([], [[0], [1]])}  # fmt: skip
+    assert len(ids) == 1
 
 
 @pytest.mark.parametrize("place", range(3))
@@ -55,24 +78,33 @@ def test_name_options_and_version_of_explainer_and_metric_are_part_of_the_id(pla
     assert len(ids) == 3
 
 
-def test_the_ids_a_reader_accepts_are_those_with_and_without_what_metrics_may_ask_for():
-    with_groups = HAND_MADE.cell_id(EXPLAINER, METRIC, ("groups",))
-    assert HAND_MADE.cell_ids(EXPLAINER, METRIC) == [HAND_MADE.cell_id(EXPLAINER, METRIC), with_groups]
-    alone = HAND_MADE.model_copy(update={"groups": None})
-    assert alone.cell_ids(EXPLAINER, METRIC) == [HAND_MADE.cell_id(EXPLAINER, METRIC)]
+def test_the_ids_a_reader_accepts_are_those_of_whatever_a_metric_may_ask_for():
+    for identity in (HAND_MADE, HAND_MADE.model_copy(update={"groups": None, "target": "predicted"})):
+        needs = [(), ("target",), ("target", "labels"), ("labels",)]
+        needs += [(*one, "groups") for one in needs] if identity.groups else []
+        assert set(identity.cell_ids(EXPLAINER, METRIC)) == {identity.cell_id(EXPLAINER, METRIC, one) for one in needs}
 
 
 # Of each setting of a run but its dataset, model, explainers and metrics: whether another value makes another cell.
 CHANGES = {"split": "validation", "target": "predicted", "label_map": {}, "seed": 1, "precision": "bf16",
-           "channels_last": True}  # fmt: skip
-KEEPS = {"out": "elsewhere", "limit": 3, "batch_size": 5, "strict": True, "device": "cpu", "groups": {}}
+           "channels_last": True, "activation": "sigmoid"}  # fmt: skip
+KEEPS = {
+    "out": "elsewhere",
+    "limit": 3,
+    "batch_size": 5,
+    "strict": True,
+    "device": "cpu",
+    "groups": {},
+    "only": ("correct",),
+    "chunk_timeout": 60.0,
+}
 
 
 def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
     least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}
-    assert set(CHANGES) | set(KEEPS) | set(least) == set(RunSpec.model_fields)
+    assert set(CHANGES) | set(KEEPS) | set(least) | {"label_column"} == set(RunSpec.model_fields)
 
     def ids(**changes):
         return [cell.id for cell in load(*describe(least | changes), "cpu").cells]
@@ -80,6 +112,10 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     base = ids()
     for name, value in (CHANGES | KEEPS | values).items():
         assert (ids(**{name: value}) == base) == (name in KEEPS), name
+    own = {"metrics": ["saliency_cgs", "saliency_class_sensitivity"]}  # which ask questions of their own
+    assert ids(**own) == ids(**own, target="predicted") == ids(**own, label_map=values["label_map"])
+    mapped = {"label_map": dict.fromkeys([*names, *sb.load_dataset(shapes).features["scene"].names], 1)}
+    assert ids(**mapped, label_column="scene") != ids(**mapped)
     of_groups = {"metrics": "saliency_cgs"}
     assert ids(**of_groups, groups=values["groups"]) != ids(**of_groups, groups={"one": [0, 1], "two": [2]})
     assert not Path("here").exists()

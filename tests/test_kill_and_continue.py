@@ -1,40 +1,66 @@
-"""Runs and trainings killed by SIGKILL at any moment and started again end with the bytes of undisturbed ones.
+"""What is killed by SIGKILL at any moment and started again ends with the bytes of what was left alone.
 
-A few, with the seeds of benchmarks/kills.py; that script does hundreds.
+A few of each, with the seeds of benchmarks/kills.py; that script does hundreds.
 """
 
-from importlib.util import module_from_spec, spec_from_file_location
+import sys
 from pathlib import Path
 
 import pytest
 
 import saliency_bench as sb
 
-SCRIPT = Path(__file__).parents[1] / "benchmarks" / "kills.py"
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))  # child processes import from there as well
+
+from children import Children
+from kill_loops.builds import builds
+from kill_loops.launches import launches
+from kill_loops.pushes import pushes
+from kill_loops.runs import runs
+from kill_loops.trainings import trainings
 
 
-@pytest.fixture(scope="module")
-def kills():
-    spec = spec_from_file_location("kills", SCRIPT)
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.mark.slow
-def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(kills, shapes, resnet, tmp_path):
-    """The first is killed while it starts and twice later, the second while it merges, the others between chunks."""
-    done = kills.runs(5, shapes, resnet, tmp_path, kills.Children(tmp_path / "caches"))
-    assert done.differing == []
-    assert done.inside >= 3
-    assert done.kills >= 6
+@pytest.fixture
+def children(tmp_path):
+    return Children(tmp_path / "caches")
 
 
 @pytest.mark.slow
-def test_trainings_killed_at_any_moment_end_with_the_same_weights(kills, shapes, tmp_path):
-    done = kills.trainings(2, shapes, tmp_path, kills.Children(tmp_path / "caches"))
+def test_runs_killed_at_any_moment_end_with_the_bytes_of_an_undisturbed_one(children, shapes, resnet, tmp_path):
+    """At the start, while merging, while compacting, between chunks; widened between two kills."""
+    done = runs(4, shapes, resnet, tmp_path, children)
     assert done.differing == []
-    assert done.inside >= 1
+    assert done.kills.total() >= 3
+    assert len(done.kills) >= 2
+
+
+@pytest.mark.slow
+def test_trainings_killed_at_any_moment_end_with_the_same_weights(children, shapes, tmp_path):
+    done = trainings(2, shapes, tmp_path, children)
+    assert done.differing == []
+    assert done.kills.total() >= 1
+
+
+@pytest.mark.slow
+def test_builds_killed_at_any_moment_end_with_the_same_folder(children, tmp_path):
+    """Of a source, drawn, and in the place of an older dataset."""
+    done = builds(4, tmp_path, children)
+    assert done.differing == []
+    assert done.kills.total() >= 1
+
+
+@pytest.mark.slow
+def test_uploads_killed_at_any_moment_are_seen_whole_or_not_at_all(children, shapes, tmp_path):
+    done = pushes(3, shapes, tmp_path, children)
+    assert done.differing == []
+    assert done.kills.total() >= 1
+
+
+@pytest.mark.slow
+def test_two_processes_of_which_one_is_killed_end_with_the_bytes_of_one(children, shapes, resnet, tmp_path):
+    done = launches(2, shapes, resnet, tmp_path, children)
+    assert done.differing == []
+    assert done.kills.total() >= 1
 
 
 def test_a_run_killed_before_it_wrote_what_it_is_can_be_started_again(shapes, resnet, tmp_path):

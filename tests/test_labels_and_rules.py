@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from saliency_bench.errors import UserError
+from saliency_bench.targets import known_maps
+from saliency_bench.targets.class_groups import HERE
 from saliency_bench.targets.label_maps import index_of, match
 from saliency_bench.targets.rules import TargetTerms, load_rule, stack
 
@@ -78,7 +80,12 @@ def test_a_file_gives_classes_contrasts_and_groups(tmp_path):
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("id,class\na,1\n", "needs a header"), ("image_id,target\na,\n", "image a\\b")],
+    [
+        ("id,class\na,1\n", "needs a header"),
+        ("image_id,target\na,\n", "image a\\b"),
+        ("image_id,target\na,pug\nb,pug\na,beagle\n", "two targets for image a\\b"),
+        ("image_id,target,against\na,pug,beagle|pug\n", "class 3 for and against image a\\b"),
+    ],
 )
 def test_bad_target_files(tmp_path, content, words):
     file = tmp_path / "targets.csv"
@@ -94,7 +101,9 @@ def test_an_unknown_rule_names_the_rules():
 
 def test_a_name_goes_before_a_number_and_doubles_are_refused():
     assert index_of("1", ["3", "0", "2", "1"], 4) == 3
-    assert index_of(1, ["3", "0", "2", "1"], 4) == 1
+    assert index_of(1, ["3", "0", "2", "1"], 4) == 3  # in JSON as in CSV, where all is text
+    assert match(["a"], ["3", "0", "2", "1"], 4, {"a": 1}) == match(["a"], ["3", "0", "2", "1"], 4, {"a": "1"}) == [[3]]
+    assert index_of(1, MODEL, 4) == index_of("1", MODEL, 4) == 1
     with pytest.raises(UserError, match="²"):
         index_of("²", None, 4)
     with pytest.raises(UserError, match=r"crane.*\b1, 3\b"):
@@ -110,3 +119,57 @@ def test_files_that_are_no_text_are_one_line(tmp_path):
         match(["cat"], MODEL, 4, file)
     with pytest.raises(UserError, match=r"\bCSV\b"):
         load_rule(str(file), MODEL, 4)
+
+
+def imagenet():
+    return json.loads((HERE / "groups_imagenet.json").read_text())["classes"]
+
+
+def voc():
+    return list(json.loads((HERE / "labels_voc_to_imagenet.json").read_text())["members"])
+
+
+def test_every_class_of_voc_has_classes_of_imagenet_of_its_own():
+    names = imagenet()
+    members = match(voc(), names, 1000, known_maps.resolved("voc_to_imagenet", voc(), names, 1000))
+    listed = [member for one in members for member in one]
+    assert voc() == json.loads((HERE / "groups_voc.json").read_text())["classes"]
+    assert len(set(listed)) == len(listed)
+    assert set(listed) < set(range(1000))
+    for name, some, others in (
+        ("aeroplane", {"airliner", "warplane"}, {"airship"}),
+        ("bird", {"cock", "ostrich", "king_penguin", "albatross"}, {"dragonfly", "warplane"}),
+        ("boat", {"canoe", "liner", "gondola"}, {"submarine", "aircraft_carrier"}),
+        ("car", {"cab", "sports_car", "minivan"}, {"ambulance", "fire_engine", "go-kart", "car_mirror"}),
+        ("cat", {"tabby", "Persian_cat"}, {"lynx", "cougar"}),
+        ("cow", {"ox"}, {"water_buffalo", "bison"}),
+        ("diningtable", {"dining_table"}, {"desk", "pool_table"}),
+        ("dog", {"Chihuahua", "pug", "Mexican_hairless"}, {"dingo", "timber_wolf", "African_hunting_dog"}),
+        ("horse", {"sorrel"}, {"zebra"}),
+        ("motorbike", {"moped", "motor_scooter"}, {"tricycle"}),
+        ("person", {"groom", "ballplayer", "scuba_diver"}, {"cowboy_hat"}),
+        ("pottedplant", {"pot"}, {"coffeepot", "daisy"}),
+        ("sheep", {"ram"}, {"ibex"}),
+        ("sofa", {"studio_couch"}, {"park_bench"}),
+        ("train", {"bullet_train", "freight_car", "steam_locomotive"}, {"streetcar"}),
+        ("tvmonitor", {"television", "monitor", "screen"}, {"laptop"}),
+    ):
+        found = {names[member] for member in members[voc().index(name)]}
+        assert some <= found, name
+        assert not others & found, name
+    sizes = {name: len(one) for name, one in zip(voc(), members, strict=True)}
+    assert (sizes["bird"], sizes["dog"], sizes["cat"]) == (59, 118, 5)
+
+
+def test_the_map_of_voc_follows_the_names_of_dataset_and_model():
+    names = imagenet()
+    dataset = [*voc()[:-1], "tv/monitor"]
+    plain = known_maps.resolved("voc_to_imagenet", dataset, None, 1000)
+    assert plain["tv/monitor"] == [664, 782, 851]
+    assert known_maps.resolved("voc_to_imagenet", dataset, [f"{name}, of a kind" for name in names], 1000) == plain
+    with pytest.raises(UserError, match="1000 classes of imagenet"):
+        known_maps.resolved("voc_to_imagenet", dataset, MODEL, 4)
+    with pytest.raises(UserError, match=r"aeroplane.*the dataset has fox"):
+        known_maps.resolved("voc_to_imagenet", ["cat", "fox"], None, 1000)
+    assert known_maps.resolved({"cat": 1}, ["cat"], MODEL, 4) == {"cat": 1}
+    assert known_maps.resolved("mine.json", ["cat"], MODEL, 4) == "mine.json"

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 
 from saliency_bench import maps as M
 
-SMALL = arrays(np.float32, (2, 5, 4), elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 0.5, 3.0]))
+SMALL = arrays(np.float32, (2, 5, 4), elements=st.sampled_from([-2.0, -1.0, -0.0, 0.0, 1e-5, 1e-4, 0.5, 3.0]))
 
 
 @pytest.mark.parametrize(
@@ -89,9 +89,15 @@ def test_flat():
 
 
 def literal_order(one):
-    """Pixel indices by a sort with the pair (value, position in the permutation) as the key."""
+    """Pixel indices by a sort with the pair (rounded value, position in the permutation) as the key."""
     place = {int(pixel): position for position, pixel in enumerate(M.tie_breaker(*one.shape))}
-    return sorted(range(one.size), key=lambda pixel: (-one.flat[pixel], place[pixel]))
+    low, high = one.min(), one.max()
+
+    def key(pixel):
+        share = 0 if low == high else float((one.flat[pixel] - low) / (high - low))
+        return -round(32768 * share), place[pixel]
+
+    return sorted(range(one.size), key=key)
 
 
 @given(SMALL)
@@ -105,6 +111,33 @@ def test_top_pixels_are_the_first_of_the_order(maps, counts):
     chosen = M.top_pixels(maps, np.array(counts))
     for one, picked, count in zip(maps, chosen, counts, strict=True):
         assert set(np.flatnonzero(picked)) == set(literal_order(one)[:count])
+
+
+def enlarged(cells, side):
+    """Float64 (B, side, side), bilinear, as CAMs are."""
+    cells = torch.from_numpy(cells)[:, None]
+    return torch.nn.functional.interpolate(cells, size=(side, side), mode="bilinear")[:, 0].numpy()
+
+
+CELLS = arrays(np.float64, (2, 3, 3), elements=st.sampled_from([-1.0, 0.0, 1.0]))
+
+
+@given(CELLS, st.integers(0, 2**32 - 1), st.sampled_from([0.1, 1.0, 300.0]))
+def test_last_digits_do_not_order_pixels_that_are_equal_in_theory(cells, seed, scale):
+    """Noise of a millionth of the range, also of its ends: batch sizes, and enlarging in float32, make less."""
+    cells[:, 0, 0], cells[:, -1, -1] = -1, 1  # cells at the border keep their values when enlarged
+    exact = enlarged(cells, 24)
+    span = np.ptp(exact, axis=(1, 2), keepdims=True)
+    noisy = exact + 1e-6 * span * np.random.default_rng(seed).uniform(-1, 1, exact.shape)
+    exact, noisy = (scale * maps.astype(np.float32) for maps in (exact, noisy))
+    assert M.descending(noisy).tolist() == M.descending(exact).tolist()
+    counts = np.array([5, 300])
+    assert (M.top_pixels(noisy, counts) == M.top_pixels(exact, counts)).all()
+
+
+def test_values_that_differ_by_more_than_a_level_keep_their_order():
+    values = np.random.default_rng(0).permutation(30_000).reshape(1, 200, 150).astype(np.float32)
+    assert M.descending(values)[0].tolist() == np.argsort(-values, axis=None).tolist()
 
 
 def test_permutation_is_fixed_and_a_permutation():

@@ -19,6 +19,7 @@ def test_the_notebook_runs_and_shows_what_it_says(tmp_path, monkeypatch):
     printed = "".join(output.get("text", "") for output in outputs)
     assert len(pictures) == 4
     assert "brightness" in printed
+    assert re.search(r" #\d", printed), "the text speaks of ranks"
     assert (tmp_path / "first-look" / "run" / "report.html").exists()
     # What the text claims: a map that looks at the network beats noise on the network's own score.
     rows = re.findall(r"^(\S+) +(\d\.\d+) \[", printed, flags=re.MULTILINE)  # explainer, first metric

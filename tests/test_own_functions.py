@@ -1,5 +1,8 @@
 """Any callable is an explainer: its name and the version that its code makes, through run, report and results."""
 
+import importlib.util
+import re
+import sys
 from functools import partial
 
 import pytest
@@ -9,6 +12,7 @@ import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.schema import of_run, read_submission
+from saliency_bench.results.run_folder import read_run
 
 
 def brightness(classifier, images, target):
@@ -66,6 +70,31 @@ def test_run_report_and_results_name_every_own_function(done, tmp_path):
     assert cells[1].explainer_options == {"channel": 0, "scale": "tensor([2., 3., 4.])"}
 
 
+def test_two_functions_of_one_name_keep_their_own_pictures_and_seconds(shapes, resnet, tmp_path):
+    def left(classifier, images, target):
+        return torch.linspace(1, 0, images.shape[3]).expand(images[:, 0].shape)
+
+    def right(classifier, images, target):
+        return torch.linspace(0, 1, images.shape[3]).expand(images[:, 0].shape)
+
+    left.__name__ = right.__name__ = "side"
+    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=[left, right], metrics=["saliency_miou"], limit=4,
+                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    run = read_run(done.folder)
+    first, second = (run.examples[f"maps/{row.explainer_id}"] for row in run.rows)
+    assert (first[:, :, 0] > first[:, :, -1]).all()
+    assert (second[:, :, 0] < second[:, :, -1]).all()
+    assert set(run.timings["explainers"]) == {row.explainer_id for row in run.rows}
+    names = [row.name for row in run.rows]
+    assert all(re.fullmatch(r"side \(version [0-9a-f]{6}\)", name) for name in names)
+    assert str(done).count("side (version ") == 2
+    page = done.report.read_text(encoding="utf-8").replace("<wbr>", "")
+    pictures = {name: set(re.findall(rf' src="(data:[^"]+)" alt="Map of {re.escape(name)} over', page))
+                for name in names}  # fmt: skip
+    assert all(pictures.values())
+    assert not pictures[names[0]] & pictures[names[1]]
+
+
 def test_the_version_is_that_of_the_code_and_of_what_it_holds():
     def version(thing):
         return as_explainer(thing).version
@@ -91,3 +120,54 @@ def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
         sb.run(dataset=str(shapes), model=str(resnet), explainers={"rise": {"masks": 5}}, metrics=["saliency_miou"],
                out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
     assert not (tmp_path / "run").exists()
+
+
+def test_a_function_as_a_metric_is_refused_with_the_way_to_make_one(tmp_path):
+    def share_of_the_top(maps, masks):
+        return maps.mean(axis=(1, 2))
+
+    for given in (share_of_the_top, [share_of_the_top], ["saliency_miou", share_of_the_top]):
+        with pytest.raises(
+            UserError, match=r"share_of_the_top is a Python function.*saliency-bench new metric"
+        ) as error:
+            sb.run(dataset="shapes-xai", model="none", explainers=["edges"], metrics=given, out=tmp_path / "run")
+        assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+FILE = """
+SCALE = 2
+
+class Base:
+    def value(self, images):
+        return images.mean(1)
+
+def deepest(images):
+    return images.std(1)
+
+def helper(images):
+    return sorted([1], key=lambda one: deepest(images).sum() + one) and Base().value(images)
+
+def mine(classifier, images, target):
+    return SCALE * helper(images)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("", "# a comment"), ("SCALE = 2", "SCALE = 3"), ("images.mean(1)", "-images.mean(1)"), ("std(1)", "var(1)")],
+)
+def test_the_version_follows_what_the_function_uses_of_its_file(old, new, tmp_path, monkeypatch):
+    def version(folder, text):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "own_file.py").write_text(text)
+        spec = importlib.util.spec_from_file_location("own_file", tmp_path / folder / "own_file.py")
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "own_file", module)
+        spec.loader.exec_module(module)
+        return as_explainer(module.mine).version
+
+    first = version("a", FILE)
+    assert first == version("b", FILE)
+    changed = version("c", FILE.replace(old, new) if old else FILE + "\n" + new + "\n")
+    assert (changed == first) == (old == "")

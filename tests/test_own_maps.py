@@ -13,6 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from run_order import in_run_order
 
 import saliency_bench as sb
 from saliency_bench.classifiers.classifier import Classifier
@@ -38,7 +39,7 @@ def blank(tmp_path_factory, shapes, resnet):
 @pytest.fixture(scope="module")
 def values(shapes, resnet):
     """{image id: its Grad-CAM map}"""
-    dataset, classifier = sb.load_dataset(shapes), sb.load_classifier(resnet, device="cpu")
+    dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
     found = {}
     for start in (0, 8):  # the chunks of a run, so that maps are the same to the last bit
         batch = classifier.prepare(dataset[start : start + 8])
@@ -73,7 +74,7 @@ def by_image(folder, metric):
 def test_the_template_says_what_to_explain_and_in_which_frame(blank, shapes, resnet):
     told, files = read_template(blank)
     rows = list(csv.DictReader((blank / "samples.csv").open()))
-    dataset, classifier = sb.load_dataset(shapes), sb.load_classifier(resnet, device="cpu")
+    dataset, classifier = in_run_order(sb.load_dataset(shapes)), sb.load_classifier(resnet, device="cpu")
     assert (told.size, told.samples, told.spec.split, told.spec.limit) == ([32, 32], COUNT, "test", COUNT)
     assert told.identity.classifier == classifier.digest
     assert [row["image_id"] for row in rows] == dataset["image_id"][:COUNT] == list(files)
@@ -91,11 +92,11 @@ def test_the_template_follows_the_target_rule(shapes, resnet, tmp_path):
         str(shapes), str(resnet), tmp_path / "t", target="contrast:second", limit=4, images="png", progress=False
     )
     classifier = sb.load_classifier(resnet, device="cpu")
-    batch = classifier.prepare(sb.load_dataset(shapes).select(range(4)))
+    batch = classifier.prepare(in_run_order(sb.load_dataset(shapes)).select(range(4)))
     order = classifier(batch.images).argsort(dim=1, descending=True)
     rows = list(csv.DictReader((out / "samples.csv").open()))
     assert [(row["plus"], row["minus"]) for row in rows] == [(str(int(o[0])), str(int(o[1]))) for o in order]
-    pictures = np.stack([np.asarray(Image.open(path)) for path in sorted((out / "images").glob("*.png"))])
+    pictures = np.stack([np.asarray(Image.open(out / "images" / f"{image_id}.png")) for image_id in batch.ids])
     assert np.abs(pictures / 255 - batch.images.permute(0, 2, 3, 1).numpy()).max() <= 0.5 / 255 + 1e-6
 
 
@@ -128,7 +129,7 @@ def test_maps_of_an_explainer_get_its_scores_to_the_last_bit(blank, values, shap
         assert by_image(done.folder, mine["metric"]) == by_image(other.folder, mine["metric"])
     assert done.summary["cells"][0]["explainer"] == "mine"
     assert done.summary["cells"][0]["explainer_version"].startswith("maps-")
-    assert "explainers mine (maps " in done.summary["command"]
+    assert "# my_mine: precomputed maps" in done.summary["command"]
     assert "Precomputed maps." in done.report.read_text()
     assert [cell.explainer for cell in of_run(done.folder, "ada").result.cells] == ["mine", "mine"]
 
@@ -266,7 +267,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
     ids, good = list(values), [value.ravel() for value in values.values()]
     path = tmp_path / "maps.parquet"
     cases = [
-        ((ids[:-1] + ids[:1], good), f"image {ids[0]} comes twice"),
+        ((ids[:-1] + ids[:1], good), f"image {ids[0]} occurs twice"),
         ((["../../etc/passwd", *ids[1:]], good), "'../../etc/passwd' is not one of samples.csv"),
         ((ids, [good[0][:-1], *good[1:]]), f"image {ids[0]} is 1023, but"),
         ((ids, [None, *good[1:]]), "the map is null"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from saliency_bench import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.scoring import perturbation
@@ -173,9 +174,19 @@ def test_what_does_not_fit_is_named(made):
         Curves(nn.Flatten(), images, target, maps).path("top", "mean", [1])
 
 
+def loaded(toy):
+    """The same network with its normalisation outside, as a caller outside a run gives it."""
+    return load_classifier(nn.Sequential(nn.Flatten(), toy.linear), mean=MEAN, std=STD, device="cpu")
+
+
+def test_a_module_s_own_attribute_mean_says_nothing_of_what_comes_before_it(made):
+    with pytest.raises(UserError, match="mean="):
+        next(batched_curves(*made))
+
+
 def test_batches_of_any_number(made):
-    classifier, images, target, maps = made
-    whole = Curves(*made).path("top", "black", [4])
+    toy, images, target, maps = made
+    classifier, whole = loaded(toy), Curves(*made).path("top", "black", [4])
     parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, images.numpy(), [1, 2, 3], maps, 2)]
     assert [len(part) for part in parts] == [2, 1]
     np.testing.assert_allclose(np.concatenate(parts), whole, atol=1e-6)
@@ -189,13 +200,15 @@ def test_batches_of_any_number(made):
 
 @pytest.mark.parametrize("given", [[1, 2], [1], [1, 2, 3, 0], torch.eye(K)[:2]])
 def test_as_many_classes_as_images_also_where_a_last_batch_would_take_them(made, given):
-    classifier, images, _, maps = made
+    toy, images, _, maps = made
+    classifier = loaded(toy)
     with pytest.raises(UserError, match=r"\b3 images"):
         list(batched_curves(classifier, images, given, maps, 1))
 
 
 def test_images_may_be_a_list(made):
-    classifier, images, _, maps = made
+    toy, images, _, maps = made
+    classifier = loaded(toy)
     expected = [c.path("top", "black", [4]) for c in batched_curves(classifier, images, [1, 2, 3], maps)]
     for given in (list(images), list(images.numpy()), images.tolist()):
         parts = [c.path("top", "black", [4]) for c in batched_curves(classifier, given, [1, 2, 3], maps)]

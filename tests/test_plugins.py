@@ -116,6 +116,7 @@ from saliency_bench.cli import main
 assert "brightness" in sb.list_explainers() and "two-dots" in sb.list_datasets()
 assert "saliency_mean" in sb.list_metrics()
 model = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(2), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+model = sb.load_classifier(model, mean=0, std=1)
 done = sb.run(dataset="two-dots", model=model, explainers=["brightness:power=2"], out="run", limit=4, device="cpu",
               metrics=["saliency_mean", "saliency_miou"], progress=False)
 assert [cell["metric"] for cell in done.summary["cells"]] == ["saliency_mean", "saliency_miou"]

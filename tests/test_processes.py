@@ -42,15 +42,15 @@ def in_this_process(out, shapes, resnet, **changes):
     return out
 
 
-def command(processes, out, shapes, resnet, *words, explainers=EXPLAINERS):
+def command(processes, out, shapes, resnet, *words, explainers=EXPLAINERS, batch_size=4):
     """Relative --out, so that the summaries of runs in different folders hold the same command."""
     launch = (
         ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)] if processes > 1 else []
     )
     return [
         sys.executable, *launch, "-m", "saliency_bench", "run", "--dataset", str(shapes), "--model", str(resnet),
-        "--explainers", *explainers, "--metrics", *METRICS, "--batch-size", "4", "--device", "cpu", "--json",
-        "--out", out.name, *words,
+        "--explainers", *explainers, "--metrics", *METRICS, "--batch-size", str(batch_size), "--device", "cpu",
+        "--json", "--out", out.name, *words,
     ]  # fmt: skip
 
 
@@ -106,6 +106,18 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
     assert {key: one[key] for key in one if key != told} == {key: two[key] for key in two if key != told}
 
 
+def test_two_processes_end_with_as_few_files_and_the_same_bytes(shapes, resnet, tmp_path):
+    """30 chunks of one sample: more files than stay as they are."""
+    changes = {"explainers": ["random", "centre"], "batch_size": 1}
+    one = in_this_process(tmp_path / "one", shapes, resnet, **changes)
+    two = launched(2, tmp_path / "two" / "run", shapes, resnet, "--limit", "30", **changes)
+    assert bytes_of(two) == bytes_of(one)
+    for folder in (one, two):
+        assert len(chunks(folder)) == len(list(folder.glob("thumbnails/*/*"))) == 2
+        assert len(list(folder.glob("predictions/*"))) == 1
+    assert sorted(path.name for path in chunks(one)) == sorted(path.name for path in chunks(two))
+
+
 def test_what_the_main_process_refuses_ends_all_with_one_line(shapes, resnet, tmp_path):
     out = tmp_path / "run"
     in_this_process(out, shapes, resnet, limit=4)
@@ -122,7 +134,7 @@ def test_only_what_is_missing_is_dealt_out(shapes, resnet, tmp_path, monkeypatch
     in_this_process(out, shapes, resnet, limit=16, explainers=["gradcam"])
     seen = []
 
-    def stop(work, mine, shown):
+    def stop(work, mine, *_):
         seen.append(list(mine))
         raise KeyboardInterrupt
 

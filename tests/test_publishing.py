@@ -5,23 +5,26 @@ import logging
 import re
 import shutil
 import traceback
+from dataclasses import replace
 from hashlib import sha256
 
 import datasets
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import DatasetCard, HfApi
+from huggingface_hub import DatasetCard, HfApi, ModelCard
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.lfs import UploadInfo
 from local_hub import FOUNDER, READER, VISITOR, LocalHub, User
 from PIL import Image
+from scipy.stats import binomtest
 from tqdm import tqdm
 
 import saliency_bench as sb
-from saliency_bench import cli
+from saliency_bench import cli, registry
 from saliency_bench.data.build_report import REPORT
-from saliency_bench.data.loading import fingerprint, origin
+from saliency_bench.data.card import card
+from saliency_bench.data.loading import fingerprint
 from saliency_bench.errors import UserError
 from saliency_bench.hub import upload as publishing
 from saliency_bench.hub.plan import Publication
@@ -64,7 +67,7 @@ def test_a_dataset_goes_out_as_planned_and_a_second_time_nothing_does(hub, pets,
     dry = publish(publication, api=hub.api(), dry_run=True, say=said.append)
     assert (dry.commit, hub.store.repos) == (None, {})
     assert said[0] == "dataset saliency-bench/pet-xai (new, public), licence: cc-by-sa-4.0"
-    assert re.fullmatch(r"  7 files, [\d.]+ kB; to send: 7, [\d.]+ kB", said[1])
+    assert re.fullmatch(r"  6 files, [\d.]+ kB; to send: 6, [\d.]+ kB", said[1])
     done = publish(publication, api=hub.api())
     assert done.changed
     assert done.commit == hub.api().dataset_info("saliency-bench/pet-xai").sha
@@ -75,7 +78,7 @@ def test_a_dataset_goes_out_as_planned_and_a_second_time_nothing_does(hub, pets,
     again = publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api(VISITOR))
     assert (again.changed, again.commit) == (False, done.commit)
     assert str(again).startswith("nothing changed: http://127.0.0.1")
-    assert {each.method for each in hub.asked[asked:]} == {"GET"}
+    assert {each.method for each in hub.asked[asked:]} == {"GET", "HEAD"}
 
 
 def test_only_what_differs_is_sent_and_what_is_ours_and_gone_is_removed(hub):
@@ -103,13 +106,69 @@ def test_private(hub):
     assert hub.files("datasets", "saliency-bench/small")["a"] == b"2"
 
 
+def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model, shapes, workspace, tmp_path):
+    """Another dataset, files of a model, a report that says nothing; what is empty or ours is filled."""
+    ours = dataset_publication(pets, "founder", workspace, "x")
+    others = {
+        "holds something else (model.safetensors)": {"model.safetensors": b"x"},
+        "holds shapes-xai, not pet-xai": dataset_publication(shapes, "founder", workspace, "x").files,
+        "holds something that cannot be read, not pet-xai": {REPORT: b"[" * 100_000},
+        "holds None, not pet-xai": {REPORT: b"{}"},
+    }
+    for number, (words, files) in enumerate(others.items()):
+        repo = f"founder/x{number}"
+        publish(Publication("dataset", repo, files, None), api=hub.api())
+        before = hub.files("datasets", repo)
+        with pytest.raises(UserError, match=re.escape(f"the dataset {repo} {words}; choose another --name")) as error:
+            publish(replace(ours, repo=repo), api=hub.api())
+        assert "\n" not in str(error.value)
+        assert hub.files("datasets", repo) == before
+    publish(Publication("dataset", "founder/x", {"README.md": b"---\nlicense: mit\n---\n"}, None), api=hub.api())
+    assert publish(ours, api=hub.api()).changed
+    network = model_publication(model, "founder", "net", api=hub.api())
+    publish(Publication("model", "founder/net", {"pytorch_model.bin": b"x"}, None), api=hub.api())
+    with pytest.raises(UserError, match=r"founder/net holds something else \(pytorch_model\.bin\)"):
+        publish(network, api=hub.api())
+    publish(Publication("space", "founder/saliency_miou", {"app.py": b"x"}, None), api=hub.api())
+    with pytest.raises(UserError, match=r"founder/saliency_miou holds something else \(app\.py\)"):
+        publish(metric_publication("saliency_miou", "founder"), api=hub.api())
+
+
+def test_the_card_of_a_single_split_and_of_many_classes(pets, shapes):
+    """Of one split nothing says that a hash made it; a table of more than 50 classes is not written."""
+    builder, report = registry.load("hub_builders", "shapes-xai"), json.loads((shapes / REPORT).read_text())
+    features = datasets.load_dataset(str(shapes), split="test").features
+    single = card(builder, report | {"splits": {"test": report["splits"]["test"]}}, features)
+    assert "Every sample is in the split `test`" in single
+    assert "hash of the seed" not in single
+    many = {f"class {number}": 0.02 for number in range(51)}
+    for split in report["splits"].values():
+        split["class_shares"]["label"] = many
+    text = card(builder, report, features)
+    assert "`label` has 51 classes" in text
+    assert "class 1 |" not in text
+    assert "| bricks |" in text
+    counts = report["counts"] | {"masks": 0}
+    bare = DatasetCard(card(builder, report | {"counts": counts}, features)).data
+    assert (bare["task_categories"], bare["task_ids"]) == (
+        ["image-classification"],
+        ["multi-class-image-classification"],
+    )
+
+
 def test_the_dataset_card(hub, pets, workspace):
     publish(dataset_publication(pets, "visitor", workspace), api=hub.api(VISITOR))
     text = readme_of(hub, "datasets", "visitor/pet-xai")
     card = DatasetCard(text).data
     assert (card["license"], card["size_categories"], card["task_categories"]) == (
-        "cc-by-sa-4.0", ["n<1K"], ["image-classification"]
+        "cc-by-sa-4.0", ["n<1K"], ["image-classification", "image-segmentation"]
     )  # fmt: skip
+    assert card["task_ids"] == ["multi-class-image-classification", "semantic-segmentation"]
+    assert (card["annotations_creators"], card["source_datasets"]) == (
+        ["expert-generated"], ["extended|other-oxford-iiit-pet"]
+    )  # fmt: skip
+    assert "Explanations, 2023](https://arxiv.org/abs/2310.08537)" in text
+    assert "hash of the seed" in text
     assert "parkhi2012cats" in card["citation"]
     assert {split["name"]: split["num_examples"] for split in card["dataset_info"]["splits"]}
     assert card["configs"][0]["config_name"] == "default"
@@ -121,7 +180,9 @@ def test_the_dataset_card(hub, pets, workspace):
     assert f"the mask covers {area:.0%} of the image on average" in text
     assert f"lies in it in {centre:.0%} of the samples" in text
     files = hub.files("datasets", "visitor/pet-xai")
-    assert yaml.safe_load(files["eval.yaml"])["tasks"] == [{"id": "accuracy", "config": "default", "split": "test"}]
+    assert "eval.yaml" not in files  # the Hub may refuse what it does not know
+    asked = dataset_publication(pets, "visitor", workspace, evaluation=True).files
+    assert yaml.safe_load(asked["eval.yaml"])["tasks"] == [{"id": "accuracy", "config": "default", "split": "test"}]
     (workspace / "samples.png").write_bytes(files["assets/samples.png"])
     sheet = np.asarray(Image.open(workspace / "samples.png"))
     rows = len(sb.load_dataset(pets)) > 3
@@ -174,7 +235,21 @@ def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
     assert "gradcam" in text
     assert str(tmp_path.parent) not in "".join(content.decode("utf-8", "replace") for content in files.values())
     entry = yaml.safe_load(files[".eval_results/saliency-bench.yaml"])
-    assert entry[0]["dataset"] == {"id": "saliency-bench/pet-xai", "task_id": "accuracy"}
+    head = hub.api().dataset_info("saliency-bench/pet-xai").sha
+    assert entry[0]["dataset"] == {"id": "saliency-bench/pet-xai", "task_id": "accuracy", "revision": head}
+    assert entry[0]["source"]["url"] == "https://huggingface.co/saliency-bench/resnet-18-pet-xai"
+    low, high = binomtest(round(log["test_accuracy"] * 13), 13).proportion_ci(method="wilson")
+    assert entry[0]["notes"] == f"split test, 32 x 32 pixels, n = 13, 95 % interval {low:.4f} to {high:.4f}"
+    index = ModelCard(text).data.eval_results  # as huggingface_hub reads it
+    assert {(each.metric_type, each.dataset_type, each.dataset_split) for each in index} == {
+        ("accuracy", "saliency-bench/pet-xai", "test"), ("saliency_miou", "other", "test")
+    }  # fmt: skip
+    by_name = {each.metric_name: each for each in index}
+    assert by_name["accuracy"].metric_args == {"n": 13, "interval_95": pytest.approx([low, high], abs=1e-4)}
+    for cell in run.summary["cells"]:
+        told = by_name[f"{cell['metric_text']} of {cell['explainer_text']}"].metric_args
+        assert told["n"] == cell["n"]
+        assert told.get("interval_95", [None, None]) == [cell["low"], cell["high"]]
     assert entry[0]["value"] == log["test_accuracy"]
     assert not publish(publication, api=hub.api()).changed
 
@@ -188,12 +263,16 @@ def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspa
 
     log = json.loads((model / "training_log.json").read_text())
     images = json.loads((pets / REPORT).read_text())["splits"]["train"]["fingerprint"]
-    assert (log["dataset"], log["settings"]["images"]) == ({"name": "pet-xai", "repo": None}, images)
+    assert log["dataset"] == {"name": "pet-xai", "repo": None, "revision": None}
+    assert log["settings"]["images"] == images
     text, told = card_of()
     assert f"trained on\na local copy of `pet-xai` (fingerprint of the training images: `{images}`)" in text
     assert "datasets:" not in text
     assert "saliency-bench/pet-xai" not in text
-    assert (told["dataset"], told["settings"]["dataset"]) == ({"name": "pet-xai", "repo": None}, "pet-xai")
+    assert (told["dataset"], told["settings"]["dataset"]) == (
+        {"name": "pet-xai", "repo": None, "revision": None},
+        "pet-xai",
+    )
     with pytest.raises(UserError, match=r"--eval-results.*local pet-xai.*push"):
         model_publication(model, "visitor", eval_results=True, api=hub.api())
 
@@ -460,8 +539,8 @@ def test_annotations_are_joined_with_a_copy_of_the_source(annotations, closed, s
         assert fingerprint(joined) == fingerprint(whole)
     monkeypatch.setattr("saliency_bench.data.annotations.build", None)
     assert len(sb.load_dataset(annotations, source=source)) == len(sb.load_dataset(closed))  # it was kept
-    monkeypatch.setattr(pet_xai, "VERSION", "2")
-    with pytest.raises(UserError, match=r"pet-xai.*version 1 .*version 2"):
+    monkeypatch.setattr(pet_xai, "VERSION", "other")
+    with pytest.raises(UserError, match=r"pet-xai.*version \d+ .*version other"):
         sb.load_dataset(annotations, source=source)
 
 
@@ -518,7 +597,7 @@ def test_images_are_published_under_a_licence_that_is_named(closed, workspace):
     text = publication.files["README.md"].decode()
     assert DatasetCard(text).data["license"] == "cc-by-4.0"
     assert publication.license == "cc-by-4.0"
-    assert "The images are published under `cc-by-4.0`, by who published this repository." in text
+    assert "The images are published under `cc-by-4.0` by the owner of this repository." in text
     assert "data/test-00000-of-00001.parquet" in publication.files
     assert list(workspace.iterdir()) == []
 
@@ -545,7 +624,7 @@ def test_command(line, hub, pets, model, capsys):
         assert shown.startswith(f"{place} saliency-bench/{words[1] if place == 'space' else model.name} (new, public)")
         assert shown.endswith("dry run: nothing was sent\n")
     assert hub.store.repos == {}
-    assert line("push", "dataset", pets, "--name", "my-pets", "--json") == 0
+    assert line("push", "dataset", pets, "--name", "my-pets", "--eval-yaml", "--json") == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["repo"], told["license"], told["private"], told["changed"]) == (
         "saliency-bench/my-pets", "cc-by-sa-4.0", False, True
@@ -555,7 +634,7 @@ def test_command(line, hub, pets, model, capsys):
         "bytes": len(hub.files("datasets", told["repo"])["eval.yaml"]),
         "change": "new",
     } in told["files"]
-    assert line("push", "dataset", pets, "--name", "my-pets") == 0
+    assert line("push", "dataset", pets, "--name", "my-pets", "--eval-yaml") == 0
     assert "nothing changed: http" in capsys.readouterr().out
     assert line("push", "metric", "saliency_pointing_game", "--private") == 0
     assert hub.repo("spaces", "saliency-bench/saliency_pointing_game").private
@@ -576,13 +655,6 @@ def test_command(line, hub, pets, model, capsys):
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-
-
-def test_a_dataset_of_the_hub_is_called_as_it_was_built(line, pets, tmp_path, monkeypatch):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf"))
-    assert line("push", "dataset", pets, "--namespace", "founder", "--name", "my-pets") == 0
-    assert origin("founder/my-pets") == ("pet-xai", "founder/my-pets")
-    assert origin("founder/none") == ("founder/none", "founder/none")
 
 
 def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):

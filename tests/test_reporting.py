@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
+from scipy import stats
 
 from saliency_bench.analysis.comparison import compare_runs, merge_runs
 from saliency_bench.analysis.differences import conflicts, differences
@@ -20,19 +21,20 @@ from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
 from saliency_bench.reports.figures import Axis, agreement, axis_of
-from saliency_bench.reports.page import report
+from saliency_bench.reports.page import HERE, report
 from saliency_bench.reports.samples import outline, picture
-from saliency_bench.reports.words import verdict
+from saliency_bench.reports.words import signed, verdict
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey, CellResult, read_cells
 from saliency_bench.results.identity import Identity
-from saliency_bench.results.manifest import Manifest
+from saliency_bench.results.manifest import Manifest, read_manifest
+from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.statistics import bootstrap
 from saliency_bench.results.summary import RunFacts, summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.overlays import heat_map, overlay
 from saliency_bench.utils.provenance import provenance
 
 METHODS = {"gradcam": 0.55, "rise": 0.45, "integrated_gradients": 0.3, "centre": 0.25, "random": 0.22}
@@ -41,7 +43,7 @@ LABELS = ("circle", "square")
 
 
 def make_run(
-    folder: Path, samples=40, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True, no_masks=False
+    folder: Path, samples=90, methods=METHODS, metrics=METRICS, side=24, ids=None, seed=0, pictures=True, no_masks=False
 ) -> Path:
     """A finished run folder: every third sample (or all) has no mask, the first map of each explainer is flat."""
     rng = np.random.default_rng(seed)
@@ -53,19 +55,41 @@ def make_run(
     records.write(folder / "records.parquet", pa.concat_tables(columns), records.SCHEMA)
     spec = RunSpec(dataset="shapes-xai", model="m", explainers=tuple(methods), metrics=tuple(metrics), out=str(folder))
     identity = Identity(fingerprint="f" * 16, split="test", classifier="d" * 16, geometry={}, layer=None,
-                        target="label", labels=[], precision="fp32", seed=0)  # fmt: skip
+                        target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
     Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
-    facts = RunFacts(
-        folder=folder, dataset="shapes-xai", split="test", fingerprint="f1", samples=len(ids), used=len(ids),
-        classes=len(LABELS), model="runs/models/small-resnet", revision=None, digest="d1", geometry="as it is",
-        target="label", groups=None, precision="fp32", seed=0, batch_size=16,
-        command=f"saliency-bench run --dataset shapes-xai --seed {seed}", provenance=provenance(torch.device("cpu")),
-    )  # fmt: skip
-    summary = summarise(facts)
-    write_json(folder / "timings.json", {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(methods, 2.25)})
+    summary = summarise(_facts(folder, len(ids), seed))
+    write_json(
+        folder / "timings.json",
+        {"started": 1.0, "seconds": 12.5, "explainers": dict.fromkeys(map(hash_of, methods), 2.25)},
+    )
     if pictures:
         _pictures(rng, folder, choose(folder, read_cells(summary["cells"])), list(methods), side)
     return folder
+
+
+def _facts(folder: Path, samples: int, seed: int) -> RunFacts:
+    return RunFacts(
+        folder=folder, dataset="shapes-xai", split="test", fingerprint="f1", samples=samples, used=samples,
+        classes=len(LABELS), model="runs/models/small-resnet", revision=None, digest="d1", geometry="as it is",
+        activation_assumed=False, no_accuracy=None, target="label", groups=None, precision="fp32", seed=seed,
+        batch_size=16,
+        provenance=provenance(torch.device("cpu")),
+    )  # fmt: skip
+
+
+def part_of(folder: Path, out: Path, methods: tuple[str, ...], samples: int | None = None) -> Path:
+    """The run of some explainers alone, over the first samples: what it would have written."""
+    manifest = read_manifest(folder)
+    kept = {key: cell for key, cell in manifest.cells.items() if cell.explainer in methods}
+    manifest.model_copy(update={"cells": kept}).write(out)
+    predicted = pq.read_table(folder / "predictions.parquet").to_pylist()[:samples]
+    ids = {row["image_id"] for row in predicted}
+    rows = pq.read_table(folder / "records.parquet").to_pylist()
+    records.write(out / "predictions.parquet", predicted, records.PREDICTIONS)
+    own = [row for row in rows if row["cell_id"] in kept and row["image_id"] in ids]
+    records.write(out / "records.parquet", own, records.SCHEMA)
+    summarise(_facts(out, len(predicted), manifest.identity.seed))
+    return out
 
 
 def _prediction(rng: np.random.Generator, number: int, image_id: str, no_masks: bool) -> dict:
@@ -92,13 +116,14 @@ def _key(explainer: str, metric: str, seed: int, higher_is_better: bool = True) 
         metric_text=metric,
         metric_version=1,
         higher_is_better=higher_is_better,
+        range=(0.0, 1.0),
     )
 
 
 def _result(key: CellKey, n: int, value: float | None = None, low: float | None = None, high: float | None = None):
     return CellResult(
-        **dict(key), value=value, low=low, high=high, n=n, rank=None, left_out={}, flat=0, marked={},
-        forward_passes={"explain": n, "metric": 0},
+        **dict(key), value=value, low=low, high=high, n=n, clusters=n, rank=(1, 1), unranked=None,
+        scored=1.0, median=None, left_out={}, flat=0, marked={}, forward_passes={"explain": n, "metric": 0},
     )  # fmt: skip
 
 
@@ -143,7 +168,7 @@ def _pictures(rng: np.random.Generator, folder: Path, chosen: list, methods: lis
         kinds=np.array([kind for _, kind in chosen]),
         images=np.stack([images, images * 0.8, images * 0.6], axis=-1).astype(np.uint8),
         masks=distance < 0.2,
-        **{f"maps/{name}": np.round(255 * blob).astype(np.uint8) for name, blob in blobs.items()},
+        **{f"maps/{hash_of(name)}": np.round(255 * blob).astype(np.uint8) for name, blob in blobs.items()},
     )
 
 
@@ -220,30 +245,32 @@ def test_every_number_interval_and_reason_is_there(folder):
     assert len(summary["cells"]) == len(METHODS) * len(METRICS)
     for cell in summary["cells"]:
         interval = f"[{cell['low']:.3f}, {cell['high']:.3f}]"
-        rank = f' <span class="interval">#{cell["rank"]}</span>' if cell["rank"] else ""
+        low, high = cell["rank"]
+        rank = f' <span class="interval">#{low}{f"-{high}" if low < high else ""}</span>'
         assert f'<span class="value">{cell["value"]:.3f}</span> <span class="interval">{interval}</span>{rank}' in page
         assert cell["cell_id"] in page
-    assert any(cell["rank"] for cell in summary["cells"])
-    assert "saliency_miou: n = 27; left out: no mask 13" in page
-    assert "saliency_insertion: n = 40, none left out" in page
+    assert {cell["rank"][1] - cell["rank"][0] for cell in summary["cells"]} >= {0, 1}
+    assert "saliency_miou: n = 60; left out: 30 × no mask" in page
+    assert "saliency_insertion: n = 90, none left out" in page
     assert "scored as zeros: gradcam 1, rise 1" in page
-    assert "27 of 40" in page
+    assert "60 of 90" in page
     accuracy = summary["model"]["accuracy"]
     assert f"{100 * accuracy['value']:.1f}\N{NO-BREAK SPACE}%" in page
     assert f"[{100 * accuracy['low']:.1f}, {100 * accuracy['high']:.1f}]\N{NO-BREAK SPACE}%" in page
-    assert "saliency-bench run --dataset shapes-xai --seed 0" in page
+    assert summary["command"].startswith("saliency-bench run --dataset shapes-xai --model m --explainers gradcam rise")
+    assert summary["command"] in page
     assert "small-resnet</em> on <em>shapes-xai" in page
 
 
-def test_best_value_of_each_column_is_marked(folder):
+def test_whoever_none_beats_is_marked_best(folder):
     page = page_of(folder)
-    cells = read_json(folder / "summary.json")["cells"]
-    for metric in METRICS:
-        value = max(cell["value"] for cell in cells if cell["metric"] == metric)
+    best = [cell for cell in read_json(folder / "summary.json")["cells"] if cell["rank"][0] == 1]
+    assert {cell["metric"] for cell in best} == set(METRICS)
+    for cell in best:
         assert re.search(
-            rf'class="best">\s*<span class="value">{value:.3f}</span>.*<span class="tag">best</span>', page
+            rf'class="best">\s*<span class="value">{cell["value"]:.3f}</span>.*<span class="tag">best</span>', page
         )
-    assert page.count('class="best"') == len(METRICS)
+    assert page.count('class="best"') == len(best)
 
 
 def test_equal_folders_give_equal_bytes(folder, tmp_path):
@@ -271,7 +298,7 @@ def test_without_pictures_the_rest_stands(copied):
 
 
 def test_missing_values_are_dashes(tmp_path):
-    folder = make_run(tmp_path / "run", samples=1)  # an interval needs two samples
+    folder = make_run(tmp_path / "run", samples=9)  # an interval needs ten samples
     page = page_of(folder)
     cell = read_json(folder / "summary.json")["cells"][0]
     assert cell["low"] is None
@@ -312,31 +339,57 @@ def test_two_versions_of_a_metric_stay_apart(copied):
     assert len(run.rows) == len(METHODS)
 
 
-def cells_for(intervals: dict[str, tuple[float, float]], higher: bool = True) -> RunData:
-    cells = [
-        _result(_key(name, "saliency_miou", 0, higher), 10, (low + high) / 2, low, high)
-        for name, (low, high) in intervals.items()
-    ]
-    return RunData(Path(), cells, [], {})
+def told(pairs: dict[tuple[str, str], tuple[float, float | None]], higher: bool = True, metrics=1) -> RunData:
+    """A run with a metric or several, of pairs with these differences and p-values: {(explainer, other): both}."""
+    names = list(dict.fromkeys(name for pair in pairs for name in pair))
+    keys = {(name, metric): _key(name, METRICS[metric], 0, higher) for name in names for metric in range(metrics)}
+    cells = [_result(key, 60, 0.5, 0.4, 0.6) for key in keys.values()]
+    contrasts = [
+        Contrast(
+            metric=METRICS[metric], explainers=pair, cells=tuple(keys[name, metric].cell_id for name in pair), n=60,
+            clusters=60, difference=difference, low=difference - 0.1, high=difference + 0.1, p=p,
+        )
+        for pair, (difference, p) in pairs.items()
+        for metric in range(metrics)
+    ]  # fmt: skip
+    return RunData(Path(), cells, [], [], {}, {"comparisons": [one.model_dump(mode="json") for one in contrasts]})
 
 
 @pytest.mark.parametrize(
-    ("intervals", "higher", "words"),
+    ("pairs", "higher", "words"),
     [
-        ({"a": (0.5, 0.6), "random": (0.1, 0.2)}, True, "a beats random .* saliency_miou"),
-        ({"a": (0.5, 0.6), "random": (0.1, 0.2)}, False, "a falls behind random .* saliency_miou"),
-        ({"a": (0.1, 0.3), "random": (0.1, 0.2)}, True, "a does not differ clearly from random .* saliency_miou"),
-        ({"a": (0.2, 0.3), "random": (0.1, 0.2)}, True, "a does not differ clearly"),
-        ({"a": (0.5, 0.6), "b": (0.7, 0.8), "random": (0.1, 0.2)}, True, "a and b beat random .* saliency_miou"),
-        ({"a": (0.5, 0.6), "centre": (0.55, 0.7), "random": (0, 0)}, True, "No explainer beats centre.* saliency_miou"),
-        ({"a": (0.5, 0.6), "b": (0.1, 0.2), "centre": (0.3, 0.4)}, True, "b falls behind centre.* saliency_miou"),
-        ({"a": (0.5, 0.6), "b": (0.7, 0.8)}, True, "no random baseline"),
-        ({"a": (0.5, 0.6), "b": (0.7, 0.8)}, False, "Best .* a on saliency_miou"),
-        ({"a": (0.5, 0.6), "b": (0.5, 0.6)}, True, "Best .* a and b on saliency_miou"),
+        ({("a", "random"): (0.3, 0.01)}, True, "a beats random on saliency_miou"),
+        ({("random", "a"): (-0.3, 0.01)}, True, "a beats random on saliency_miou"),
+        ({("a", "random"): (0.3, 0.01)}, False, "a falls behind random on saliency_miou"),
+        ({("a", "random"): (0.3, 0.06)}, True, "a against random: no difference found on saliency_miou"),
+        ({("a", "random"): (0.3, None)}, True, "a against random: too few samples to tell on saliency_miou"),
+        ({("a", "random"): (0.3, 0.01), ("b", "random"): (0.3, 0.02)}, True, "a and b beat random on saliency_miou"),
+        ({("a", "centre"): (-0.3, 0.01), ("b", "centre"): (0.3, 1.0)}, True, "a falls behind centre on saliency_miou"),
+        ({("a", "b"): (-0.3, 0.01)}, True, "no random baseline"),
     ],
 )
-def test_verdict(intervals, higher, words):
-    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(cells_for(intervals, higher)))
+def test_verdict(pairs, higher, words):
+    assert any(re.search(rf"\b{words}\b", sentence) for sentence in verdict(told(pairs, higher)))
+
+
+def test_a_verdict_on_all_metrics_does_not_say_less_than_it_means():
+    """Not to differ "on all" could mean that it does on some."""
+    sentences = verdict(told({("a", "random"): (0.1, 0.5)}, metrics=2))
+    assert "a against random: no difference found on any of the 2 metrics." in sentences
+    assert "a beats random on all 2 metrics." in verdict(told({("a", "random"): (0.1, 0.01)}, metrics=2))
+
+
+def test_groups_of_classes_are_named_once(folder, copied, tmp_path):
+    def grouped(summary):
+        summary.update(groups={"name": "shapes", "identity": "0123456789abcdef"})
+
+    second = Path(shutil.copytree(copied, tmp_path / "second"))
+    for run in (copied, second):
+        change_summary(run, grouped)
+    page = report([copied, second], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "groups of classes shapes, digest 01234567" in page
+    page = report([copied, folder], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<td>shapes, digest 01234567</td><td>none</td>" in page
 
 
 def test_rank_agreement_of_metrics_by_hand():
@@ -347,7 +400,7 @@ def test_rank_agreement_of_metrics_by_hand():
         ("a", METRICS[1]): [3, 1], ("b", METRICS[1]): [2, 3], ("c", METRICS[1]): [1, 2],
     }  # fmt: skip
     values = {cell.cell_id: np.array(scores[cell.explainer, cell.metric], float) for cell in cells}
-    result = agreement(RunData(Path(), cells, ["x", "y"], values))
+    result = agreement(RunData(Path(), cells, ["x", "y"], [None] * 2, values))
     assert result is not None
     assert result["table"][0][1] == (pytest.approx(-0.25), 2)
 
@@ -387,8 +440,11 @@ def test_several_runs_side_by_side(folder, tmp_path):
                 rf'>{cell["value"]:.3f}</span> {re.escape(interval)}\s*<span class="interval">n = ', before
             )
         assert f"{100 * summary['model']['accuracy']['value']:.1f}\N{NO-BREAK SPACE}%" in before
-    assert before.count('<span class="tag">best explainer</span>') == 2 * len(METRICS)
-    assert before.count('<span class="tag">best run</span>') == len(METHODS) * len(METRICS)
+    best = [
+        cell for run in (folder, other) for cell in read_json(run / "summary.json")["cells"] if cell["rank"][0] == 1
+    ]
+    assert before.count('<span class="tag">best explainer</span>') == len(best) >= 2 * len(METRICS)
+    assert "best run" not in before
     assert "conflict" not in before.lower()
 
 
@@ -408,7 +464,7 @@ def change_records(folder: Path, change) -> None:
 
 
 def slow_differences(first: Path, second: Path) -> list[dict]:
-    """The same, written a second time: rows, dictionaries and one bootstrap after the other."""
+    """The same but for the test, written a second time: rows, dictionaries and SciPy."""
     scores = []
     for folder in (first, second):
         read = pq.read_table(folder / "records.parquet").to_pylist()
@@ -419,7 +475,7 @@ def slow_differences(first: Path, second: Path) -> list[dict]:
         there = {key[2]: value for key, value in scores[1].items() if key[:2] == (cell["explainer"], cell["metric"])}
         both = [i for i in here if here[i] is not None and there.get(i) is not None]
         gaps = [there[i] - here[i] for i in both]
-        _, low, high = bootstrap(np.array(gaps))
+        low, high = stats.ttest_1samp(gaps, 0).confidence_interval()
         up, down = sum(gap > 0 for gap in gaps) / len(gaps), sum(gap < 0 for gap in gaps) / len(gaps)
         most = sorted((i for i in both if there[i] != here[i]), key=lambda i: -abs(there[i] - here[i]))[:5]
         found.append(
@@ -458,6 +514,7 @@ def test_differences_by_hand():
             Path(name),
             [_result(_key("rise", "saliency_miou", seed, higher_is_better=False), len(ids), 0.5)],
             ids,
+            [None] * len(ids),
             {hash_of("rise", "saliency_miou", seed): np.array(values)},
             {"dataset": {"id": "x", "fingerprint": "f", "split": "test"}},
         )
@@ -514,8 +571,8 @@ def test_differences_are_on_the_page(folder, other, tmp_path):
     assert "Seed: 0 → 1." in page
     assert re.search("Of 15 pairs .* run 2 scores significantly better than run 1 on", page)
     for one in differences(folder, other):
-        assert f'<span class="value">{one["mean"]:+.3f}</span>'.replace("-", "−") in page
-        assert f"[{one['low']:+.3f}, {one['high']:+.3f}]".replace("-", "−") in page
+        assert f'<span class="value">{signed(one["mean"])}</span>' in page
+        assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
         for entry in one["largest"]:
             assert f"<td>{entry['image_id']}</td><td>{entry['first']:.3f}</td><td>{entry['second']:.3f}</td>" in page
     assert "-0." not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL)
@@ -562,6 +619,83 @@ def test_a_run_grown_from_another_gives_its_cells(tmp_path):
     assert "Run 2: folder small, 3 cells over 40 samples" in page
 
 
+def tables_of(page: str) -> list[str]:
+    """The scores with their ranks, and every two explainers, as the page shows them."""
+    rows = re.findall(r"<tr><th scope=\"row\">.*?</tr>", page[page.index("Mean score of each") :], flags=re.DOTALL)
+    return sorted(row for row in rows if 'class="value"' in row)
+
+
+def test_every_two_explainers_are_on_the_page(folder):
+    run, page = read_run(folder), page_of(folder).replace("<wbr>", "")
+    better = {cell.cell_id: cell.value for cell in run.cells}
+    for pair in run.contrasts:
+        seen = pair.seen_from(max(pair.cells, key=lambda cell_id: better[cell_id]))
+        numbers = f'{seen.difference:+.3f}</span> <span class="interval">[{seen.low:+.3f}, {seen.high:+.3f}]'
+        row = '{}</th><td>{}</td><td><span class="value">'.format(*seen.explainers) + numbers.replace("-", "−")
+        word = "beats" if pair.p < 0.05 else "no difference found"
+        assert re.search(re.escape(row) + f"</span></td><td>{word}</td><td>{pair.p:.4f}</td>", page), pair
+    assert len(run.contrasts) == len(METRICS) * 10
+
+
+def test_parts_of_a_run_are_ranked_and_compared_as_the_whole_run(folder, tmp_path, capsys):
+    """Two runs of other explainers over the same samples: ranks and pairs are those of one run of all of them."""
+    one = part_of(folder, tmp_path / "one", ("gradcam", "rise"))
+    two = part_of(folder, tmp_path / "two", ("integrated_gradients", "centre", "random"))
+    (merged,) = compare_runs([read_run(one), read_run(two)]).merged
+    whole = read_run(folder)
+    assert {cell.cell_id: cell.rank for cell in merged.data.cells} == {c.cell_id: c.rank for c in whole.cells}
+    alone = {cell.cell_id: cell.rank for run in (one, two) for cell in read_run(run).cells}
+    assert any(alone[cell.cell_id] != cell.rank for cell in merged.data.cells)
+    of_pair = {tuple(pair["cells"]): pair for pair in merged.data.summary["comparisons"]}
+    assert of_pair == {tuple(pair["cells"]): pair for pair in whole.summary["comparisons"]}
+    page = report([one, two], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert tables_of(page) == tables_of(page_of(folder))
+    assert page.count("Saliency maps of <em>") == 1
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    shown = capsys.readouterr().out
+    assert table(merged.data.cells, 90) in shown
+    assert f"{one} + {two}" in shown
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["results"] == [json.loads(json.dumps(merged.data.as_json()))]
+
+
+def test_merged_ranks_use_the_samples_that_both_explainers_have(folder, tmp_path, capsys):
+    one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
+    two = part_of(folder, tmp_path / "two", ("rise",), samples=24)
+    (merged,) = compare_runs([read_run(one), read_run(two)]).merged
+    pairs = {tuple(pair["explainers"]): pair["n"] for pair in merged.data.summary["comparisons"]
+             if pair["metric"] == "saliency_insertion"}  # fmt: skip
+    assert pairs == {("gradcam", "random"): 90, ("gradcam", "rise"): 24, ("random", "rise"): 24}
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"{one} covers 90 samples, {two} covers 24" in capsys.readouterr().out
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "They cover 90 and 24 samples" in page
+
+
+def test_runs_that_ask_another_question_do_not_become_one(folder, tmp_path, capsys):
+    """A cell may be shared by two questions, as that of a metric that asks its own: the others must not be ranked."""
+    one = part_of(folder, tmp_path / "one", ("gradcam", "random"))
+    for name, change in (("target", "second"), ("layer", "layer1"), ("labels", [[1], [0]])):
+        two = part_of(folder, tmp_path / name, ("gradcam", "rise"))
+        manifest = read_manifest(two)
+        manifest.model_copy(update={"identity": manifest.identity.model_copy(update={name: change})}).write(two)
+        assert len(compare_runs([read_run(one), read_run(two)]).merged) == 2
+    assert main(["report", str(one), str(two), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"{two} and {one} are not shown as one: another label map" in capsys.readouterr().out
+
+
+def test_a_run_named_twice_is_read_once_and_that_is_said(folder, tmp_path, capsys):
+    page = tmp_path / "page.html"
+    assert main(["report", str(folder), f"{folder}/", "--out", str(page)]) == 0
+    shown = capsys.readouterr()
+    assert f"{folder} is named twice" in shown.err
+    assert shown.out.count("\ngradcam  ") == 1
+    assert "side by side" not in page.read_text(encoding="utf-8")
+    report([folder, folder], page)
+    assert "is named twice" in capsys.readouterr().err
+
+
 def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     def change(rows):
         rows[0].update(value=rows[0]["value"] + 0.1)
@@ -570,7 +704,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     change_records(copied, change)
     (found,) = conflicts(read_run(folder), read_run(copied))
     assert (found.explainer, found.metric) == ("gradcam", "saliency_miou")
-    assert (found.samples, found.of) == (2, 40)
+    assert (found.samples, found.of) == (2, 90)
     assert found.largest.image_id == "sample-00000"
     assert found.largest.second == pytest.approx(found.largest.first + 0.1)
     page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")
@@ -587,7 +721,7 @@ def test_score_against_gap_and_other_mean_are_conflicts(folder, copied):
         rows[0].update(value=None, reason="broken")
 
     change_records(copied, lose)
-    change_summary(copied, lambda summary: summary["cells"][0].update(n=summary["cells"][0]["n"] - 1))
+    change_summary(copied, lambda summary: summary["cells"][0].update(n=59, clusters=59))
     change_summary(copied, lambda summary: summary["cells"][1].update(value=0.9))
     gap, mean = conflicts(read_run(folder), read_run(copied))
     assert gap.largest.second is None
@@ -634,11 +768,41 @@ def test_samples_that_could_not_be_read(copied):
     records.write(copied / "predictions.parquet", rows, records.PREDICTIONS)
     change_summary(
         copied,
-        lambda summary: [cell.update(n=cell["n"] - 1) for cell in summary["cells"] if cell["cell_id"] in gone],
+        lambda summary: [
+            cell.update(n=cell["n"] - 1, clusters=cell["clusters"] - 1)
+            for cell in summary["cells"]
+            if cell["cell_id"] in gone
+        ],
     )
     page = page_of(copied)
     assert "prediction <b>–</b> (–); maps explain <b>–</b>" in page
     assert "None" not in page
+
+
+def test_page_of_many_explainers_is_small(tmp_path):
+    """Noise does not compress: the worst pictures and maps there are."""
+    methods = {f"method_{number}": 0.3 for number in range(23)}
+    folder = make_run(tmp_path, samples=60, methods=methods, metrics=METRICS[:1])
+    stored = dict(np.load(folder / "examples.npz"))
+    rng = np.random.default_rng(0)
+    stored["images"] = rng.integers(0, 256, (len(stored["ids"]), 224, 224, 3)).astype(np.uint8)
+    for name in methods:
+        stored[f"maps/{hash_of(name)}"] = rng.integers(0, 256, (len(stored["ids"]), 56, 56)).astype(np.uint8)
+    stored["masks"] = np.zeros((len(stored["ids"]), 224, 224), bool)
+    save_arrays(folder / "examples.npz", **stored)
+    page = page_of(folder)
+    assert page.count("<img") == 12 * 24
+    assert len(page) < 4_000_000
+
+
+def test_maps_lie_over_their_picture_as_they_do_elsewhere():
+    """Grey picture and heat map, put over each other as the page says, are `overlay`."""
+    rng = np.random.default_rng(0)
+    image, values = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), rng.integers(0, 256, (8, 8)).astype(np.uint8)
+    strength = float(re.search(r"\.frame \.map {[^}]*opacity: ([\d.]+);", (HERE / "report.css").read_text())[1])
+    grey = np.round(image.mean(axis=2))[..., None]
+    laid = (1 - strength) * grey + strength * np.asarray(heat_map(values).convert("RGB"))
+    np.testing.assert_allclose(laid, np.asarray(overlay(image, values / 255)), atol=1.5)
 
 
 def test_pictures_of_noise_are_kept():
@@ -673,13 +837,13 @@ def test_foreign_folders(copied, tmp_path):
     with pytest.raises(UserError, match="at least one"):
         report([])
     write_json(tmp_path / "foreign" / "summary.json", {"loss": 1})
-    with pytest.raises(UserError, match="not the summary of a run"):
+    with pytest.raises(UserError, match=r"summary\.json has no format.*--out"):
         report([tmp_path / "foreign"])
     change_summary(copied, lambda summary: summary.update(format=99))
     with pytest.raises(UserError, match=r"summary\.json .*format 99.*--out"):
         report([copied])
-    change_summary(copied, lambda summary: (summary.update(format=2), summary["cells"][0].update(n=1)))
-    with pytest.raises(UserError, match=r"records\.parquet .* 27 scores of gradcam by saliency_miou"):
+    change_summary(copied, lambda summary: (summary.update(format=3), summary["cells"][0].update(n=1, clusters=1)))
+    with pytest.raises(UserError, match=r"records\.parquet .* 60 scores of gradcam by saliency_miou"):
         report([copied])
 
 
@@ -693,7 +857,7 @@ def test_command(folder, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert main(["report", str(folder), "--out", str(page)]) == 0
     shown = capsys.readouterr().out
-    assert table(read_run(folder).cells, 40) in shown
+    assert table(read_run(folder).cells, 90) in shown
     assert f"report: {page}" in shown
     assert main(["report", str(folder), "--out", str(page), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)

@@ -1,7 +1,6 @@
 """The schema of published results: what a run becomes, and what is refused, in one line that names file and field."""
 
 import json
-import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +11,8 @@ import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import schema as results
 from saliency_bench.leaderboard.schema import of_run, read_submission
-from saliency_bench.results.public_names import public_command, public_name
+from saliency_bench.results.public_names import public_name, public_spec
+from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
 
 
@@ -51,7 +51,7 @@ def test_what_is_written_is_read_back(submission, folder):
     assert again.result == submission.result
     assert again.records.equals(submission.records)
     assert folder.name.startswith("ada-")
-    assert folder.parent.name.startswith("tiny-")
+    assert folder.parent.name.startswith("folder-tiny-")
 
 
 def test_a_result_says_what_the_run_says(run, submission):
@@ -72,30 +72,35 @@ def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet)
     assert str(shapes.parent) not in text
     assert str(resnet.parent) not in text
     assert set(submission.records["dataset"].to_pylist()) == {submission.result.dataset.id} == {"shapes-xai"}
-    assert set(submission.records["model"].to_pylist()) == {"tiny"}
+    assert submission.result.model.id == "folder:tiny"
+    recorded = f"folder:{submission.result.model.digest[:16]}"  # whatever the folder is called
+    assert set(submission.records["model"].to_pylist()) == {recorded}
 
 
 def test_public_names(tmp_path):
     assert public_name("microsoft/resnet-18", local=False) == "microsoft/resnet-18"
-    assert public_name("demo/resnet", local=True) == "resnet"
+    assert public_name("demo/resnet", local=True) == "folder:resnet"
     assert public_name("saliency-bench/pet-xai") == "saliency-bench/pet-xai"
     assert public_name("torchvision:resnet18") == "torchvision:resnet18"
     assert public_name("module:Sequential") == "module:Sequential"
     assert public_name("shapes-xai") == "shapes-xai"
-    assert public_name(str(tmp_path)) == tmp_path.name
-    assert public_name("../secret/place/model") == "model"
-    line = ["saliency-bench", "run", "--dataset", "/home/ada/pets", "--model", "/home/ada/net", "--target",
-            "/home/ada/rule.csv", "--groups", "/home/ada/groups.json", "--out", "/home/ada/my runs/first"]  # fmt: skip
-    command = public_command(shlex.join(line), {"--dataset": "pet-xai", "--model": "net"})
-    assert (
-        command == "saliency-bench run --dataset pet-xai --model net --target rule.csv --groups groups.json --out first"
-    )
+    assert public_name(str(tmp_path)) == f"folder:{tmp_path.name}"
+    assert public_name("../secret/place/model") == "folder:model"
+    own = {"dataset": "pets", "model": "net", "target": "t.csv", "groups": "groups.json", "out": "my runs/first"}
+    settings = {name: f"/home/ada/{last}" for name, last in own.items()}
+    spec = RunSpec.read(settings | {"explainers": ["random"], "metrics": ["saliency_miou"]})
+    spec = public_spec(spec, "pet-xai", "folder:net")
+    named = {"dataset": "pet-xai", "model": "folder:net", "target": "t.csv", "groups": "groups.json", "out": "first"}
+    assert {name: getattr(spec, name) for name in named} == named
+    assert "/" not in spec.command()
 
 
 def test_the_id_of_a_cell_follows_from_what_the_result_holds(run, submission):
     """Written out again, from run.json and the hash's definition."""
     plan = json.loads((run.folder / "run.json").read_text())
-    setting = {key: value for key, value in plan["identity"].items() if key != "groups"}
+    setting = {
+        key: value for key, value in plan["identity"].items() if key not in {"groups", "activation", "label_column"}
+    }
     cell = submission.result.cells[0]
     metric = [cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version]
     assert cell.cell_id == hash_of(setting, ["random", "{}", cell.explainer_version], metric)
@@ -107,7 +112,11 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
     def ask(content):
         first = content["cells"][0]
         metric = [first["metric"], json.dumps(first["metric_options"], sort_keys=True), first["metric_version"]]
-        setting = {key: value for key, value in content["setting"].items() if key != "groups"}
+        setting = {
+            key: value
+            for key, value in content["setting"].items()
+            if key not in {"groups", "activation", "label_column"}
+        }
         content["setting"]["groups"] = groups
         first["cell_id"] = hash_of(setting, ["random", "{}", first["explainer_version"]], metric, groups)
 
@@ -120,7 +129,7 @@ def test_groups_of_classes_are_part_of_the_ids_of_the_metrics_that_ask_for_them(
 @pytest.mark.parametrize(
     ("edit", "words"),
     [
-        (lambda c: c.update(format=1), "format: Input should be 2"),
+        (lambda c: c.update(format=1), "format: Input should be 3"),
         (lambda c: c.pop("submitter"), "submitter: Field required"),
         (lambda c: c.update(submitter="../x"), "submitter: String should match pattern"),
         (lambda c: c.update(surplus=1), "surplus: Extra inputs are not permitted"),
@@ -149,6 +158,28 @@ def test_a_malformed_result_is_refused_by_file_and_field(edit, words, folder):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda cell: cell.update(low=cell["low"] + 0.01), "low of cell"),
+        (lambda cell: cell.update(high=None), "high of cell"),
+        (lambda cell: cell.update(clusters=11), "clusters of cell"),
+        (lambda cell: cell.update(median=0.5), "median of cell"),
+        (lambda cell: cell.update(rank=[1, 1], unranked=None), "rank of cell"),
+        (lambda cell: cell.update(unranked="sealed"), "unranked of cell"),
+        (lambda cell: cell.update(scored=0.96), "scored of cell"),
+        (lambda cell: cell.update(range=[0.0, 2.0]), "range of cell"),
+        (lambda cell: cell.update(range=[0.2, 1.0]), "range of cell"),
+        (lambda cell: cell.update(higher_is_better=False), "higher_is_better of cell"),
+    ],
+)
+def test_intervals_and_ranks_must_follow_from_the_records(edit, words, folder):
+    change(folder, lambda content: edit(content["cells"][0]))
+    with pytest.raises(UserError, match=words) as error:
+        read_submission(folder)
+    assert "\n" not in str(error.value)
+
+
 def rewrite(folder, edit):
     path = folder / "records.parquet"
     pq.write_table(edit(pq.read_table(path)), path)
@@ -172,7 +203,7 @@ def changed(table, column, values):
         (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
         (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
         (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),
-        (lambda t: changed(t, "image_id", ["same"] * len(t)), "image_id comes twice in a cell"),
+        (lambda t: changed(t, "image_id", ["same"] * len(t)), "image_id occurs twice in a cell"),
         (lambda t: changed(t, "image_id", [None] * len(t)), "image_id must not be null"),
         (lambda t: changed(t, "explainer", ["gradcam"] * len(t)), "explainer of cell"),
         (lambda t: changed(t, "model", ["other"] * len(t)), "model of cell"),

@@ -19,6 +19,7 @@ from saliency_bench.engine import python_objects
 from saliency_bench.engine.context import load
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
 from saliency_bench.push_scripts import _shared
 from saliency_bench.push_scripts import run as command
 from saliency_bench.spec import PythonObject, RunSpec, flag, takes_settings
@@ -28,6 +29,8 @@ LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "o
 OTHER = {
     "split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
     "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
+    "label_column": "scene", "activation": "sigmoid", "only": ("correct", "label=a b"),
+    "chunk_timeout": 2.5,
 }  # fmt: skip
 
 
@@ -112,6 +115,8 @@ def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
         ({"batch_size": True}, "batch_size .*; got True"),
         ({"seed": "seven"}, "seed .*; got 'seven'"),
         ({"precision": "fp23"}, "precision .*'fp32', 'bf16' or 'fp16'; got 'fp23'"),
+        ({"chunk_timeout": 0}, r"chunk_timeout \(--chunk-timeout\) .*0; got 0"),
+        ({"chunk_timeout": float("inf")}, "chunk_timeout .*finite.*; got inf"),
         ({"strict": 1}, "strict .*; got 1"),
         ({"model": 5}, "model .*; got 5"),
         ({"explainers": 5}, "explainers .*; got 5"),
@@ -150,7 +155,7 @@ def test_python_objects_are_written_down_as_kind_name_and_digest():
     rise, miou = sb.load_explainer("rise", masks=7), sb.load_metric("saliency_miou")
     other = replace(miou, version=99)
     given = {
-        "model": network,
+        "model": sb.load_classifier(network, device="cpu", mean=0, std=1),
         "explainers": [brightness, rise, "random"],
         "metrics": [miou, other],
         "groups": {"a": [0]},
@@ -160,12 +165,19 @@ def test_python_objects_are_written_down_as_kind_name_and_digest():
     assert spec.metrics[0] == "saliency_miou"
     written = {"model": spec.model, "explainer": spec.explainers[0], "metric": spec.metrics[1], "groups": spec.groups}
     assert {key: (value.kind, value.name) for key, value in written.items()} == {
-        "model": ("module", "module:Sequential"), "explainer": ("function", "brightness"),
+        "model": ("classifier", "module:Sequential"), "explainer": ("function", "brightness"),
         "metric": ("metric", "saliency_miou"), "groups": ("dict", "groups"),
     }  # fmt: skip
     assert set(objects) == set(written.values())
-    assert spec.model.digest == sb.load_classifier(network, device="cpu").digest
-    assert all(str(value) in spec.command() for value in written.values())
+    assert spec.model.digest == sb.load_classifier(network, device="cpu", mean=0, std=1).digest
+    command = spec.command()
+    assert "model=model" in command
+    assert spec.model.digest in command
+    assert "explainers=[brightness, 'rise:masks=7', 'random']" in command
+    assert as_explainer(brightness).version in command
+    assert "metrics=['saliency_miou', my_saliency_miou]" in command
+    assert "version 99" in command
+    assert "groups={'a': [0]}" in command
     with torch.no_grad():
         network[2].weight += 1
     again, _ = describe(LEAST | given | {"groups": {"a": [1]}})

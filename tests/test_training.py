@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 from PIL import Image
+from run_order import in_run_order
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig
 
 import saliency_bench as sb
@@ -186,7 +187,10 @@ def test_a_training_killed_after_its_last_rename_is_finished(trained, shapes, tm
 
 
 def splits_of(shapes):
-    return sb.load_dataset(shapes, split="train").select(range(64)), sb.load_dataset(shapes, split="validation")
+    rows = sb.load_dataset(shapes, split="train")
+    drawn = set(in_run_order(rows)["image_id"][:64])
+    chosen = rows.select([index for index, image_id in enumerate(rows["image_id"]) if image_id in drawn])
+    return chosen, sb.load_dataset(shapes, split="validation")
 
 
 def fitted(shapes, train_rows, validation_rows, **options):

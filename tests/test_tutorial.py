@@ -61,6 +61,8 @@ def test_the_tutorial_does_what_it_says(tmp_path, monkeypatch):
             assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
             assert YOU.token not in done.stdout + done.stderr
             shown[text.split("\n")[0]] = done.stdout
+        run = next(text for command, text in shown.items() if command.startswith("saliency-bench run"))
+        assert re.search(r" #\d", run), "there are enough samples to rank"
         assert "my-method" in shown["import saliency_bench as sb"]
         assert "['ada']" in shown["import saliency_bench as sb"]
         assert hub.repo("datasets", "ada/results").discussions[0].status == "merged"

@@ -2,9 +2,7 @@
 
 import json
 import os
-import re
 import resource
-import shlex
 import subprocess
 import sys
 import sysconfig
@@ -81,25 +79,6 @@ def test_the_demo_does_what_it_promises(installed):
     page = (folder / "run" / "report.html").read_text()
     assert all(f"{cell['value']:.3f}" in page for cell in summary["cells"])
     assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss < 4 * 2**20  # KiB
-
-
-def test_the_readme_means_what_it_says(installed):
-    """Its Python, and its commands that need no download, word for word, after the demo and in its folder."""
-    readme = (ROOT / "README.md").read_text()
-    blocks = re.findall(r"```(\w+)\n(.*?)```", readme, flags=re.S)
-    python = "\n".join(text for language, text in blocks if language == "python")
-    (command,) = (text for language, text in blocks if language == "sh" and "--limit 64" in text)
-    assert call(installed, "install-metrics").returncode == 0
-    assert call(installed, *shlex.split(command.replace("\\\n", ""))[1:]).returncode == 0
-    assert (installed / "runs" / "first" / "report.html").exists()
-    home = {"HF_HOME": str(installed / "hf"), "SALIENCY_BENCH_CACHE": str(installed / "cache")}
-    offline = {"HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"}
-    done = subprocess.run(
-        [installed / "venv" / "bin" / "python", "-c", python], cwd=installed, env=os.environ | home | offline,
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert "brightness" in done.stdout
 
 
 def test_a_second_demo_reuses_what_is_there_and_says_the_same(installed):

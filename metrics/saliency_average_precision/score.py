@@ -4,12 +4,13 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.maps import read_pair
+from saliency_bench.maps import LEVELS, levels, read_pair
 
 PAPER = "Davis and Goadrich, Precision-recall and ROC curves, ICML 2006, https://doi.org/10.1145/1143844.1143874"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("ap", "map", "auprc")
 
 
 def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
@@ -17,8 +18,8 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
 
         AP = sum_n (R_n - R_(n-1)) P_n    over the distinct values v_1 > v_2 > ...;  P_n, R_n: of {map >= v_n}
 
-    Pixels of one value come together, as in scikit-learn's average_precision_score. No threshold is chosen, and only
-    the order of the values counts.
+    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`). Pixels of one value come together, as in
+    scikit-learn's average_precision_score. No threshold is chosen.
 
     Args:
         maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
@@ -42,14 +43,15 @@ def saliency_average_precision(maps: Any, masks: Any) -> np.ndarray:
     Raises: ValueError for maps and masks of different shapes, maps that are not finite, masks that are not binary.
     """
     values, inside = read_pair(maps, masks)
-    return np.array([_average_precision(*sample) for sample in zip(values, inside, strict=True)], dtype=np.float64)
+    return np.array(
+        [_average_precision(*sample) for sample in zip(levels(values), inside, strict=True)], dtype=np.float64
+    )
 
 
-def _average_precision(one: np.ndarray, inside: np.ndarray) -> float:
+def _average_precision(ranked: np.ndarray, inside: np.ndarray) -> float:
     if not inside.any():
         return np.nan
-    order = np.argsort(-one, axis=None)
-    values = one.reshape(-1)[order]
-    last = np.append(np.flatnonzero(values[1:] != values[:-1]), values.size - 1)  # of each distinct value
-    hits = np.cumsum(inside.reshape(-1)[order])[last]
-    return float(np.diff(hits, prepend=0) @ (hits / (last + 1)) / hits[-1])
+    above, hits = (np.bincount(each, minlength=LEVELS + 1)[::-1] for each in (ranked.ravel(), ranked[inside]))
+    met = np.flatnonzero(above)  # the levels that the map has, from the highest
+    above, hits = np.cumsum(above)[met], np.cumsum(hits)[met]
+    return float(np.diff(hits, prepend=0) @ (hits / above) / hits[-1])

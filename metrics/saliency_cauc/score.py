@@ -2,17 +2,17 @@
 
 import numpy as np
 
-from saliency_bench.scoring.contrastive import check_deletion, delete_salient
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient
+from saliency_bench.scoring.perturbation import Curves, Reference
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = False
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
 
 
 def saliency_cauc(
-    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: str = "range", reference: str = "mean"
+    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
     """Contrastive AUC: area under s while the salient pixels leave, as a share of the whole image's path.
 
@@ -61,7 +61,7 @@ def saliency_cauc(
 
     Raises: UserError for an option out of range.
     """
-    check(step=step, threshold=threshold, salient=salient, reference=reference)
+    check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     scores = path.scores(range(path.points.max(initial=1)))
     sums = np.cumsum(scores, axis=1)

@@ -7,16 +7,26 @@ from torch import Tensor, nn
 
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.metrics._rfxg import PAPER, Question, higher_is_better
+from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import contrast
 from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
-__all__ = ["PAPER", "check", "saliency_ccs"]
+__all__ = ["PAPER", "higher_is_better", "saliency_ccs"]
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 UNDEFINED = "no other class in the group of the predicted one"
+
+
+def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    b = groups.runner_up(a, p)
+    return None if b is None else TargetTerms((a,), (b,))
+
+
+question = _rfxg.question_of(sides)
 
 
 def saliency_ccs(
@@ -27,25 +37,26 @@ def saliency_ccs(
     explain: MapProvider,
     seeds: Sequence[int],
     *,
-    reference: str = "black",
+    reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
     """Contrastive contrastivity score (P3 eq. 2): by how much A leads B once the evidence for B is taken out.
 
         CCS = 1/0.8 * integral of f_A(x_s) - f_B(x_s) ds over [0.1, 0.9], trapezoid rule on 0.1, 0.2, ..., 0.9
 
-    f is the softmax, A the top class, B the most probable other member of A's group. x_s is the image without the
-    top share s of the pixels of the map for the target contrast(B, A): what speaks for B and not for A.
+    f are the probabilities, A the top class, B the most probable other member of A's group. x_s is the image without
+    the top share s of the pixels of the map for the target contrast(B, A): what speaks for B and not for A.
 
     Args:
         images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
         explain: makes the map for the target above. seeds: of each image, for the reference "noise".
         reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
         published: as the authors' code: the map is that for contrast(A, B); the area is not divided by 0.8
-            and the number of pixels is rounded down.
+            and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is alone in its group, or in none.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in
+        its group, or in none.
 
     Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
     p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
@@ -60,9 +71,10 @@ def saliency_ccs(
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        b = groups.runner_up(a, p)
-        if b is None:
+        asked = sides(groups, a, p)
+        if asked is None:
             return None
+        b = asked.minus[0]
         target = contrast(a, b, len(p)) if published else contrast(b, a, len(p))
         return Question(target, lambda f, g: f[:, a] - f[:, b])
 

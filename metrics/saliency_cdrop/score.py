@@ -2,20 +2,20 @@
 
 import numpy as np
 
-from saliency_bench.scoring.contrastive import check_deletion, delete_salient
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient
+from saliency_bench.scoring.perturbation import Curves, Reference
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 
 TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
 SMOOTHED = 3  # last points of the path that are averaged
 
 
 def saliency_cdrop(
-    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: str = "range", reference: str = "mean"
+    curves: Curves, *, step: int = 16, threshold: float = 0.5, salient: Salient = "range", reference: Reference = "mean"
 ) -> np.ndarray:
     """Weighted drop in the contrastive score s as the salient pixels leave, less the more pixels it takes.
 
@@ -65,7 +65,7 @@ def saliency_cdrop(
 
     Raises: UserError for an option out of range.
     """
-    check(step=step, threshold=threshold, salient=salient, reference=reference)
+    check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
     points = path.points[:, None]
     last = points - np.where(points < SMOOTHED, 1, np.arange(SMOOTHED, 0, -1))  # the last point alone: three times

@@ -2,19 +2,17 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, area, check_path, fraction_counts
+from saliency_bench.scoring.perturbation import Curves, Reference, area, fraction_counts
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 
 FRACTIONS = tuple(np.arange(1, 10) / 10)
 
-check = check_path
 
-
-def saliency_cds(curves: Curves, *, reference: str = "black") -> np.ndarray:
+def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarray:
     """Class deviation score: the shift of the target class's probability after masking, over growing masks.
 
         CDS = integral of [p_A(x) - p_A(x_r)] dr over [0.1, 0.9] / 0.8,    by the trapezoid rule at r = 0.1, 0.2 ... 0.9
@@ -56,7 +54,6 @@ def saliency_cds(curves: Curves, *, reference: str = "black") -> np.ndarray:
 
     Raises: UserError for an unknown reference.
     """
-    check(reference=reference)
     counts = fraction_counts(curves.height, curves.width, FRACTIONS)
     p = curves.weighted(curves.target > 0, "rest", reference, [0, *counts])
     return area(p[:, :1] - p[:, 1:], np.array(FRACTIONS))

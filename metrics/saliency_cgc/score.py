@@ -7,16 +7,26 @@ from torch import Tensor, nn
 
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.metrics._rfxg import PAPER, Question, higher_is_better
+from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import class_vs_group
 from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
-__all__ = ["PAPER", "check", "saliency_cgc"]
+__all__ = ["PAPER", "higher_is_better", "saliency_cgc"]
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 UNDEFINED = "no other class in the group of the predicted one"
+
+
+def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    others = tuple(member for member in groups.of(a) if member != a)
+    return TargetTerms((a,), others) if others else None
+
+
+question = _rfxg.question_of(sides)
 
 
 def saliency_cgc(
@@ -27,14 +37,14 @@ def saliency_cgc(
     explain: MapProvider,
     seeds: Sequence[int],
     *,
-    reference: str = "black",
+    reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
     """Class group contrastivity (P3 eq. 3): A falls and the others of its group rise once what sets A apart is out.
 
         CGC = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x_s) - f_k(x)) + f_A(x) - f_A(x_s)] ds
 
-    over [0.1, 0.9] by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, A the top class, G_A its group
+    over [0.1, 0.9] by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A the top class, G_A its group
     without A. x_s is the image without the top share s of the pixels of the map for class_vs_group(A, G_A).
 
     Args:
@@ -42,10 +52,11 @@ def saliency_cgc(
         explain: makes the map for the target above. seeds: of each image, for the reference "noise".
         reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
         published: as the authors' code: the term of A has the opposite sign; the area is not divided by 0.8
-            and the number of pixels is rounded down.
+            and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is alone in its group, or in none.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is alone in
+        its group, or in none.
 
     Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
     p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
@@ -60,9 +71,10 @@ def saliency_cgc(
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        others = [member for member in groups.of(a) if member != a]
-        if not others:
+        asked = sides(groups, a, p)
+        if asked is None:
             return None
+        others = list(asked.minus)
         sign = -1 if published else 1
         return Question(
             class_vs_group(a, others, len(p)),

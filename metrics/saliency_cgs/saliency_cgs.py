@@ -10,7 +10,7 @@ class SaliencyCgs(ExplainerShell, evaluate.Metric):
 
     Args:
         images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
-        classifier: a Hub id, a folder, "torchvision:resnet18", or a torch module (see saliency_bench.load_classifier).
+        classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
         groups: {name: [class, ...]} of the classifier's classes, by name or number, or a JSON or CSV file of it; not
             needed for ImageNet, Oxford-IIIT Pet, PASCAL VOC and shapes-xai.
@@ -19,7 +19,7 @@ class SaliencyCgs(ExplainerShell, evaluate.Metric):
         per_sample: add the list "scores" (default False).
 
     Returns:
-        {"saliency_cgs": float in [-1, 1], higher is better}.
+        {"saliency_cgs": float in [-1, 1], higher is better (lower with published=True)}.
     """
 
     CITATION = """@article{elisha2025rethinking,

@@ -7,16 +7,26 @@ from torch import Tensor, nn
 
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.metrics._rfxg import PAPER, Question, higher_is_better
+from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import group_vs_group
 from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
-__all__ = ["PAPER", "check", "saliency_cgs"]
+__all__ = ["PAPER", "higher_is_better", "saliency_cgs"]
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 UNDEFINED = "the predicted class is in no group, or none is disjoint from it"
+
+
+def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    rival = groups.rival(a, p)
+    return TargetTerms(groups.of(a), rival) if rival else None
+
+
+question = _rfxg.question_of(sides)
 
 
 def saliency_cgs(
@@ -27,7 +37,7 @@ def saliency_cgs(
     explain: MapProvider,
     seeds: Sequence[int],
     *,
-    reference: str = "black",
+    reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
     """Contrastive group score (P3 eq. 5): G_A falls and G_B rises once what sets them apart is out.
@@ -35,7 +45,7 @@ def saliency_cgs(
         CGS = 1/0.8 * integral of 1/2 [mean over k in G_A of (f_k(x) - f_k(x_s))
                                        + mean over j in G_B of (f_j(x_s) - f_j(x))] ds over [0.1, 0.9]
 
-    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, G_A the group of the top class, G_B the group
+    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, G_A the group of the top class, G_B the group
     disjoint from G_A with the highest mean probability. x_s is the image without the top share s of the pixels of the
     map for the target group_vs_group(G_A, G_B).
 
@@ -44,11 +54,11 @@ def saliency_cgs(
         explain: makes the map for the target above. seeds: of each image, for the reference "noise".
         reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
         published: as the authors' code: the term of G_A has the opposite sign; the area is not divided by 0.8
-            and the number of pixels is rounded down.
+            and the number of pixels is rounded down. Lower is then better.
 
     Returns:
-        Float64 (B,) in [-1, 1], higher is better; NaN for a sample whose class is in no group, or in one that
-        overlaps with all others.
+        Float64 (B,) in [-1, 1], higher is better (lower if `published`); NaN for a sample whose class is in no
+        group, or in one that overlaps with all others.
 
     Example: a white 4 x 4 image; u and l are the shares of white in its upper and its lower half. The classifier says
     p_A = u / 2, p_B = 3 l / 10, p_C = 3 r / 4 and p_D = r / 4 of the rest r. The groups are {A, B} and {C, D}. The map
@@ -63,9 +73,10 @@ def saliency_cgs(
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        own, rival = list(groups.of(a)), list(groups.rival(a, p))
-        if not rival:
+        asked = sides(groups, a, p)
+        if asked is None:
             return None
+        own, rival = list(asked.plus), list(asked.minus)
         sign = -1 if published else 1
         return Question(
             group_vs_group(own, rival, len(p)),

@@ -10,7 +10,7 @@ class SaliencyClassSensitivity(ExplainerShell, evaluate.Metric):
 
     Args:
         images: (B, 3, H, W) in [0, 1], before the classifier's normalisation.
-        classifier: a Hub id, a folder, "torchvision:resnet18", or a torch module (see saliency_bench.load_classifier).
+        classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
         batch_size: images explained at once (default 16). seeds: of each image (default 0 to B-1).
         per_sample: add the list "scores" (default False).
@@ -27,4 +27,4 @@ class SaliencyClassSensitivity(ExplainerShell, evaluate.Metric):
   year={2020}
 }"""
     URL = "https://arxiv.org/abs/2012.15616"
-    LEFT_OUT = "a score that is not a number"
+    LEFT_OUT = "a constant map"

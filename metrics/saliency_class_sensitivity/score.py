@@ -3,14 +3,23 @@
 import numpy as np
 from torch import Tensor
 
+from saliency_bench.errors import UserError
 from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.maps import is_flat
 from saliency_bench.target import no_probabilities, one_hot
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
 PAPER = "Li et al., Quantitative Evaluations on Saliency Methods, 2020, https://arxiv.org/abs/2012.15616"
 HIGHER_IS_BETTER = False
 RANGE = (-1.0, 1.0)
-VERSION = 2
+VERSION = 3
+
+
+def question(options: dict, probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
+    """The most and the least likely class."""
+    ends = zip(probabilities.argmax(axis=1), probabilities.argmin(axis=1), strict=True)
+    return [(TargetTerms((int(most),)), TargetTerms((int(least),))) for most, least in ends]
 
 
 def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvider) -> np.ndarray:
@@ -26,8 +35,8 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         explain: makes both maps.
 
     Returns:
-        Float64 (B,) in [-1, 1], lower is better; 0 where one of the maps is constant, which is counted as flat; NaN
-        where logits are NaN or infinite.
+        Float64 (B,) in [-1, 1], lower is better; NaN where one of the maps is constant, which has a correlation of 0
+        by convention, better than most maps, and is not ranked; NaN where logits are NaN or infinite.
 
     Example, 4 x 4 maps for the most likely class (left) and for the least likely (right):
 
@@ -37,8 +46,11 @@ def saliency_class_sensitivity(images: Images, logits: Tensor, explain: MapProvi
         0 0 0 0     0 0 0 0
     """
     classes = logits.shape[1]
+    if classes < 2:
+        raise UserError("saliency_class_sensitivity compares two classes, and the model has one logit; leave it out")
     first, last = (explain(images, one_hot(which, classes)) for which in (logits.argmax(dim=1), logits.argmin(dim=1)))
-    return np.where(no_probabilities(logits), np.nan, pearson(first, last))
+    unranked = is_flat(first) | is_flat(last) | no_probabilities(logits)
+    return np.where(unranked, np.nan, pearson(first, last))
 
 
 def pearson(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -1,15 +1,17 @@
 """Whether the map of a turned, shifted or mirrored image is the map turned, shifted or mirrored."""
 
+from typing import Literal
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
-from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Transform
-from saliency_bench.target import no_probabilities
+from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Choice, Transform
+from saliency_bench.target import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
@@ -28,7 +30,10 @@ def saliency_consistency(
     classifier: nn.Module,
     explain: MapProvider,
     *,
-    transform: str = "all",
+    transform: Choice = "all",
+    region: Literal["common", "frame"] = "common",
+    radius: int = 1,
+    series: Literal["rows", "columns", "vectors"] = "rows",
 ) -> np.ndarray:
     """Distance by time warping of a map and the back-transformed map of the transformed image (P4 3.2.2, A.4).
 
@@ -36,7 +41,8 @@ def saliency_consistency(
 
     over the transforms under which the predicted class stays. s takes the pixels of the map that the frame still holds
     after t, row by row; min-max, then divided by the sum (a constant series becomes uniform). FastDTW (Salvador and
-    Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D series.
+    Chan, 2007) has radius 1 and absolute differences of single values, as the library fastdtw has for 1-D series. The
+    paper says neither region, radius nor how a map becomes a series: these are options.
 
     Args:
         maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
@@ -44,6 +50,11 @@ def saliency_consistency(
         transform: "all", or one of "right", "left", "down", "up" (by 0.2 of the width or height, rounded to whole
             pixels), "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10", "rotate+15" (degrees,
             counter-clockwise, bilinear), "flip_horizontal", "flip_vertical". Images are filled with black.
+        region: "common": the pixels that the frame still holds after t. "frame": all; what t has cut off is 0 in the
+            map that comes back, so also a map that moves exactly with the image has a distance.
+        radius: of FastDTW, at least 1: how far a path may leave that of the coarser pair.
+        series: "rows": the pixels row by row. "columns": column by column. "vectors": the rows of pixels as vectors,
+            compared by the sum of absolute differences; pixels outside the region are 0, rows without any left out.
 
     Returns:
         Float64 (B, P): the distance under each transform, 0 or more, lower is better; their mean is the score. NaN
@@ -58,25 +69,31 @@ def saliency_consistency(
         0 0 0 0     0 0 0 0
         0 0 0 0     0 0 0 0
 
-    Raises: UserError for an unknown transform, or where numba, which compiles FastDTW, is missing.
+    Raises: UserError for an unknown transform or a radius below 1, or where numba, which compiles FastDTW, is missing.
     """
-    check(transform=transform)
+    check(radius=radius)
     chosen = chosen_transforms(transform)
     distances = np.full((len(maps), len(chosen)), np.nan)
-    predicted, ranked = logits.argmax(dim=1).cpu(), ~is_flat(maps) & ~no_probabilities(logits)
+    activation = activation_of(classifier)
+    predicted, ranked = _predicted(logits.cpu()), ~is_flat(maps) & ~no_probabilities(logits, activation)
     for column, way in enumerate(chosen.values()):
         changed = way.there(images)
         with untouched(classifier), torch.inference_mode():
             said = classifier(changed).cpu()
-        stays = (said.argmax(dim=1) == predicted).numpy() & ~no_probabilities(said)
+        stays = (_predicted(said) == predicted).numpy() & ~no_probabilities(said, activation)
         kept = np.flatnonzero(stays & ranked)
         if len(kept):
             there = torch.from_numpy(explain(changed[kept], target[kept], kept.tolist()))
             back = way.back(there[:, None])[:, 0].numpy()
-            region = way.region(*maps.shape[1:]).numpy()
-            pairs = zip(maps[kept], back, strict=True)
-            distances[kept, column] = [distance(here[region], there[region]) for here, there in pairs]
+            held = way.region(*maps.shape[1:]).numpy() if region == "common" else np.ones(maps.shape[1:], dtype=bool)
+            for index, here, there in zip(kept, maps[kept], back, strict=True):
+                distances[index, column] = distance(here, there, held, radius, series)
     return distances
+
+
+def _predicted(logits: torch.Tensor) -> torch.Tensor:
+    """(B,): the class with the highest logit; of a single logit, whether its probability is above one half."""
+    return logits.argmax(dim=1) if logits.shape[1] > 1 else logits[:, 0] > 0
 
 
 def parts(options: dict, classifier: object) -> list[str]:
@@ -88,23 +105,34 @@ def chosen_transforms(transform: str) -> dict[str, Transform]:
     return TRANSFORMS if transform == "all" else {transform: TRANSFORMS[transform]}
 
 
-def check(*, transform: str) -> None:
-    if transform != "all" and transform not in TRANSFORMS:
-        raise unknown("transform", transform, ["all", *TRANSFORMS])
+def check(*, radius: int, **others: object) -> None:
+    if radius < 1:
+        raise UserError(f"radius={radius} of saliency_consistency must be 1 or more")
 
 
-def distance(one: np.ndarray, two: np.ndarray) -> float:
-    """FastDTW of two series (N,), each min-max and divided by its sum; NaN if both are constant, or empty."""
+def distance(one: np.ndarray, two: np.ndarray, held: np.ndarray, radius: int = 1, series: str = "rows") -> float:
+    """FastDTW of two maps (H, W) where `held`; NaN if both are constant there, or nothing is held."""
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:
         raise UserError('saliency_consistency needs numba: pip install "saliency-bench[consistency]"') from error
-    if len(one) == 0 or np.ptp(one) == np.ptp(two) == 0:
+    if not held.any() or np.ptp(one[held]) == np.ptp(two[held]) == 0:
         return float("nan")
-    return fastdtw(shares(one), shares(two))[0]
+    return fastdtw(series_of(one, held, series), series_of(two, held, series), radius)[0]
 
 
-def shares(series: np.ndarray) -> np.ndarray:
+def series_of(values: np.ndarray, held: np.ndarray, series: str) -> np.ndarray:
+    """Float64 (N,) of a map (H, W), or (N, W) of "vectors": what is held, min-max and divided by the sum."""
+    if series == "columns":
+        return shares(values.T[held.T])
+    if series == "rows":
+        return shares(values[held])
+    placed = np.zeros(values.shape)
+    placed[held] = shares(values[held])
+    return placed[held.any(axis=1)]
+
+
+def shares(values: np.ndarray) -> np.ndarray:
     """Float64 (N,) of sum 1."""
-    normal = normalise(series.astype(np.float64).reshape(1, 1, -1)).ravel()
+    normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))

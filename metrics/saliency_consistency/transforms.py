@@ -3,10 +3,14 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+Choice = Literal["all", "right", "left", "down", "up", "rotate-15", "rotate-10", "rotate-5", "rotate+5", "rotate+10",
+                 "rotate+15", "flip_horizontal", "flip_vertical"]  # fmt: skip
 
 
 @dataclass(frozen=True)

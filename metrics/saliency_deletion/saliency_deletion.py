@@ -11,7 +11,7 @@ class SaliencyDeletion(CurveShell, evaluate.Metric):
     Args:
         predictions: saliency maps (B, H, W), higher = more salient. references: the class (int) of each image.
         images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
-        classifier: a Hub id, a folder, "torchvision:resnet18", or a torch module (see saliency_bench.load_classifier).
+        classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         target: weights (B, K) over the classes, instead of the references (which may then be None).
         batch_size: images in one forward pass (default 16).
         reference: "black" (default), "mean", "blur", "noise" or "inpaint".

@@ -2,15 +2,16 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, area, check_path, row_counts
+from saliency_bench.scoring.perturbation import Curves, Reference, area, check_steps, row_counts
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = False
-RANGE = (-1.0, 1.0)  # for one class [0, 1]; less than 0 is possible for contrasts
-VERSION = 1
+RANGE = (-1.0, 1.0)  # of contrasts; [0, 1] for one class
+VERSION = 2
+ALSO_CALLED = ("del", "dauc", "deletion auc")
 
 
-def saliency_deletion(curves: Curves, *, reference: str = "black", steps: int | None = None) -> np.ndarray:
+def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: int | None = None) -> np.ndarray:
     """Area under f(t), the target's probability when the top share t of a map's pixels has left for a reference.
 
         score = integral of f(t) dt over [0, 1] by the trapezoid rule,    f(t) = sum_k w_k p_k(picture at t)
@@ -46,9 +47,9 @@ def saliency_deletion(curves: Curves, *, reference: str = "black", steps: int | 
 
     Raises: UserError for an unknown reference or steps out of range.
     """
-    check(reference=reference, steps=steps)
+    check(steps=steps)
     counts = row_counts(curves.height, curves.width, steps)
     return area(curves.path("rest", reference, counts), counts / counts[-1])
 
 
-check = check_path
+check = check_steps

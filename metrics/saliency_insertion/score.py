@@ -1,20 +1,39 @@
 """How fast the classifier recognises the image when its top pixels enter a reference picture."""
 
+from typing import Literal
+
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.scoring.perturbation import Curves, area, check_path, row_counts
+from saliency_bench.scoring.perturbation import Curves, Reference, area, check_steps, row_counts
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)  # for one class [0, 1]; less than 0 is possible where the start is subtracted and for contrasts
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("ins", "iauc", "insertion auc")
 
 STARTS = ("auto", "subtract", "keep")
 
 
+def starts_at_zero(*, reference: object, start: object, **others: object) -> bool:
+    """Whether the first value is subtracted from the curve."""
+    return start == "subtract" or (start == "auto" and reference == "blur")
+
+
+def limits(options: dict[str, object]) -> tuple[float, float]:
+    """[-1, 1]: the difference of two probabilities; twice that where its start, which may be -1, is subtracted."""
+    return (-2.0, 2.0) if starts_at_zero(**options) else (-1.0, 1.0)
+
+
+RANGE = limits
+
+
 def saliency_insertion(
-    curves: Curves, *, reference: str = "black", steps: int | None = None, start: str = "auto"
+    curves: Curves,
+    *,
+    reference: Reference = "black",
+    steps: int | None = None,
+    start: Literal["auto", "subtract", "keep"] = "auto",
 ) -> np.ndarray:
     """Area under f(t), the target's probability when the top share t of a map's pixels has entered a reference picture.
 
@@ -57,15 +76,15 @@ def saliency_insertion(
 
     Raises: UserError for an unknown reference or start, or steps out of range.
     """
-    check(reference=reference, steps=steps, start=start)
+    check(steps=steps, start=start)
     counts = row_counts(curves.height, curves.width, steps)
     values = curves.path("top", reference, counts)
-    if start == "subtract" or (start == "auto" and reference == "blur"):
+    if starts_at_zero(reference=reference, start=start):
         values = values - values[:, :1]
     return area(values, counts / counts[-1])
 
 
-def check(*, reference: str, steps: int | None, start: str) -> None:
-    check_path(reference=reference, steps=steps)
+def check(*, steps: int | None, start: str, **others: object) -> None:
+    check_steps(steps=steps)
     if start not in STARTS:
         raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")

@@ -27,5 +27,5 @@ class SaliencyIosr(MapShell, evaluate.Metric):
 }"""
     URL = "https://arxiv.org/abs/2012.15616"
 
-    def scores(self, maps, references, *, threshold=0.5):
+    def scores(self, maps, references, *, threshold: float = 0.5):
         return saliency_iosr(maps, references, threshold=threshold)

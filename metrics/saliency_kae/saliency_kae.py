@@ -11,8 +11,7 @@ class SaliencyKae(CurveShell, evaluate.Metric):
     Args:
         predictions: saliency maps (B, H, W), higher = more salient. references: the class (int) of each image.
         images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
-        classifier: a Hub id, a folder, "torchvision:resnet18", or a torch module (see saliency_bench.load_classifier).
-        target: weights (B, K) over the classes, instead of the references (which may then be None).
+        classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         batch_size: images in one forward pass (default 16).
         reference: "black" (default), "mean", "blur", "noise" or "inpaint".
         exposure: one share in [0, 1] instead of the area.

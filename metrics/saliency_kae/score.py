@@ -2,27 +2,37 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, check_exposure, exposure_area, exposure_names, recognised_at
+from saliency_bench.scoring.perturbation import (
+    Curves,
+    Reference,
+    check_exposure,
+    exposure_area,
+    exposure_names,
+    recognised_at,
+)
 
 PAPER = "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 3
 
 check, parts, reduce = check_exposure, exposure_names, exposure_area
 
 
-def saliency_kae(curves: Curves, *, reference: str = "black", exposure: float | None = None) -> np.ndarray:
+def saliency_kae(
+    curves: Curves, labels: np.ndarray, *, reference: Reference = "black", exposure: float | None = None
+) -> np.ndarray:
     """Area under a(r): whether the classifier is right about a picture that keeps only the map's top share r.
 
         score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
 
-    a is 1 where the top class is the sample's target class, else 0; its mean over samples is the accuracy, and the mean
-    score the area under the accuracy. Where the target is not one class, a is 1 if the top class is one of those that
-    it weighs positively: for a contrast "A, not B" whether it is A, for a group whether it is a member.
+    a is 1 where the classifier is right about the sample's label, whatever class the map explains, else 0: its top
+    class is one of the label's, or with sigmoid outputs one of the label's has p > 0.5. The mean of a over samples is
+    the accuracy, and the mean score the area under the accuracy.
 
     Args:
         curves: `perturbation.Curves` of the images, the target and the maps.
+        labels: Bool (B, K), the classes that are right for each image.
         reference: what is shown instead of the others. "black": 0 in [0, 1]. "mean": the classifier's
             normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
             "noise": uniform in [0, 1); "inpaint": filled in from what stays.
@@ -50,12 +60,13 @@ def saliency_kae(curves: Curves, *, reference: str = "black", exposure: float | 
     ...         return torch.stack([1 - white, white], 1).log()
     >>> maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
     >>> curves = Curves(Corner(), torch.ones(1, 3, 4, 4), torch.tensor([[0.0, 1.0]]), maps)
-    >>> saliency_kae(curves).tolist()
+    >>> labels = np.array([[False, True]])
+    >>> saliency_kae(curves, labels).tolist()
     [[0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0]]
-    >>> reduce(saliency_kae(curves), {"exposure": None}).round(6).tolist()
+    >>> reduce(saliency_kae(curves, labels), {"exposure": None}).round(6).tolist()
     [0.75]
 
     Raises: UserError for an unknown reference or an exposure out of range.
     """
-    check(reference=reference, exposure=exposure)
-    return recognised_at(curves, "top", reference, exposure)
+    check(exposure=exposure)
+    return recognised_at(curves, labels, "top", reference, exposure)

@@ -18,6 +18,7 @@ PAPER = (
 HIGHER_IS_BETTER = False
 RANGE = (0.0, float("inf"))
 VERSION = 1
+ALSO_CALLED = ("sensitivity max", "sens max")
 
 
 def saliency_max_sensitivity(
@@ -30,25 +31,29 @@ def saliency_max_sensitivity(
     *,
     radius: float = 0.2,
     draws: int = 10,
+    relative: bool = True,
 ) -> np.ndarray:
     """Largest relative change of a map over random small changes of the image (P1 eq. 16, by the size of the map).
 
         score = max over draws of ||E(x + d) - E(x)|| / ||E(x)||, Euclidean norms over the pixels
 
     d is uniform in [-radius, radius] for every pixel and channel of the normalised image. Target and seeds of the
-    explainer stay as they are. Without the denominator it would rank explainers by the scale of their maps.
+    explainer stay as they are. P1 has no denominator (`relative=False`), which ranks explainers by the scale of their
+    maps.
 
     Args:
         maps: (B, H, W), E(x). images: (B, 3, H, W) in [0, 1]. target: (B, K), of the maps.
         classifier: its buffer `std` (1, 3, 1, 1) is the normalisation's. explain: makes a map per draw.
         seeds: of each image, for its draws.
         radius: in units of the normalised image, more than 0. draws: at least 1; captum takes 10, Quantus 200.
+        relative: divide by ||E(x)||; False: P1's equation as printed.
 
     Returns:
         Float64 (B,), lower is better; NaN for a constant map, which would be the best possible and is not ranked.
 
     Example: E(x) is 1 on all of 4 x 4 pixels but 2 on one, ||E(x)|| = sqrt(15 + 4). In one of the draws E(x + d) has
-    its 2 on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244.
+    its 2 on another pixel: the difference is 1 on two pixels, so the score is sqrt(2 / 19) = 0.3244, or
+    sqrt(2) with relative=False.
 
     Raises: UserError for a radius or a number of draws out of range, a classifier without `std`.
     """
@@ -68,10 +73,10 @@ def saliency_max_sensitivity(
         change = torch.from_numpy(radius * drawn).view(images.shape).to(images) * std.to(images)
         after = explain(images + change, target, kept).reshape(len(kept), -1)
         furthest = np.maximum(furthest, np.linalg.norm(after - before, axis=1))
-    scores[kept] = furthest / np.linalg.norm(before, axis=1)
+    scores[kept] = furthest / np.linalg.norm(before, axis=1) if relative else furthest
     return scores
 
 
-def check(*, radius: float, draws: int) -> None:
+def check(*, radius: float, draws: int, **others: object) -> None:
     if not 0 < radius < float("inf") or draws < 1:
         raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")

@@ -1,5 +1,7 @@
 """`evaluate` module: mean intersection over union of saliency maps and masks. The metric itself is in score.py."""
 
+from typing import Literal
+
 import evaluate
 
 from saliency_bench.scoring.evaluate_shell import MapShell
@@ -28,7 +30,14 @@ class SaliencyMiou(MapShell, evaluate.Metric):
 }"""
     URL = "https://arxiv.org/abs/2310.08537"
 
-    def scores(self, maps, references, *, threshold=0.5, normalise=True):
+    def scores(
+        self,
+        maps,
+        references,
+        *,
+        threshold: float | Literal["mask_area"] | list | tuple = 0.5,
+        normalise: bool = True,
+    ):
         if isinstance(threshold, list | tuple):
             return saliency_miou_sweep(maps, references, threshold, normalise=normalise)
         return saliency_miou(maps, references, threshold=threshold, normalise=normalise)

@@ -1,7 +1,7 @@
 """Mean intersection over union of the salient region and the mask."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,12 +10,15 @@ from saliency_bench.maps import check_threshold, score_regions
 PAPER = "Zhang et al., Saliency-Bench, 2023, https://arxiv.org/abs/2310.08537"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("iou", "mean iou", "jaccard")
 
 check = check_threshold
 
 
-def saliency_miou(maps: Any, masks: Any, *, threshold: float | str = 0.5, normalise: bool = True) -> np.ndarray:
+def saliency_miou(
+    maps: Any, masks: Any, *, threshold: float | Literal["mask_area"] = 0.5, normalise: bool = True
+) -> np.ndarray:
     """IoU = |S and M| / |S or M| of the salient pixels S = {normalised map > threshold} and the mask M, per sample.
 
     Args:

@@ -7,16 +7,25 @@ from torch import Tensor, nn
 
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
-from saliency_bench.metrics._rfxg import PAPER, Question, check
+from saliency_bench.metrics._rfxg import PAPER, Question
+from saliency_bench.scoring.perturbation import Reference
 from saliency_bench.targets import group
 from saliency_bench.targets.class_groups import ClassGroups
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
-__all__ = ["PAPER", "check", "saliency_pgs"]
+__all__ = ["PAPER", "saliency_pgs"]
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 UNDEFINED = "the predicted class is in no group"
+
+
+def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
+    return TargetTerms(groups.of(a)) if groups.of(a) else None
+
+
+question = _rfxg.question_of(sides)
 
 
 def saliency_pgs(
@@ -27,15 +36,15 @@ def saliency_pgs(
     explain: MapProvider,
     seeds: Sequence[int],
     *,
-    reference: str = "black",
+    reference: Reference = "black",
     published: bool = False,
 ) -> np.ndarray:
     """Pointwise group score (P3 eq. 4): by how much a group's classes fall once the evidence for the group is out.
 
         PGS = 1/0.8 * integral of mean over k in G_A of (f_k(x) - f_k(x_s)) ds over [0.1, 0.9]
 
-    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f is the softmax, A the top class, G_A its group, A included. x_s is
-    the image without the top share s of the pixels of the map for the target group(G_A).
+    by the trapezoid rule on 0.1, 0.2, ..., 0.9. f are the probabilities, A the top class, G_A its group, A included.
+    x_s is the image without the top share s of the pixels of the map for the target group(G_A).
 
     Args:
         images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
@@ -60,9 +69,10 @@ def saliency_pgs(
     """
 
     def ask(a: int, p: np.ndarray) -> Question | None:
-        members = list(groups.of(a))
-        if not members:
+        asked = sides(groups, a, p)
+        if asked is None:
             return None
+        members = list(asked.plus)
         return Question(group(members, len(p)), lambda f, g: (g - f)[:, members].mean(axis=1))
 
     return _rfxg.scores(ask, images, classifier, logits, explain, seeds, reference, published)

@@ -1,5 +1,7 @@
 """`evaluate` module: pointing game of saliency maps and masks. The metric itself is in score.py."""
 
+from typing import Literal
+
 import evaluate
 
 from saliency_bench.scoring.evaluate_shell import MapShell
@@ -31,5 +33,5 @@ class SaliencyPointingGame(MapShell, evaluate.Metric):
 }"""
     URL = "https://arxiv.org/abs/1608.00507"
 
-    def scores(self, maps, references, *, ties="share", tolerance=0):
+    def scores(self, maps, references, *, ties: Literal["share", "any"] = "share", tolerance: float = 0):
         return saliency_pointing_game(maps, references, ties=ties, tolerance=tolerance)

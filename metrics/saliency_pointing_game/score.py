@@ -1,23 +1,28 @@
 """Whether the highest point of a map lies in the mask."""
 
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from saliency_bench.maps import read_pair
+from saliency_bench.maps import levels, read_pair
 
 PAPER = "Zhang et al., Top-down Neural Attention by Excitation Backprop, IJCV 2018, https://arxiv.org/abs/1608.00507"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
+ALSO_CALLED = ("pg", "pointing")
 
 PART = 4096  # maxima whose distances are looked at together
 
 
-def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolerance: float = 0) -> np.ndarray:
+def saliency_pointing_game(
+    maps: Any, masks: Any, *, ties: Literal["share", "any"] = "share", tolerance: float = 0
+) -> np.ndarray:
     """Share of a map's maxima that lie in its mask: 1 or 0 where the maximum is unique.
 
         score = |{x : map(x) = max map, distance(x, mask) <= tolerance}| / |{x : map(x) = max map}|
+
+    Values are rounded to 1/32768 of the map's range (`saliency_bench.maps`) before they are compared.
 
     Args:
         maps: (B, H, W), finite. masks: (B, H, W), bool or 0 and one other value.
@@ -47,7 +52,8 @@ def saliency_pointing_game(maps: Any, masks: Any, *, ties: str = "share", tolera
     """
     check(ties=ties, tolerance=tolerance)
     values, inside = read_pair(maps, masks)
-    maxima = values == values.max(axis=(1, 2), keepdims=True)
+    ranked = levels(values)
+    maxima = ranked == ranked.max(axis=(1, 2), keepdims=True)
     hits = maxima & inside if tolerance < 1 else _near(maxima, inside, tolerance)
     share = np.count_nonzero(hits, axis=(1, 2)) / np.count_nonzero(maxima, axis=(1, 2))
     scores = share if ties == "share" else (share > 0).astype(np.float64)

@@ -1,5 +1,7 @@
 """`evaluate` module: pixel-wise precision of saliency maps against masks. The metric itself is in score.py."""
 
+from typing import Literal
+
 import evaluate
 
 from saliency_bench.scoring.evaluate_shell import MapShell
@@ -29,7 +31,14 @@ class SaliencyPrecision(MapShell, evaluate.Metric):
 }"""
     URL = "https://doi.org/10.1109/CVPR.2009.5206596"
 
-    def scores(self, maps, references, *, threshold=0.5, normalise=True):
+    def scores(
+        self,
+        maps,
+        references,
+        *,
+        threshold: float | Literal["mask_area"] | list | tuple = 0.5,
+        normalise: bool = True,
+    ):
         if isinstance(threshold, list | tuple):
             return saliency_precision_sweep(maps, references, threshold, normalise=normalise)
         return saliency_precision(maps, references, threshold=threshold, normalise=normalise)

@@ -1,7 +1,7 @@
 """How many of the salient pixels lie in the mask."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -10,12 +10,14 @@ from saliency_bench.maps import check_threshold, score_regions
 PAPER = "Achanta et al., Frequency-tuned salient region detection, CVPR 2009, https://doi.org/10.1109/CVPR.2009.5206596"
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
-VERSION = 1
+VERSION = 2
 
 check = check_threshold
 
 
-def saliency_precision(maps: Any, masks: Any, *, threshold: float | str = 0.5, normalise: bool = True) -> np.ndarray:
+def saliency_precision(
+    maps: Any, masks: Any, *, threshold: float | Literal["mask_area"] = 0.5, normalise: bool = True
+) -> np.ndarray:
     """Precision = |S and M| / |S| of the salient pixels S = {normalised map > threshold} and the mask M, per sample.
 
     Args:

@@ -1,5 +1,10 @@
-"""Several runs: those that agree on the cells they share become one; the first is compared with each other one."""
+"""Several runs: those that ask the same question become one, ranked anew; the first is compared with each other one.
 
+The same question: equal identities (`results/identity.py`), so that the cells differ in explainer and metric alone; and
+no contradiction on the cells they share.
+"""
+
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,18 +12,34 @@ from functools import cached_property
 import numpy as np
 
 from saliency_bench.analysis.differences import Conflict, Pair, conflicts, pairs, why_not
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import CellResult, as_json
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.manifest import differing_settings
+from saliency_bench.results.ranking import TOO_FEW_TO_TELL, compare
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.results.summary import faults_of
+from saliency_bench.spec import one_after_the_other
+
+QUESTION = ("target", "groups", "precision", "seed")  # settings in a summary on which scores depend
 
 
 @dataclass(frozen=True)
 class MergedRuns:
-    """Runs that share cells and agree on them, as one; `members` are their numbers, counted from 1."""
+    """Runs that ask the same question and agree, as one; `members` are their numbers, counted from 1."""
 
     members: list[int]
     runs: list[RunData]
     data: RunData
+
+    @property
+    def shared(self) -> int:
+        """Cells that more than one of the runs has."""
+        return sum(times > 1 for times in Counter(cell_id for run in self.runs for cell_id in run.cell_ids).values())
+
+    @property
+    def samples(self) -> list[int]:
+        """How many samples each run covers."""
+        return [run.summary["dataset"]["used"] for run in self.runs]
 
     @property
     def name(self) -> str:
@@ -34,9 +55,13 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Merged runs against the first ones: why they cannot be compared, or the pairs that both have."""
+    """Merged runs against the first ones: why they cannot be compared, or the pairs that both have.
+
+    settings: what they differ in, so that they are not one with the first.
+    """
 
     merged: MergedRuns
+    settings: list[str]
     reason: str | None
     pairs: list[Pair]
 
@@ -53,7 +78,9 @@ class Comparison:
         first, *others = self.merged
         reasons = [why_not(first.data, other.data) for other in others]
         return [
-            RunDifference(other, reason, [] if reason else pairs(first.data, other.data))
+            RunDifference(
+                other, _other_question(first.data, other.data), reason, [] if reason else pairs(first.data, other.data)
+            )
             for other, reason in zip(others, reasons, strict=True)
         ]
 
@@ -65,11 +92,13 @@ class Comparison:
 
         return {
             "merged": [named(merged.members) for merged in self.merged],
+            "results": [merged.data.as_json() for merged in self.merged],
             "conflicts": [conflict.as_dict() | {"runs": named(conflict.runs)} for conflict in self.conflicts],
             "differences": [
                 {
                     "first": named(self.merged[0].members),
                     "second": named(difference.merged.members),
+                    "settings": difference.settings,
                     "why_not": difference.reason,
                     "pairs": [pair.as_dict() for pair in difference.pairs],
                 }
@@ -79,7 +108,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunData]) -> Comparison:
-    """Runs that share a cell and contradict each other in none become one; the others are shown side by side."""
+    """Runs that ask the same question and contradict each other in no cell become one, the others stay apart."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
@@ -109,8 +138,9 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
         compatible = [
             cluster
             for cluster in clusters
-            if any(run.cell_ids & runs[other].cell_ids for other in cluster)
+            if any(_related(run, runs[other]) for other in cluster)
             and not any(frozenset((other, index)) in conflicting for other in cluster)
+            and not any(_other_question(run, runs[other]) for other in cluster)
         ]
         joined: list[int] = []
         for cluster in compatible:  # a run may connect two that share nothing with each other
@@ -121,8 +151,29 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
     return sorted(clusters)
 
 
+def _related(first: RunData, second: RunData) -> bool:
+    """Whether two runs that do not differ in a known setting have the same question: what is not known is no proof."""
+    return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
+
+
+def _other_question(first: RunData, second: RunData) -> list[str]:
+    """The settings in which two runs differ, but for explainers and metrics."""
+    if first.identity is not None and second.identity is not None:
+        settings = differing_settings(first.identity, second.identity)
+    else:
+        settings = [name for name in QUESTION if first.summary.get(name) != second.summary.get(name)]
+        settings += ["model"] * (first.summary["model"]["digest"] != second.summary["model"]["digest"])
+        settings += ["dataset"] * (why_not(first, second) is not None)
+    cells = {(cell.explainer_id, cell.metric_id): cell.cell_id for cell in first.cells}
+    named_alike = any(cells.get((c.explainer_id, c.metric_id), c.cell_id) != c.cell_id for c in second.cells)
+    return settings or ["setting that only the ids of their cells show"] * named_alike
+
+
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Runs that agree as one: each cell once, from the run with the most samples; of equal ones, the first."""
+    """Runs that agree as one: each cell once, from the run with the most samples; of equal ones, the first.
+
+    Explainers are compared in pairs and ranked anew, over the samples that both have.
+    """
     if len(runs) == 1:
         return runs[0]
     ordered = sorted(runs, key=lambda run: (-run.summary["dataset"]["used"], -len(run.cells)))
@@ -143,27 +194,40 @@ def merge_runs(runs: list[RunData]) -> RunData:
     for run in reversed(ordered):
         seconds |= run.timings.get("explainers", {})
     base = ordered[0]
+    named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]
+    groups = {image_id: group for run in reversed(ordered) for image_id, group in zip(run.ids, run.groups, strict=True)}
+    of_ids = [groups[image_id] for image_id in ids]
+    contrasts, standings = compare(named, values, cluster_codes(ids, of_ids), base.summary["seed"])
+    merged = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in named]
     with_pictures = next((run for run in ordered if run.examples), base)
     return RunData(
         base.folder,
-        list(cells.values()),
+        merged,
         ids,
+        of_ids,
         values,
-        base.summary | _merged_facts(runs, list(cells.values())),
+        base.summary | _merged_facts(runs, merged) | {"comparisons": as_json(contrasts)},
         base.timings | {"explainers": seconds},
         with_pictures.examples,
         with_pictures.samples,
         explained,
+        base.identity,
     )
 
 
 def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
     """What the summary of several runs as one says differently from that of each."""
     return {
-        "command": "\n".join(dict.fromkeys(run.summary["command"] for run in runs)),
+        "command": one_after_the_other(run.summary["command"] for run in runs),
         "faults": faults_of(cells),
         "halved_chunks": sum(run.summary["halved_chunks"] for run in runs),
     }
+
+
+def merged_words(merged: MergedRuns) -> str:
+    """What several runs that are shown as one have in common."""
+    shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
+    return f"{shared}; they ask the same question and are shown as one, their explainers ranked together"
 
 
 def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
@@ -172,11 +236,14 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
     def named(numbers: Sequence[int], conjunction: str) -> str:
         return conjunction.join(folders[number - 1] for number in numbers)
 
-    text = [
-        f"{named(merged.members, ' and ')} agree on all cells and samples they share"
-        for merged in comparison.merged
-        if len(merged.members) > 1
-    ]
+    text = []
+    for merged in comparison.merged:
+        if len(merged.members) > 1:
+            text.append(f"{named(merged.members, ' and ')} {merged_words(merged)}")
+            if len(set(merged.samples)) > 1:
+                covered = [f"{folders[number - 1]} covers {used} samples" for number, used
+                           in zip(merged.members, merged.samples, strict=True)]  # fmt: skip
+                text.append(f"{', '.join(covered)}; two explainers are compared on the samples that both have")
     for conflict in comparison.conflicts:
         text.append(
             f"conflict: {conflict.explainer} by {conflict.metric} ({conflict.cell_id}) differs between "
@@ -184,6 +251,9 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
         )
     first = named(comparison.merged[0].members, " + ")
     for difference in comparison.differences:
+        if difference.settings and not difference.reason:
+            both = f"{named(difference.merged.members, ' + ')} and {first}"
+            text.append(f"{both} are not shown as one: another {', another '.join(difference.settings)}")
         text += _difference_lines(difference, f"{named(difference.merged.members, ' + ')} minus {first}")
     return [*text, ""] if text else []
 
@@ -192,11 +262,13 @@ def _difference_lines(difference: RunDifference, title: str) -> list[str]:
     if difference.reason:
         return [f"{title}: not compared, {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]
+    few = sum(pair.p is None for pair in difference.pairs)
+    untold = f"; {TOO_FEW_TO_TELL} for {few}" if few else ""
     return [
-        f"{title}: {len(significant)} of {len(difference.pairs)} mean differences differ significantly from zero",
+        f"{title}: {len(significant)} of {len(difference.pairs)} mean differences are significant{untold}",
         *(
             f"  {pair.explainer} by {pair.metric}: {pair.mean:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], "
-            f"{'better' if pair.direction > 0 else 'worse'}, n = {len(pair.ids)}"
+            f"{pair.word}, n = {len(pair.ids)}"
             for pair in significant
         ),
     ]

@@ -10,9 +10,12 @@ from numpy.typing import ArrayLike
 
 from saliency_bench.analysis.names import names_of
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import FEW, CellResult
+from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.intervals import difference
+from saliency_bench.results.paired_test import adjusted_p
+from saliency_bench.results.ranking import NO_DIFFERENCE, RANKED_FROM, TOO_FEW_TO_TELL, sign_of
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.statistics import mean_intervals
 
 TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
 NEGLIGIBLE = 1e-9  # a smaller difference is none, however small the numbers
@@ -46,8 +49,10 @@ class Pair:
     first: np.ndarray
     second: np.ndarray
     unpaired: int  # samples that only one of the two has scored
-    low: float = np.nan  # 95 % bootstrap interval of the mean difference
+    clusters: int = 0
+    low: float = np.nan  # 95 % interval of the mean difference, not corrected for several
     high: float = np.nan
+    p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
 
     @property
     def baseline(self) -> bool:
@@ -74,10 +79,20 @@ class Pair:
 
     @property
     def direction(self) -> int:
-        """1 if the second is significantly better (its interval excludes zero), -1 if worse, else 0."""
-        if not self.differences.any():
-            return 0
-        return (int(self.low > 0) - int(self.high < 0)) * (1 if self.higher_is_better else -1)
+        """1 if the second is significantly better, -1 if worse, 0 if no difference was found."""
+        return sign_of(float(self.differences.sum()), self.p, self.higher_is_better)
+
+    @property
+    def word(self) -> str:
+        """What the second is, in the words of a report."""
+        if self.p is None:
+            return TOO_FEW_TO_TELL
+        return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
+
+    @property
+    def few(self) -> bool:
+        """Whether the interval rests on few samples."""
+        return np.isfinite(self.low) and self.clusters < FEW
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
@@ -105,10 +120,12 @@ class Pair:
             "higher_is_better": self.higher_is_better,
             "cell_ids": [cell.cell_id for cell in self.cells],
             "n": len(self.ids),
+            "clusters": self.clusters,
             "unpaired": self.unpaired,
             "mean": self.mean,
             "low": _known(self.low),
             "high": _known(self.high),
+            "p": self.p,
             "better": better,
             "equal": equal,
             "worse": worse,
@@ -140,9 +157,10 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
     first, second: folders of runs over the same dataset and split, whose model, target rule, precision, seed or batch
     size may differ. An entry has `mean` (second minus first, over the `n` samples that both have scored) with its 95 %
-    bootstrap interval `low` to `high`; the shares of samples on which the second is `better`, `equal` (up to the last
-    digits) or `worse`, which know whether higher or lower is better; `largest`, the five samples that differ most;
-    `unpaired`, how many samples only one run has scored. What is not known is None.
+    interval `low` to `high`, not corrected for several; `p` of the paired test over all entries, from 50 `clusters` on;
+    the shares of samples on which the second is `better`, `equal` (up to the last digits) or `worse`, which know
+    whether higher or lower is better; `largest`, the five samples that differ most; `unpaired`, how many samples only
+    one run has scored. What is not known is None.
 
     Raises: UserError for runs over different datasets, or a folder without a finished run.
     """
@@ -171,34 +189,41 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
         (key for key in before if key in after), key=lambda key: (metrics.index(key[0]), before[key].baseline)
     )
     ids, in_first, in_second = _shared_samples(first, second)
-    unresampled = []
+    found, columns = [], []
     for key in shared:
         cells = before[key], after[key]
         scores = first.values[cells[0].cell_id][in_first], second.values[cells[1].cell_id][in_second]
         kept = np.isfinite(scores[0]) & np.isfinite(scores[1])
-        unresampled.append(
-            Pair(
-                explainer=names.explainer_text(cells[0]),
-                metric=names.metric_text(cells[0]),
-                cells=cells,
-                ids=[ids[index] for index in np.flatnonzero(kept)],
-                first=scores[0][kept],
-                second=scores[1][kept],
-                unpaired=cells[0].n + cells[1].n - 2 * int(kept.sum()),
-            )
+        pair = Pair(
+            explainer=names.explainer_text(cells[0]),
+            metric=names.metric_text(cells[0]),
+            cells=cells,
+            ids=[ids[index] for index in np.flatnonzero(kept)],
+            first=scores[0][kept],
+            second=scores[1][kept],
+            unpaired=cells[0].n + cells[1].n - 2 * int(kept.sum()),
         )
-    return _with_intervals(unresampled)
+        column = np.full(len(ids), np.nan)
+        column[kept] = pair.differences
+        found.append(pair)
+        columns.append(column)
+    groups = [first.groups[index] for index in in_first]
+    return _tested(found, columns, cluster_codes(ids, groups))
 
 
-def _with_intervals(unresampled: list[Pair]) -> list[Pair]:
-    """Pairs of equal n are resampled together: the bootstrap's draws depend on n alone, and drawing is what costs."""
-    ends: dict[int, tuple[float, float]] = {}
-    for count in {len(pair.ids) for pair in unresampled}:
-        alike = [index for index, pair in enumerate(unresampled) if len(pair.ids) == count]
-        columns = np.stack([unresampled[index].second - unresampled[index].first for index in alike], axis=1)
-        low, high = mean_intervals(columns)
-        ends |= {index: (float(low[column]), float(high[column])) for column, index in enumerate(alike)}
-    return [replace(pair, low=ends[index][0], high=ends[index][1]) for index, pair in enumerate(unresampled)]
+def _tested(found: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:
+    """With intervals and p-values: all pairs of two runs are one family of the paired test."""
+    if not found:
+        return []
+    nothing = len(columns)
+    matched = Matched([*columns, np.zeros(len(codes))], codes)
+    estimates = [difference(matched, index, nothing) for index in range(nothing)]
+    enough = [(index, nothing) for index, one in enumerate(estimates) if one.clusters >= RANKED_FROM]
+    (p,) = adjusted_p([matched], [enough])
+    return [
+        replace(pair, clusters=one.clusters, low=one.low, high=one.high, p=p.get((index, nothing)))
+        for index, (pair, one) in enumerate(zip(found, estimates, strict=True))
+    ]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from saliency_bench.results.cell import CellKey
+from saliency_bench.results.cell import CellKey, with_version
 from saliency_bench.results.run_folder import RunData
 
 
@@ -78,6 +78,4 @@ def _texts(methods: dict[Method, Method]) -> dict[Method, str]:
         written.setdefault(common, set()).add(exact.text)
     texts = {common: next(iter(seen)) if len(seen) == 1 else common.text for common, seen in written.items()}
     times = Counter(texts.values())
-    return {
-        method: text if times[text] == 1 else f"{text} (version {method.version})" for method, text in texts.items()
-    }
+    return {method: text if times[text] == 1 else with_version(text, method.version) for method, text in texts.items()}

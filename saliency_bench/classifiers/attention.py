@@ -31,6 +31,8 @@ from saliency_bench.types import Images, Maps
 SOFTMAX = (torch.softmax, Tensor.softmax, F.softmax)
 FIX = "use integrated_gradients or rise, defined for every classifier, or gradcam for a convolutional one"
 
+FIX_OF_STAGES = "use gradcam, which reads its last feature map, integrated_gradients or rise"
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -50,7 +52,7 @@ class AttentionRecorder(TorchFunctionMode):
     """Inside `with`, attention is computed unfused, and its matrices are kept.
 
     matrices   [Float (B, heads, T, T)], one per block; from block `start` on they take gradients (None: no block's)
-    patches    Float (B, C, h, w): the last feature map before the first attention
+    patches    Float (B, C, h, w): the last feature map before the first attention, after norm, activation and pooling
     inputs     the input of the linear layer before each matrix, Float (B, T, C)
     `embedded=True` lets gradients flow back to the patches and keeps the inputs; otherwise only their shapes are kept.
     """
@@ -64,7 +66,8 @@ class AttentionRecorder(TorchFunctionMode):
         self.inputs: list[Tensor | None] = []
         self.patches: Tensor | None = None
         self.convolved_after = False
-        self._linear_input: Tensor | None = None
+        self._linear_inputs: list[Tensor] = []  # since the last matrix
+        self._stem: Tensor | None = None  # what goes on from the patches
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -77,8 +80,8 @@ class AttentionRecorder(TorchFunctionMode):
             return output, self._weights(**kwargs)
         output = self.compute(function, args, kwargs)
         if function is F.linear:
-            self._linear_input = args[0] if args else kwargs["input"]
-        elif function is F.conv2d:
+            self._linear_inputs.append(args[0] if args else kwargs["input"])
+        elif function is F.conv2d or (args and args[0] is self._stem and _is_of_stems(function)):
             return self._record_patches(output)
         elif function in SOFTMAX and output.ndim > 2:
             self._record_matrix(output)
@@ -119,6 +122,11 @@ class AttentionRecorder(TorchFunctionMode):
         tokens = matrices[0].shape[-1]
         squares = all(m.ndim == 4 and m.shape == (len(images), m.shape[1], tokens, tokens) for m in matrices)
         sequences = all(x is not None and x.shape[:-1] == (len(images), tokens) for x in self.inputs)
+        if self._windows_or_stages(len(images)):
+            raise UserError(
+                f"{classifier.id} attends within windows or stages, as Swin, MaxViT and PVT do, and not from all "
+                f"patches to all patches, so its attention is not a map over patches; {FIX_OF_STAGES}"
+            )
         if not squares or not sequences or self.convolved_after or self.patches is None or self._spare < 0:
             raise UserError(
                 f"{classifier.id} does not attend from all patches to all patches in every block (windows, pooled or "
@@ -129,6 +137,11 @@ class AttentionRecorder(TorchFunctionMode):
         if not need_weights:
             return None
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
+
+    def _windows_or_stages(self, images: int) -> bool:
+        """Of the blocks; a head may attend by itself."""
+        blocks = self.matrices[:-1]
+        return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     @property
     def _spare(self) -> int:
@@ -141,13 +154,17 @@ class AttentionRecorder(TorchFunctionMode):
         if self.embedded and not output.requires_grad:
             output.requires_grad_()
         self.patches = output
-        return output.clone() if self.embedded else output  # a leaf must not be changed in place
+        self._stem = output.clone() if self.embedded else output  # a leaf must not be changed in place
+        return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
-        linear_input = self._linear_input
+        # The last linear layer over the tokens: one of a bias by relative positions may come after it.
+        sequences = [x for x in self._linear_inputs if x.shape[:-1] == (len(output), output.shape[-1])]
+        linear_input = next(iter((sequences or self._linear_inputs)[-1:]), None)
+        self._linear_inputs = []
         # Most uses only need its shape, which costs no memory.
         self.inputs.append(linear_input if linear_input is None or self.embedded else linear_input.detach().to("meta"))
 
@@ -229,6 +246,12 @@ def _tokens_are_patches(recorded: AttentionRecorder, prefix: int) -> bool:
 
 def _gradient(of: Tensor, by: Tensor) -> Tensor | None:
     return torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)[0] if of.requires_grad else None
+
+
+def _is_of_stems(function: Any) -> bool:
+    """Norms, activations and pooling, which keep a feature map a feature map."""
+    name = getattr(function, "__name__", "").strip("_")
+    return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 
 
 def _mixed(values: Tensor) -> Tensor:

@@ -1,68 +1,20 @@
-"""Classifiers from transformers checkpoints (including timm's), torchvision weights and plain modules."""
+"""Classifiers from transformers checkpoints (including timm's) and torchvision weights."""
 
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from huggingface_hub import get_token
-from PIL import Image
-from safetensors import SafetensorError
 from torch import nn
 
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.classifier import ONE_LOGIT, Classifier
 from saliency_bench.classifiers.geometry import Geometry, probe
 from saliency_bench.classifiers.processors import frame_of, pair_of
-from saliency_bench.errors import UserError, unknown
-from saliency_bench.hub.errors import reason, status_of
-
-# Checkpoints the papers use, for `list models` and for suggestions.
-KNOWN = (
-    "facebook/convnext-base-224",
-    "facebook/deit-small-patch16-224",
-    "google/vit-base-patch16-224",
-    "microsoft/resnet-18",
-    "microsoft/resnet-50",
-    "timm/inception_v3.tv_in1k",
-    "timm/vgg16.tv_in1k",
-    "timm/vgg19.tv_in1k",
-    "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
-)
-
-
-def plain(
-    model: nn.Module,
-    mean: Sequence[float],
-    std: Sequence[float],
-    layer: str | None,
-    labels: Sequence[str] | None,
-    size: int | tuple[int, int] | None,
-) -> Classifier:
-    from torchvision.transforms.v2 import functional as T
-
-    size = (size, size) if isinstance(size, int) else size
-    for name, values in (("mean", mean), ("std", std)):
-        if np.shape(values) != (3,):
-            raise UserError(f"{name} needs three numbers, one per channel; got {values}")
-
-    def frame(image: Image.Image) -> torch.Tensor:
-        image = image.resize(size[::-1], Image.Resampling.BILINEAR) if size else image
-        return T.pil_to_tensor(image).float() / 255
-
-    return Classifier(
-        model,
-        id=f"module:{type(model).__name__}",
-        geometry=Geometry(resize=size),
-        frame=frame,
-        mean=mean,
-        std=std,
-        labels=labels,
-        layer=layer,
-    )
+from saliency_bench.classifiers.sources import PROCESSORS, Source, source_of
+from saliency_bench.classifiers.untrusted import check_config, check_folder, check_weights, counted, room_of
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.utils.storage import storage_error
 
 
 def torchvision(name: str, layer: str | None) -> Classifier:
@@ -77,7 +29,9 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     except pickle.UnpicklingError as error:
         raise UserError(f"the weights of torchvision:{name} contain more than tensors and are not loaded") from error
     except (OSError, RuntimeError) as error:
-        raise UserError(f"the weights of torchvision:{name} could not be downloaded: {_first_line(error)}") from error
+        if named := storage_error(error):
+            raise named from error
+        raise UserError(f"the weights of torchvision:{name} could not be downloaded: {one_line(error, 200)}") from error
     # Pretrained, torchvision builds these two networks with an input transform, which is part of the network.
     extra = {"transform_input": True, "aux_logits": True} if name in ("inception_v3", "googlenet") else {}
     model = models.get_model(name, weights=None, **extra)
@@ -86,7 +40,7 @@ def torchvision(name: str, layer: str | None) -> Classifier:
     resize, crop = pair_of(preset.resize_size), pair_of(preset.crop_size)
     assert crop is not None
     defaults = weights.transforms()
-    return _checked(
+    return checked(
         model,
         id=f"torchvision:{name}",
         revision=str(weights),
@@ -98,71 +52,106 @@ def torchvision(name: str, layer: str | None) -> Classifier:
         std=defaults.std,
         labels=weights.meta["categories"],
         layer=layer,
+        activation="softmax",
     )
 
 
-def transformers(name: str, revision: str | None, layer: str | None) -> Classifier:
-    from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification
+def transformers(name: str, revision: str | None, layer: str | None, activation: str | None = None) -> Classifier:
+    from transformers import AutoModelForImageClassification
 
-    try:
-        with quiet():
-            config = AutoConfig.from_pretrained(name, revision=revision)
-            _refuse_other_heads(name, config)
+    source = source_of(name, revision)
+    with readable(source.name):
+        config = config_of(source)
+        if config.num_labels < 2 and activation is None:
+            raise UserError(f"{source.name} {ONE_LOGIT}")
+        with counted(source.name, room_of(source.folder)):
             model, loading = AutoModelForImageClassification.from_pretrained(
-                name, revision=revision, use_safetensors=True, output_loading_info=True
+                source.folder, config=config, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
-            processor = AutoImageProcessor.from_pretrained(name, revision=revision)
-    except ImportError as error:
-        raise UserError(f"{name} needs a library that is not installed: {_first_line(error)}") from error
-    except UserError:
-        raise
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise loading_error(name, error) from error
+        processor = processor_of(source.folder, source.name)
     if loading["missing_keys"]:
         raise UserError(
-            f"{name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}: it was saved without its "
-            "classification head; train one with: saliency-bench train"
+            f"{source.name} has no weights for {', '.join(sorted(loading['missing_keys'])[:3])}: it was saved without "
+            "its classification head; train one with: saliency-bench train"
         )
-    geometry, frame, mean, std = frame_of(processor, name)
-    return _checked(
+    geometry, frame, mean, std = frame_of(processor, source.name)
+    return checked(
         model,
-        id=name,
-        revision=getattr(config, "_commit_hash", None),
+        id=source.name,
+        repo=source.repo,
+        revision=source.revision,
         geometry=geometry,
         frame=frame,
         mean=mean,
         std=std,
-        labels=[str(config.id2label[index]) for index in sorted(config.id2label)],
+        labels=labels_of(config),
         layer=layer,
     )
 
 
-def _checked(model: nn.Module, **settings: Any) -> Classifier:
+def config_of(source: Source) -> Any:
+    """The config of a checkpoint with safetensors. Raises: UserError where there is none, or one of `check_config`."""
+    from transformers import AutoConfig
+
+    check_folder(source.folder, source.name)
+    for pattern, fix in (
+        ("config.json", "a transformers checkpoint has one"),
+        (
+            "*.safetensors",
+            "pickled weights (.bin, .pt) may hold code and are not loaded; save_pretrained writes safetensors",
+        ),
+    ):
+        if not any(source.folder.glob(pattern)):
+            raise UserError(f"{source.name} holds no loadable image classifier: no {pattern}; {fix}")
+    check_config(source.folder / "config.json", source.name)
+    check_weights(source.folder, source.name)
+    return AutoConfig.from_pretrained(source.folder, trust_remote_code=False)
+
+
+def processor_of(folder: Path, name: str) -> Any:
+    """The image processor of a checkpoint; it is not asked to do anything before its settings are checked."""
+    from transformers import AutoImageProcessor
+
+    check_folder(folder, str(folder))
+    try:
+        return AutoImageProcessor.from_pretrained(folder, trust_remote_code=False)
+    except OSError as error:
+        if any((folder / file).exists() for file in PROCESSORS):
+            raise
+        raise UserError(
+            f"{name} has no {PROCESSORS[0]}, which says how images are resized and normalised; save the processor that "
+            "it was trained with into its folder (processor.save_pretrained), or give load_classifier the module with "
+            "mean=, std= and size="
+        ) from error
+
+
+def labels_of(config: Any) -> list[str]:
+    return [str(config.id2label[index]) for index in sorted(config.id2label)]
+
+
+def checked(model: nn.Module, **settings: Any) -> Classifier:
     """A classifier whose masks follow its images. Raises: UserError of `probe`."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 
 
-def _refuse_other_heads(name: str, config: Any) -> None:
-    if getattr(config, "problem_type", None) == "multi_label_classification":
-        raise UserError(f"{name} has a multi-label head; maps are defined here for a softmax over K >= 2 classes")
-    if config.num_labels < 2:
-        raise UserError(f"{name} has a single-logit head; maps are defined here for a softmax over K >= 2 classes")
-
-
-def loading_error(name: str, error: Exception) -> UserError:
-    """A readable error for one raised while loading a checkpoint, with the nearest names."""
-    path = Path(name)
-    if path.is_dir():
-        return UserError(f"the folder {name} holds no loadable image classifier: {_first_line(error)}")
-    if status_of(error) not in (None, 401, 404):
-        return UserError(reason(error, name, get_token()))
-    siblings = [str(config.parent) for config in path.parent.glob("*/config.json")]
-    near = [other for other in get_close_matches(name, [*KNOWN, *siblings], n=3, cutoff=0.6) if other != name]
-    fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
-    return UserError(
-        f"unknown model '{name}': not a local folder and not found on the Hub ({_first_line(error)[:120]}); {fix}"
-    )
+@contextmanager
+def readable(name: str) -> Iterator[None]:
+    """Inside, what transformers raises about a checkpoint becomes one readable line, and it logs nothing but errors."""
+    try:
+        with quiet():
+            yield
+    except UserError:
+        raise
+    except ImportError as error:
+        raise UserError(f"{name} needs a library that is not installed: {one_line(error, 200)}") from error
+    except Exception as error:  # a downloaded file may hold anything, and each kind raises errors of its own
+        if "trust_remote_code" in str(error):
+            raise UserError(
+                f"{name} needs Python code of its own, and nothing that is downloaded is executed; "
+                "build the network yourself and give load_classifier the module"
+            ) from error
+        raise UserError(f"{name} holds no loadable image classifier: {one_line(error, 200)}") from error
 
 
 @contextmanager
@@ -179,7 +168,3 @@ def quiet() -> Iterator[None]:
         logging.set_verbosity(before)
         if bars:
             logging.enable_progress_bar()
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__

@@ -1,33 +1,57 @@
 """A classifier: images in the prepared frame in, logits out. Its `prepare` is the only way images are resized."""
 
+import copy
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.target import ACTIVATIONS
 from saliency_bench.types import Batch, Images
+from saliency_bench.utils.seeds import seed_of, uniform
 
+ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # How torch rejects a size, by RuntimeError; transformers, timm and torchvision raise AssertionError and ValueError.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 
 
-class Classifier(nn.Module):
-    """images Float (B, 3, H, W) in [0, 1] -> logits (B, K), K >= 2.
+def check_finite(model: nn.Module, name: str) -> None:
+    """Raises: UserError for weights or statistics of batch norm that are NaN or infinite, naming the first."""
+    statistics = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
+    for key, value in chain(model.named_parameters(), statistics):
+        if is_lazy(value) or value.device.type == "meta":
+            continue
+        if not bool(value.detach().isfinite().all()):
+            raise UserError(f"{name} has NaN or infinite weights ({key}); the file or its training is damaged")
 
-    id, revision    where it was loaded from
+
+class RefusedImagesError(UserError):
+    """A network raised for these images, by their size or for what they hold; it may take others."""
+
+
+class Classifier(nn.Module):
+    """images Float (B, 3, H, W) in [0, 1] -> logits (B, K); K = 1 under a sigmoid, else K >= 2.
+
+    id              the name it was loaded by; "module:TYPE" of a model object
+    repo, revision  of the Hub, and its commit, if it was loaded from there; torchvision's weights are a revision too
     digest          hash of its weights, normalisation and structure
     labels          class names, or None
     geometry        how `prepare` resizes
-    layer           name of the layer Grad-CAM reads; None: the last convolutional block
+    activation      "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`)
+    assumed         whether nothing said so, and the activation is the softmax of most networks
+    layer           name of the layer Grad-CAM reads; None: the last feature map before any pooling
     precision       "fp32", or "bf16" or "fp16": the network computes under autocast; logits are always float32
     channels_last   whether the network computes in this memory layout
     passes          number of images passed through the network
@@ -35,6 +59,7 @@ class Classifier(nn.Module):
 
     mean: Tensor
     std: Tensor
+    __constants__ = ("labels", "geometry", "frame", "activation", "layer", "precision", "channels_last")
 
     def __init__(
         self,
@@ -47,18 +72,21 @@ class Classifier(nn.Module):
         std: Sequence[float] = (1.0, 1.0, 1.0),
         labels: Sequence[str] | None = None,
         layer: str | None = None,
+        repo: str | None = None,
         revision: str | None = None,
+        activation: str | None = None,
     ):
         super().__init__()
         self.model = model
-        self.id, self.revision = id, revision
+        self.id, self.repo, self.revision = id, repo, revision
         self.geometry, self.frame = geometry, frame
         self.labels = None if labels is None else list(labels)
         self.layer = layer
+        self.activate(activation or _known_activation(model))
         self.precision = "fp32"
-        self.channels_last = False
+        self.channels_last = _is_channels_last(model)
         self.passes = 0
-        self._seen: dict[tuple, list[tuple[str, Tensor]]] = {}
+        self._gives_logits = False  # not seen yet
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
         if layer is not None:
@@ -69,15 +97,51 @@ class Classifier(nn.Module):
         if self.channels_last:
             normalised = normalised.contiguous(memory_format=torch.channels_last)
         output = self._output(normalised.to(self.dtype))
-        logits = getattr(output, "logits", output)
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 2:
-            shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise UserError(
-                f"{self.id} gives {shape} instead of logits (B, K) with K >= 2; "
-                "single-logit and multi-label heads have no softmax over classes to explain"
-            )
+        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 1:
+            raise UserError(f"{self.id} gives {_described(output, logits)} instead of logits (B, K)")
+        if logits.shape[1] < 2 and self.activation == "softmax":
+            raise UserError(f"{self.id} {ONE_LOGIT}")
         self.passes += len(images)
+        if not self._gives_logits and not self.training:
+            self._check_labels(logits.shape[1])
+            self._refuse_probabilities(images, logits)
         return logits.float()
+
+    def _check_labels(self, classes: int) -> None:
+        """A head may have been replaced without the config that names its classes."""
+        if self.labels is not None and len(self.labels) != classes:
+            raise UserError(
+                f"{self.id} gives {classes} logits, but {len(self.labels)} class names are known "
+                f"({', '.join(self.labels[:2])} ...); give load_classifier(model, labels=[...]) one for each logit"
+            )
+
+    def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
+        """Once. Logits may sum to 1 by accident, so what looks like probabilities is compared with that of noise."""
+        if _get_current_dispatch_mode() is not None:  # somebody records the operations of this pass
+            return
+        *_, last = self.model.modules()
+        if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
+            raise UserError(
+                f"{self.id} ends in a sigmoid, and its probabilities would be put through a softmax or sigmoid once "
+                'more; give the network without it, with activation="sigmoid"'
+            )
+        tolerance = 1e-5 if logits.dtype in (torch.float32, torch.float64) else 1e-2
+        if _are_probabilities(logits, tolerance):
+            self._gives_logits, passes = True, self.passes
+            noise = torch.from_numpy(uniform(seed_of("probabilities"), 8 * images[0].numel()))
+            noise = noise.view(8, *images.shape[1:]) * torch.linspace(0, 1, 8).view(-1, 1, 1, 1)  # from black on
+            with torch.no_grad():
+                others = self(noise.to(images))
+            self._gives_logits, self.passes = False, passes
+            rows = torch.cat([logits, others])
+            # What gives the same for all pictures is no softmax of anything.
+            if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
+                raise UserError(
+                    f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
+                    "give the network without its last softmax, so that it returns logits"
+                )
+        self._gives_logits = bool(logits.isfinite().all())
 
     def _output(self, normalised: Tensor) -> Any:
         try:
@@ -86,12 +150,25 @@ class Classifier(nn.Module):
         except UserError:
             raise
         except (AssertionError, ValueError, RuntimeError) as error:
+            if channels := re.search(r"expected input.* to have (\d+) channels", str(error)):
+                raise UserError(
+                    f"{self.id} takes images of {channels[1]} channels, and these have 3 (RGB); put it into a module "
+                    "that converts them first, for one channel by images.mean(1, keepdim=True)"
+                ) from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
             height, width = normalised.shape[2:]
             reason = str(error).partition("\n")[0]
+            raise RefusedImagesError(
+                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare, and for a "
+                "torch module load_classifier(model, size=(H, W))"
+            ) from error
+        except (TypeError, KeyError, AttributeError, IndexError) as error:
+            if self._gives_logits:
+                raise
             raise UserError(
-                f"{self.id} does not accept images of {height} x {width} ({reason}); use classifier.prepare"
+                f"{self.id} cannot be called with a tensor of images (B, 3, H, W) ({type(error).__name__}: {error}); "
+                "put it into a torch module whose forward takes them and returns logits (B, K)"
             ) from error
 
     def _autocast(self) -> AbstractContextManager:
@@ -99,20 +176,58 @@ class Classifier(nn.Module):
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
+    def activate(self, activation: str | None) -> None:
+        """Set what turns logits into probabilities; None: a softmax that is `assumed`. Raises: UserError if unknown."""
+        if activation not in (None, *ACTIVATIONS):
+            raise unknown("activation", str(activation), ACTIVATIONS)
+        self.activation, self.assumed = activation or "softmax", activation is None
+
     def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
         """This classifier, set to this precision and memory layout; None keeps the current one.
 
         Raises: UserError for an unknown precision, or fp16 without a GPU.
         """
         precision = precision or self.precision
-        channels_last = self.channels_last if channels_last is None else channels_last
         if precision not in ("fp32", *DTYPES):
             raise unknown("precision", precision, ("fp32", *DTYPES))
         if precision == "fp16" and self.device.type != "cuda":
             raise UserError("precision fp16 needs a GPU; use bf16 or fp32 on the CPU")
-        self.precision, self.channels_last = precision, channels_last
-        self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
+        self.precision = precision
+        if channels_last is not None and channels_last != self.channels_last:
+            self.channels_last = channels_last
+            self.model.to(memory_format=torch.channels_last if channels_last else torch.contiguous_format)
         return self
+
+    def variant(
+        self,
+        layer: str | None = None,
+        precision: str | None = None,
+        channels_last: bool | None = None,
+        device: torch.device | None = None,
+        activation: str | None = None,
+    ) -> "Classifier":
+        """A classifier of the same weights with other settings; None keeps this one's, all None give this one.
+
+        This classifier is not changed: the other shares its weights, and where layout or device differ it has a copy.
+        Raises: UserError for an unknown layer, or a precision as in `computing`.
+        """
+        moved = device is not None and device != self.place
+        copied = moved or channels_last not in (None, self.channels_last)
+        same = layer in (None, self.layer) and precision in (None, self.precision)
+        if not copied and same and (activation is None or (activation == self.activation and not self.assumed)):
+            return self
+        other = copy.copy(self)
+        # torch's own copies share these dicts.
+        other._modules, other._buffers = dict(self._modules), dict(self._buffers)
+        other.passes = 0
+        if copied:
+            other.model = copy.deepcopy(self.model)
+        if layer is not None:
+            other.module_named(layer)
+            other.layer = layer
+        if activation is not None:
+            other.activate(activation)
+        return (other.to(device) if moved else other).computing(precision, channels_last)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -120,12 +235,28 @@ class Classifier(nn.Module):
         return next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
 
     @property
+    def arithmetic(self) -> str:
+        """What it computes in, for results: precision, type of the weights if it is another, and memory layout."""
+        own = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
+        weights = own.get(self.dtype, str(self.dtype).removeprefix("torch."))
+        parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
+        if weights not in ("fp32", self.precision) and self.precision != "fp32":
+            parts.append(f"{self.precision} operations")
+        return ", ".join(parts + ["channels last"] * self.channels_last)
+
+    @property
     def device(self) -> torch.device:
         return self.mean.device
 
-    @cached_property
+    @property
+    def place(self) -> torch.device:
+        """Where the network's weights are."""
+        tensors = chain(self.model.parameters(), self.model.buffers())
+        return next((tensor.device for tensor in tensors), self.mean.device)
+
+    @property
     def digest(self) -> str:
-        """A hash of weights, normalisation and structure, computed once."""
+        """A hash of weights, normalisation and structure, as they are now."""
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
         hasher.update(_structure(self.model).encode())
         for name, value in sorted(self.state_dict().items()):
@@ -149,6 +280,14 @@ class Classifier(nn.Module):
         return layers[name]
 
 
+def _known_activation(model: nn.Module) -> str | None:
+    """What the config of a `transformers` model says of its head; None of a network without one."""
+    config: Any = getattr(model, "config", None)
+    if not hasattr(config, "problem_type"):
+        return None
+    return "sigmoid" if config.problem_type == "multi_label_classification" else "softmax"
+
+
 def _structure(model: nn.Module) -> str:
     """What the weights do not contain (activations, strides): the config if there is one, else the printed module."""
     if not hasattr(model, "config"):
@@ -156,3 +295,24 @@ def _structure(model: nn.Module) -> str:
     config = cast(Any, model.config).to_diff_dict()
     volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
     return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
+
+
+def _described(output: Any, logits: Any) -> str:
+    """What a network gives, for a message."""
+    if isinstance(logits, Tensor):
+        return str(tuple(logits.shape))
+    if isinstance(output, Mapping):
+        return f"a dict of {', '.join(map(str, output))}"
+    return f"{type(output).__name__} of {len(output)}" if isinstance(output, tuple | list) else type(output).__name__
+
+
+def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
+    """Whether all rows are at least 0 and sum to 1."""
+    sums = logits.detach().double().sum(dim=1)
+    return bool((logits >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
+
+
+def _is_channels_last(model: nn.Module) -> bool:
+    """Whether the convolutions' weights lie in this layout and in no other."""
+    weights = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
+    return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

@@ -166,7 +166,7 @@ def scores_of(
         forward = fast_forward(classifier, images)
         for numbers in torch.arange(len(scores), device=images.device).split(step):
             samples, pictures = numbers // count, numbers % count
-            scores[numbers] = score(forward(draw(samples, pictures)), target[samples], on)
+            scores[numbers] = score(forward(draw(samples, pictures)), target[samples], on, classifier)
     return scores.view(len(images), count)
 
 

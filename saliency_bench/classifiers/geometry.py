@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import numpy as np
+import torch
 from PIL import Image
 from torch import Tensor
-from torch.nn import functional as F
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.types import Images, Maps
 
 
@@ -85,7 +85,12 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
         mask = Image.new("L", (width, height))
         mask.paste(255, (width * 3 // 10, height * 3 // 10, width * 6 // 10, height * 6 // 10))
         picture = Image.merge("RGB", (mask, *(Image.new("L", mask.size),) * 2))
-        red, green, blue = frame(picture).numpy()
+        try:
+            red, green, blue = frame(picture).numpy()
+        except Exception as error:  # settings of a stranger, and every processor fails in its own way
+            raise UserError(
+                f"the image processor of {name} fails: {type(error).__name__} {one_line(error, 200)}"
+            ) from error
         expected = geometry.mask(mask)
         if red.shape == expected.shape and np.abs(red - expected).mean() < 0.02 and max(green.max(), blue.max()) < 0.1:
             continue
@@ -96,5 +101,20 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 
 
 def enlarge(small: Tensor, images: Images) -> Maps:
-    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`."""
-    return F.interpolate(small[:, None], size=images.shape[2:], mode="bilinear", align_corners=False)[:, 0]
+    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`.
+
+    It is computed in float64, so that pixels that are equal in theory (at the border, between equal cells) are equal in
+    fact, and equal cells give equal pixels whatever the batch.
+    """
+    height, width = images.shape[2:]
+    return _stretched(_stretched(small.double(), width).mT, height).mT.float().contiguous()
+
+
+def _stretched(values: Tensor, length: int) -> Tensor:
+    """(..., length) of (..., n): a + w (b - a) is a where a = b, which (1 - w) a + w b need not be."""
+    cells = values.shape[-1]
+    places = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
+    places = places.clamp(min=0)
+    before = places.long()
+    after = (before + 1).clamp(max=cells - 1)
+    return values[..., before] + (places - before) * (values[..., after] - values[..., before])

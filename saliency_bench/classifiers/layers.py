@@ -1,21 +1,70 @@
-"""Modules of a network that output feature maps, found by one forward pass."""
+"""Modules of a network that output feature maps, found by one forward pass.
 
-from collections.abc import Callable
+A feature map is (B, C, h, w), or as transformers of windows and stages have it (B, h, w, C) or tokens (B, h * w, C).
+Which of them an output is follows from the grids of the convolutions before it, and their halves.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
 
+HALVINGS = 5  # of a convolution's grid, which stages without convolutions make
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a module's output holds a map of `grid`, (h, w): `axes` is "BCHW", "BHWC" or "BNC"."""
+
+    axes: str
+    grid: tuple[int, int]
+
+    @property
+    def pixels(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    def channels_first(self, values: Tensor) -> Tensor:
+        """(n, C, h, w) of values (n, ...) in this layout."""
+        if self.axes == "BNC":
+            values = values.unflatten(1, self.grid)
+        return values if self.axes == "BCHW" else values.movedim(-1, 1)
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a module gave for one image.
+
+    layout    None for what is not a feature map
+    pooled    whether its resolution was lowered by pooling after the last convolution or linear layer
+    passive   of a module that only pools or drops
+    scores    whether its mean over the pixels is the logits
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    layout: Layout | None
+    pooled: bool
+    passive: bool
+    scores: bool = False
+
 
 def cam_layer(classifier: Classifier, images: Images) -> str:
-    """The layer Grad-CAM reads: the classifier's own, or the last convolutional block.
+    """The layer Grad-CAM reads: the classifier's own, or the last feature map.
 
-    That is the last module that gives (B, C, h, w) with h * w > 1; pooling, dropout and identity do not count.
-    Raises: UserError for a network whose last features are tokens.
+    That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
+    pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
+    mean are the logits (SqueezeNet). Dropout and identity do not count.
+    Raises: UserError for a network whose last features are tokens that are not its patches, row by row.
     """
     name = classifier.layer or last_feature_map(classifier, images)
     if name is None:
@@ -27,26 +76,28 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Name of the last, outermost module that gives a map (B, C, h, w) of more than `pixels`, if no tokens come after.
+    """Name of the last, outermost module that gives a map of more than `pixels`, if no other tokens come after.
 
     What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
-    does not count: other branches of the block go past it. A Sequential, or what holds the first convolution as well,
-    is no block but a chain.
+    does not count: other branches of the block go past it. A Sequential, what holds the first convolution as well, or
+    what ends in pooling is no block but a chain.
     """
-    outputs = _outputs(classifier, images[:1])
+    outputs = [output for output in _outputs(classifier, images[:1]) if not output.passive]
     modules = dict(classifier.model.named_modules())
-    first = next((name for name, _ in outputs if isinstance(modules[name], nn.Conv2d)), "")
+    first = next((output.name for output in outputs if isinstance(modules[output.name], nn.Conv2d)), "")
     small = tuple(
-        f"{name}." for name, output in outputs
-        if output.ndim == 4 and output[0, 0].numel() <= pixels
-        and not isinstance(modules[name], nn.Sequential) and not first.startswith(f"{name}.")
+        f"{output.name}." for output in outputs
+        if output.layout and output.layout.pixels <= pixels and not output.pooled
+        and not isinstance(modules[output.name], nn.Sequential) and not first.startswith(f"{output.name}.")
     )  # fmt: skip
     last: str | None = None
-    for name, output in outputs:
-        if output.ndim == 4 and output[0, 0].numel() > pixels and not name.startswith(small):
-            last = name if _is_upright(output, images) else None
-        elif output.ndim == 3:
+    for output in _before_scores(outputs):
+        if output.layout is None and len(output.shape) in (3, 4):
             last = None
+        elif (
+            output.layout and output.layout.pixels > pixels and not output.pooled and not output.name.startswith(small)
+        ):
+            last = output.name
     return last
 
 
@@ -54,50 +105,137 @@ def last_convolution(classifier: Classifier, images: Images) -> int | None:
     """Pixels h * w of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
     modules = dict(classifier.model.named_modules())
     sizes = [
-        output[0, 0].numel() for name, output in _outputs(classifier, images[:1])
-        if isinstance(modules[name], nn.Conv2d) and output[0, 0].numel() > 1
+        output.layout.pixels for output in _outputs(classifier, images[:1])
+        if isinstance(modules[output.name], nn.Conv2d) and output.layout and output.layout.pixels > 1
     ]  # fmt: skip
     return sizes[-1] if sizes else None
 
 
-def _outputs(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
-    """The outputs of modules in a forward pass of one image, in the order in which they finish: tensors without memory.
+def layout_of(classifier: Classifier, images: Images, layer: str) -> Layout | None:
+    """How the last output of a layer holds a feature map; None where it holds none."""
+    layouts = [output.layout for output in _outputs(classifier, images[:1]) if output.name == layer]
+    return layouts[-1] if layouts else None
 
-    Modules that only pool or drop do not count. Recorded once per image size.
+
+def _before_scores(outputs: list[Output]) -> list[Output]:
+    """Without what follows the last features: a map of class scores that is the logits once averaged."""
+    maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
+    if not maps or not any(output.scores for output in maps):
+        return outputs
+    shape = maps[-1].shape
+    last = list(takewhile(lambda output: output.shape == shape, reversed(maps)))
+    if not any(output.scores for output in last) or len(last) == len(maps):
+        return outputs
+    return outputs[: outputs.index(last[-1])]
+
+
+_known: WeakKeyDictionary[Classifier, dict[tuple, list[Output]]] = WeakKeyDictionary()
+
+
+def _outputs(classifier: Classifier, image: Images) -> list[Output]:
+    """The outputs of modules in a forward pass of one image, in the order in which they finish.
+
+    Recorded once per image size.
     """
+    known = _known.setdefault(classifier, {})
     key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
-    if key not in classifier._seen:
-        classifier._seen[key] = _recorded(classifier, image)
-    return classifier._seen[key]
+    if key not in known:
+        known[key] = _recorded(classifier, image)
+    return known[key]
 
 
-def _recorded(classifier: Classifier, image: Images) -> list[tuple[str, Tensor]]:
-    outputs: list[tuple[str, Tensor]] = []
+def _recorded(classifier: Classifier, image: Images) -> list[Output]:
+    seen: list[tuple[Output, Tensor | None]] = []
 
     def watch(name: str) -> Callable[..., None]:
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and not type(module).__name__.startswith(_PASSIVE):
-                outputs.append((name, output.to("meta")))
+            if isinstance(output, Tensor):
+                layout = pooling.layout(output, image) if output.ndim and len(output) == 1 else None
+                passive = type(module).__name__.startswith(_PASSIVE)
+                means = output.mean(dim=(2, 3)) if layout and layout.axes == "BCHW" else None
+                shape = tuple(output.shape)
+                seen.append((Output(name, shape, layout, pooling.is_pooled(output), passive), means))
 
         return hook
 
     handles = [module.register_forward_hook(watch(name)) for name, module in classifier.model.named_modules() if name]
     try:
-        with torch.no_grad():
-            classifier(image)
+        with torch.no_grad(), Pooling() as pooling:
+            logits = classifier(image)
         classifier.passes -= len(image)
     finally:
         for handle in handles:
             handle.remove()
-    return outputs
+    return [_with_scores(output, means, logits) for output, means in seen]
 
 
-def _is_upright(output: Tensor, image: Images) -> bool:
-    """Whether the last two axes have the image's proportions, up to rounding: (B, C, h, w) and not (B, h, w, C)."""
-    (tall, wide), (height, width) = output.shape[2:], image.shape[2:]
-    return abs(wide - width * tall / height) <= 2
+def _with_scores(output: Output, means: Tensor | None, logits: Tensor) -> Output:
+    if means is None or means.shape != logits.shape:
+        return output
+    return replace(output, scores=torch.allclose(means.float(), logits, rtol=1e-3, atol=1e-6))
 
 
+class Pooling(TorchFunctionMode):
+    """Inside `with`, what pooling made smaller is marked until a convolution or linear layer works on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.grids: list[tuple[int, int]] = []  # of the convolutions so far
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        output = function(*args, **(kwargs or {}))
+        name = getattr(function, "__name__", "")
+        if isinstance(output, Tensor):
+            if name == "conv2d":
+                self.grids.append((output.shape[-2], output.shape[-1]))
+            is_pooled = name not in _COMPUTING and self._made_smaller(name, _pictures((args, kwargs)), output)
+            if is_pooled or self.is_pooled(output):  # never a parameter, which nothing else than itself marks
+                setattr(output, _MARK, is_pooled)
+        return output
+
+    def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
+        lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
+        return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
+
+    @staticmethod
+    def is_pooled(values: Tensor) -> bool:
+        return bool(getattr(values, _MARK, False))
+
+    def layout(self, output: Tensor, image: Images) -> Layout | None:
+        """How an output of one image holds a feature map, by the grids of the convolutions so far, the last first."""
+        shape = tuple(output.shape)
+        if len(shape) == 4:
+            tall, wide = shape[2:]
+            height, width = image.shape[2:]
+            # Convolutions may have given way to interpolation or padding: the image's proportions, up to rounding.
+            is_upright = abs(wide - width * tall / height) <= 2 or tall * wide == 1
+            if shape[2:] in (grids := list(self._sizes())) or (is_upright and shape[1:3] not in grids):
+                return Layout("BCHW", (tall, wide))
+            return Layout("BHWC", (shape[1], shape[2])) if shape[1:3] in grids else None
+        if len(shape) == 3:
+            grid = next(((tall, wide) for tall, wide in self._sizes() if 1 < tall * wide == shape[1]), None)
+            return None if grid is None else Layout("BNC", grid)
+        return None
+
+    def _sizes(self) -> Iterator[tuple[int, int]]:
+        for tall, wide in dict.fromkeys(reversed(self.grids)):
+            for halving in range(HALVINGS + 1):
+                part = 2**halving
+                yield -(-tall // part), -(-wide // part)
+                yield tall // part, wide // part
+
+
+def _pictures(values: Any) -> list[Tensor]:
+    """The tensors of more than one pixel or token: neither weights nor one factor per channel."""
+    return [
+        value for value in tree_leaves(values)
+        if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
+        and value.ndim >= 3 and value.shape[2:].numel() > 1
+    ]  # fmt: skip
+
+
+_MARK = "_saliency_bench_pooled"
+_COMPUTING = ("conv2d", "linear")
 _PASSIVE = (
     "AdaptiveAvgPool",
     "AdaptiveMaxPool",

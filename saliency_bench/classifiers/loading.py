@@ -1,57 +1,84 @@
-"""Loads a classifier from a name, a folder or a module."""
+"""Loads a classifier from a name, a folder or a model object."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
-from saliency_bench.classifiers import checkpoints
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers import checkpoints, model_objects
+from saliency_bench.classifiers.classifier import Classifier, check_finite
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 
 
 def load_classifier(
-    model: str | Path | nn.Module,
+    model: Any,
     *,
     device: str | torch.device | None = None,
     revision: str | None = None,
-    mean: Sequence[float] | None = None,
-    std: Sequence[float] | None = None,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
     layer: str | None = None,
     labels: Sequence[str] | None = None,
     size: int | tuple[int, int] | None = None,
     precision: str | None = None,
     channels_last: bool | None = None,
+    activation: str | None = None,
 ) -> Classifier:
-    """A classifier from a Hub id, a local folder, "torchvision:resnet18", or any nn.Module that returns logits.
+    """A classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
-    device: default "cuda" if available, else "cpu". revision: of a Hub id. layer: the one Grad-CAM reads.
-    For an nn.Module: mean and std of its normalisation (default none: it gets images in [0, 1]), labels = class names,
-    size = what `prepare` squashes images to (default: unchanged).
-    precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
+    A folder of exactly this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case,
+    "owner/name@revision" one commit or branch of it.
+    device: default "cuda" if available, else "cpu"; a model object stays where it is. revision: of a Hub id. layer: the
+    one Grad-CAM reads. precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
+    activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's config
+    says, and a softmax for any other model object, which `classifier.assumed` then tells.
     Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed.
 
-    The model is put into evaluation mode.
-    Raises: UserError for an unknown model (with the nearest names), a head without a softmax over K >= 2 classes, or an
-    image processor that masks cannot follow.
+    A model object is any nn.Module, or a `transformers` pipeline. Of a `transformers` or `timm` model normalisation,
+    resizing and class names are known (see `model_objects`). Of any other, give `mean` and `std` of the normalisation
+    that comes before it, a number or one per channel; mean=0, std=1 for a module that takes images in [0, 1].
+    labels: class names; size: what `prepare` squashes images to (default: unchanged). What is given replaces what the
+    object knows.
+
+    The model is put into evaluation mode. A `Classifier` is returned as it is, or, with other settings, as a second one
+    with the same weights; the given one keeps its settings.
+    Raises: UserError for an unknown model (with the nearest names), unknown mean and std, weights that are not finite,
+    a single logit without activation, or an image processor that masks cannot follow.
     """
-    target = device_of(device)
-    own = (mean, std, size, labels)
-    if isinstance(model, nn.Module) and not isinstance(model, Classifier):
-        mean, std = (0.0,) * 3 if mean is None else mean, (1.0,) * 3 if std is None else std
-        classifier = checkpoints.plain(model, mean, std, layer, labels, size)
-    elif any(given is not None for given in own):
-        raise UserError("mean, std, size and labels are for a plain nn.Module; a checkpoint brings its own")
-    elif isinstance(model, Classifier):
-        classifier = model
-        if layer is not None:
-            classifier.module_named(layer)
-            classifier.layer = layer
-    elif str(model).startswith("torchvision:"):
-        classifier = checkpoints.torchvision(str(model).partition(":")[2], layer)
+    target = None if device is None and not isinstance(model, str | Path) else device_of(device)  # None: as it is
+    given = model_objects.Given(mean, std, size, labels)
+    if isinstance(model, Classifier):
+        _refuse(given, revision, "a Classifier has its own")
+        return model.variant(layer, precision, channels_last, target, activation).eval()
+    if isinstance(model, nn.Module) or model_objects.is_pipeline(model):
+        _refuse(None, revision, "")
+        classifier = model_objects.from_object(model, given, layer)
+    elif isinstance(model, str | Path):
+        _refuse(given, None, "a checkpoint brings its own")
+        classifier = _named(str(model), revision, layer, activation)
     else:
-        classifier = checkpoints.transformers(str(model), revision, layer)
-    classifier.to(target).eval()
-    return classifier.computing(precision, channels_last)
+        raise UserError(
+            f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "
+            "(a function or a model of another library fits into a module whose forward calls it)"
+        )
+    check_finite(classifier.model, classifier.id)
+    if activation is not None:
+        classifier.activate(activation)
+    return classifier.to(target or classifier.place).eval().computing(precision, channels_last)
+
+
+def _named(name: str, revision: str | None, layer: str | None, activation: str | None) -> Classifier:
+    if name.startswith("torchvision:"):
+        _refuse(None, revision, "")
+        return checkpoints.torchvision(name.partition(":")[2], layer)
+    return checkpoints.transformers(name, revision, layer, activation)
+
+
+def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
+    if given is not None and any(value is not None for value in vars(given).values()):
+        raise UserError(f"mean, std, size and labels are for a torch module; {reason}")
+    if revision is not None:
+        raise UserError(f"revision={revision} is for a Hub id; leave it out")

@@ -10,7 +10,7 @@ from torch import Tensor
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.errors import UserError
 from saliency_bench.types import Batch
-from saliency_bench.utils.pictures import UnreadableError, open_picture
+from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture
 
 
 class SampleError(UserError):
@@ -45,6 +45,12 @@ def _sample(row: Mapping, id: str, frame: Frame, geometry: Geometry) -> tuple[Te
         picture = open_picture(row.get("image")).convert("RGB")
     except UnreadableError as error:
         raise SampleError(id, f"the image cannot be read: {error}") from error
+    resized = geometry.resized(picture.height, picture.width)
+    if resized[0] * resized[1] > MAX_PIXELS:
+        size = f"{picture.width} x {picture.height}"
+        raise SampleError(
+            id, f"the image of {size} would be enlarged to more than {MAX_PIXELS // 10**6} million pixels"
+        )
     image = frame(picture)
     if row.get("mask") is None:
         return image, np.zeros(image.shape[1:], dtype=bool), "no mask"

@@ -1,13 +1,18 @@
 """The geometry of an image processor: how transformers, timm and torchvision resize, crop and normalise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
+
+MAX_SIDE = 4096  # pixels
+LARGEST_STD = 10  # of images in [0, 1] after any sensible scaling; on a scale up to 255 it is 50 or 60
+MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and the features of a network are many times that
 
 
 def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
@@ -15,32 +20,48 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
     Raises: UserError for a processor whose steps masks cannot follow.
     """
-    if hasattr(processor, "val_transforms"):
-        return _timm_frame(processor, name)
-    settings = processor.to_dict()
-    size = {key: value for key, value in dict(settings.get("size") or {}).items() if value}
-    crop_size = {key: value for key, value in dict(settings.get("crop_size") or {}).items() if value}
+    try:
+        return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, ArithmeticError) as error:
+        reason = f"{type(error).__name__} {one_line(error, 200)}"
+        raise UserError(f"the image processor of {name} has settings that cannot be used: {reason}") from error
+
+
+def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    settings, where = processor.to_dict(), f"the image processor of {name}: "
+    if settings.get("do_pad"):
+        raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
+    size, crop_size = (_lengths(settings.get(key)) for key in ("size", "crop_size"))
     resize: int | tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
     if settings.get("do_resize", True):
         resize = (size["height"], size["width"]) if "height" in size else size.get("shortest_edge")
         if resize is None or "longest_edge" in size:
-            raise UserError(f"the image processor of {name} resizes by {size}, which masks cannot follow")
+            raise UserError(f"the image processor of {name} resizes by {one_line(size, 80)}, which masks cannot follow")
+        check_sides(f"{where}size", size.values())
         if isinstance(resize, int) and settings.get("crop_pct"):
             # ConvNeXT: enlarge and crop below 384, squash from there on.
             square = (resize, resize)
             resize, crop = (int(resize / settings["crop_pct"]), square) if resize < 384 else (square, None)
+            check_sides(f"{where}size by crop_pct", _sides(resize))
     if settings.get("do_center_crop"):
         crop = (crop_size["height"], crop_size["width"])
+        check_sides(f"{where}crop_size", crop)
 
     def frame(image: Image.Image) -> torch.Tensor:
         return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
 
     normalised = settings.get("do_normalize", True)
-    mean = settings["image_mean"] if normalised else (0.0,) * 3
-    std = settings["image_std"] if normalised else (1.0,) * 3
+    mean = channels(f"{where}image_mean", settings.get("image_mean") if normalised else 0)
+    std = channels(f"{where}image_std", settings.get("image_std") if normalised else 1)
     resample = Image.Resampling(settings.get("resample") or 2).name.lower()
     return Geometry(resize, crop, "floor", resample), frame, mean, std
+
+
+def _lengths(size: Any) -> dict[str, int]:
+    return {key: value for key, value in dict(size or {}).items() if value is not None}
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
@@ -57,8 +78,11 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
             crop = tuple(step.size)
         elif not type(step).__name__.endswith("ToTensor"):
             raise UserError(f"the timm transform {type(step).__name__} of {name} is one that masks cannot follow")
-    data = processor.data_config
-    return Geometry(resize, crop, "round", resample), T.Compose(steps), data["mean"], data["std"]
+    data, where = processor.data_config, f"the image processor of {name}: "
+    for size in (resize, crop):
+        check_sides(f"{where}input_size", _sides(size))
+    mean, std = channels(f"{where}mean", data["mean"]), channels(f"{where}std", data["std"])
+    return Geometry(resize, crop, "round", resample), T.Compose(steps), mean, std
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
@@ -66,3 +90,47 @@ def pair_of(size: Any) -> int | tuple[int, int] | None:
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
+
+
+def _sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
+    return () if size is None else size if isinstance(size, tuple) else (size,)
+
+
+def check_sides(what: str, sides: Iterable[Any]) -> None:
+    """Raises: UserError for a side of a frame that is not a whole number from 1 to `MAX_SIDE`, or too large an area.
+
+    None is no side; one side alone is that of a square.
+    """
+    known = [side for side in sides if side is not None]
+    for side in known:
+        if not (type(side) is int and 1 <= side <= MAX_SIDE):
+            got = one_line(repr(side), 80)
+            raise UserError(f"{what} has a side of {got}; whole numbers of pixels from 1 to {MAX_SIDE} are possible")
+    if known and known[0] * known[-1] > MAX_FRAME:
+        raise UserError(
+            f"{what} of {known[0]} x {known[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
+            f"{int(MAX_FRAME**0.5)}); choose a smaller one"
+        )
+
+
+def channels(what: str, values: Any) -> Sequence[float]:
+    """Three numbers, of one for all channels or one per channel.
+
+    Raises: UserError for anything else, a standard deviation (a name that ends in "std") that is not above 0, and
+    numbers that belong to images from 0 to 255.
+    """
+    try:
+        numbers = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(0)
+    positive = what.endswith("std")
+    if numbers.shape not in ((), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
+        kind = "one number above 0, or three" if positive else "one number, or three"
+        raise UserError(f"{what} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
+    if numbers.max() > (LARGEST_STD if positive else 1):
+        fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
+        raise UserError(
+            f"{what} is that of images from 0 to 255, and these are from 0 to 1; divide by 255: "
+            f"{fix} instead of {one_line(repr(values), 80)}"
+        )
+    return np.broadcast_to(numbers, 3).tolist()

@@ -19,10 +19,11 @@ from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS, FOLDERS
 from saliency_bench.data.fingerprints import picture_content
 from saliency_bench.data.shards import ROW_GROUP, Shards
+from saliency_bench.data.untrusted import options_of
 from saliency_bench.errors import UserError
-from saliency_bench.utils.caching import cache_folder
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.storage import cache_folder
 
 SHOWN = 3  # names in a message
 
@@ -85,6 +86,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
     version of the builder, or for an unusable source.
     """
     name, builder = build_report["dataset"], registry.load("hub_builders", build_report["dataset"])
+    options = options_of(build_report, name)
     if build_report["version"] != builder.VERSION:
         raise UserError(
             f"the annotations of {name} were made with version {build_report['version']} of its builder, but this "
@@ -95,7 +97,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
     identity = f"{seed_of(str(source), build_report['version'], sorted(build_report['options'].items()), prints):016x}"
     out = cache_folder() / "datasets" / f"{name}-joined-{identity}"
     if not (out / REPORT).is_file():
-        build(name, out, source, progress=sys.stderr.isatty(), **build_report["options"])
+        build(name, out, source, progress=sys.stderr.isatty(), **options)
     try:
         _check_joined(notes, out, build_report, split)
     except UserError:

@@ -9,30 +9,62 @@ from typing import Any
 
 import numpy as np
 from datasets import ClassLabel, Features
+from pydantic import ValidationError
 
 from saliency_bench.data import near_duplicates
 from saliency_bench.data.fingerprints import Fingerprint
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.data.shards import Shards
-from saliency_bench.errors import UserError
-from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.data.untrusted import Report
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.hashing import known_sha256, sha256_of
 
 REPORT = "build_report.json"
+LARGEST = 200_000_000  # bytes: ImageNet names 50,000 images in it
 SPLITS = ("train", "validation", "test")
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The build report of a folder; {} if it has none. Raises: UserError for a file that cannot be read."""
+    """The build report of a folder; {} if it has none.
+
+    A stranger may have written it: types and paths are checked. Raises: UserError for a file that cannot be read.
+    """
     path = folder / REPORT
     if not path.is_file():
         return {}
+    fix = "build or download the dataset again"
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, at most {LARGEST:,} are read; {fix}")
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise UserError(f"{path} cannot be read: {error}; build or download the dataset again") from error
-    if not isinstance(content, dict):
-        raise UserError(f"{path} is not a build report; build or download the dataset again")
+        if not isinstance(content, dict):
+            raise UserError(f"{path} is not a build report; {fix}")
+        Report.model_validate(content, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path} cannot be read: {one_line(where)}: {one_line(first['msg'])}; {fix}") from error
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read: {one_line(error)}; {fix}") from error
     return content
+
+
+def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
+    """The files of a built folder that are not as they were built, by size or content: also those added, or missing.
+
+    A split without any of its files was left out on purpose.
+    """
+    files = [split.get("files", []) for split in build_report.get("splits", {}).values()]
+    kept = [split for split in files if any((folder / file["path"]).exists() for file in split)]
+    built = {file["path"]: file for split in kept for file in split}
+    there = {path.relative_to(folder).as_posix() for name in built for path in (folder / name).parent.glob("*.parquet")}
+    return sorted(there - set(built)) + [name for name, file in built.items() if not _as_built(folder / name, file)]
+
+
+def _as_built(path: Path, file: dict[str, Any]) -> bool:
+    return path.is_file() and path.stat().st_size == file["bytes"] and known_sha256(path) == file["sha256"]
 
 
 def report_bytes(build_report: dict[str, Any]) -> bytes:

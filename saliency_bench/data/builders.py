@@ -5,20 +5,30 @@ folder must contain), these constants
 
     VERSION       text; raise it whenever the same source would give other rows
     TITLE         display name
+    ANNOTATORS    where labels and masks come from, in the Hub's words: "crowdsourced", "expert-generated", "found",
+                  "machine-generated"
+    SOURCES       what the images are taken from, in the Hub's words: "original", "extended|other-NAME"
     LICENSE       identifier as the Hub spells it, such as "cc-by-sa-4.0"
     TERMS         required if LICENSE is "other": (name of the licence, its URL)
     REDISTRIBUTE  whether the images may be published
     CITATION      BibTeX
     RULE          how a sample is made, for the card
-    PAPER_COUNTS  counts reported in the paper: {"samples": n, "masks": n, COLUMN: {class name: n}}; may be partial
+    PAPER_COUNTS  counts reported in the paper: {"samples": n, "masks": n, COLUMN: {class name: n}}, {"test": n} of
+                  what is evaluated where there is more; may be partial
+    check(**options)  optional, a function: refuses values of options before anything is read or written
+    PAPER         optional: where the counts and the way of making it are from: "authors, title, year, address"
     TAGS          optional: extra tags for the card
     BIASES        optional: known biases, for the card
+    GROUP         of a dataset whose samples have a `group`: what that is, in a few words, for the card
+    ALSO_CALLED   optional: what people call it otherwise, for suggestions where a name is unknown
     EMBEDDED      optional: True if the dataset needs no source and is built on first use
-    EXAMPLE       optional: options that suit its example
+    EXAMPLE       optional: options that suit its example (`EXAMPLE_LAYOUT`: that of a further layout)
+    PRIVATE       optional: options of this machine (a token, a server) that change no row: not in the build report,
+                  and never taken from one
     JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
     PROCESSES     optional: True if its jobs are pure Python (headers, XML) rather than picture decoding, so that
                   threads would block each other; large sources are then read by several processes
-    SPLIT         optional: the single split that holds every sample, for evaluation-only data
+    SPLIT         optional: the single split that holds every sample that gives none
 
 and two functions
 
@@ -35,14 +45,15 @@ A `Job(make, *args)` is a call `make(log, *args)` that returns a sample, a dict 
 several threads, so slow work belongs there; keep their arguments small. Every file a job reads must be one of its
 arguments (or lie in a folder that is one): a resumed build recomputes the jobs whose files have changed. Yielding the
 dict directly works too.
-A sample has `image_id` (unique text), `image`, `label` (a class name), and where they exist `mask`, `source_split`,
-the extra columns, and `group`: the cluster of samples that depend on each other (patient, scene, image of several
-rows), which share a split; without one, each sample is its own. Pictures are a
-`pictures.Picture` (returned by `pictures.read`), uint8 (H, W, 3), or for masks bool (H, W). Record whatever is left out
-with `log.leave_out(image_id, "image" or "mask", reason)`, and anything odd but kept with `log.remark(image_id, text)`;
-`log.expected = n` (jobs) sizes the progress bar; `log.classes = {column: [names]}`, set before the first job, is passed
-to `features`. Lines "option: text" in the docstring of `samples` are the help texts on the command line. An option
-`seed` receives the seed of the build.
+A sample has `image_id` (unique text), `image`, `label` (a class name), and where they exist `mask`, `source_split`, the
+extra columns, and `group`: the cluster of samples that depend on each other (patient, scene, image of several rows),
+which share a split; without one, each sample is its own; and `split`, where the source decides whether it is in train,
+validation or test. Pictures are a `pictures.Picture` (returned by `pictures.read`), uint8 (H, W, 3), or for masks bool
+(H, W). Record whatever is left out with `log.leave_out(image_id, "image" or "mask", reason)`, and anything odd but kept
+with `log.remark(image_id, text)`; `log.expected = n` (jobs) sizes the progress bar; `log.classes = {column: [names]}`,
+set before the first job, is passed to `features`; `log.files = {name: bytes}` are written beside the rows. Lines
+"option: text" in the docstring of `samples` are the help texts on the command line. An option `seed` receives the seed
+of the build.
 """
 
 import inspect
@@ -66,13 +77,28 @@ def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict
         raise UserError(f"option seed of {name} takes int; got {seed!r}")
     own = {key: value for key, value in options.items() if key != "seed"}
     known = bound.defaults(builder.samples)
+    own = {key: _texts(name, key, value) if isinstance(known.get(key), tuple) else value for key, value in own.items()}
     resolved = dict(bound.resolved(name, builder.samples, own | ({"seed": seed} if "seed" in known else {})))
+    bound.check(builder, tuple(resolved.items()))
     return dict(sorted((resolved | {"seed": seed}).items()))
+
+
+def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
+    """The value of an option that takes several texts, also as one text with commas. Raises: UserError."""
+    listed = value.split(",") if isinstance(value, str) else value
+    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
+        raise UserError(f"option {key} of {name} takes a list of texts; got {value!r}")
+    return tuple(one.strip() for one in listed if one.strip())
 
 
 def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
     """The settings that `builder.samples` itself takes."""
     return {key: settings[key] for key in bound.defaults(builder.samples)}
+
+
+def private(builder: ModuleType) -> tuple[str, ...]:
+    """The options that concern the machine only."""
+    return getattr(builder, "PRIVATE", ())
 
 
 def start(

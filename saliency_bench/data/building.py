@@ -30,6 +30,7 @@ from saliency_bench.data.output_folder import (
     build_lock,
     build_workspace,
     check_replaceable,
+    finish_move,
     move_into_place,
     source_folder,
 )
@@ -39,7 +40,7 @@ from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import seed_of
 
 MANY = 256  # jobs from which starting processes pays off
-HASH = "_hash"  # a column of the batches only
+HASH, SPLIT = "_hash", "_split"  # columns of the batches only
 
 
 def build(
@@ -71,10 +72,12 @@ def build(
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is not a number of workers; use 1 or more")
-    made_by = [saliency_bench.__version__, name, builder.VERSION, settings, str(root)]
+    made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, str(root)])
     with build_lock(out):
+        if not overwrite and finish_move(out, made_by):
+            return out
         check_replaceable(out, overwrite)
-        with build_workspace(out, json.dumps(made_by)) as workspace:
+        with build_workspace(out, made_by) as workspace:
             _write_dataset(workspace, name, builder, root, settings, progress, workers or cores())
             move_into_place(workspace / "dataset", out)
     return out
@@ -109,8 +112,9 @@ def _write_dataset(
     with ExitStack() as open_files:
         for writer in splits.values():
             open_files.callback(writer.shards.abandon)
-        for row in _rows(name, builder, jobs, log, features, workspace / "batches", progress, workers):
-            split = getattr(builder, "SPLIT", None) or split_of(settings["seed"], row["group"] or row["image_id"])
+        for row in _rows(name, builder, jobs, log, features, workspace / "batches", source, progress, workers):
+            split = row.pop(SPLIT) or getattr(builder, "SPLIT", None)
+            split = split or split_of(settings["seed"], row["group"] or row["image_id"])
             duplicates.add(row["image_id"], split, row.pop(HASH))
             splits[split].add(row)
         files = {split: writer.shards.close() for split, writer in splits.items()}
@@ -119,9 +123,12 @@ def _write_dataset(
         raise UserError(
             f"{name}: no usable image in {source}; compare the folder with `saliency-bench build {name} --help`"
         )
-    build_report = build_report_of(name, builder, settings, log, splits, files, duplicates)
+    public = {key: value for key, value in settings.items() if key not in builders.private(builder)}
+    build_report = build_report_of(name, builder, public, log, splits, files, duplicates)
     (folder / REPORT).write_bytes(report_bytes(build_report))
     (folder / "README.md").write_bytes(card(builder, build_report, features).encode())
+    for file, content in log.files.items():
+        (folder / file).write_bytes(content)
 
 
 def _rows(
@@ -131,12 +138,13 @@ def _rows(
     log: BuildLog,
     features: Features,
     folder: Path,
+    source: Path | None,
     progress: bool,
     workers: int,
 ) -> Iterator[dict]:
     """Encoded rows, with a progress bar on standard error. Raises: ValueError for a builder that repeats an id."""
     seen, of_jobs = set(), BuildLog()
-    schema = features.arrow_schema.append(pa.field(HASH, pa.uint64()))
+    schema = features.arrow_schema.append(pa.field(HASH, pa.uint64())).append(pa.field(SPLIT, pa.string()))
     with bar(desc=f"building {name}", unit=" images", shown=progress, leave=False) as shown:
 
         def count_done(count: int) -> None:
@@ -146,7 +154,7 @@ def _rows(
         in_processes = getattr(builder, "PROCESSES", False) and workers > 1 and (log.expected or 0) >= MANY
         size = getattr(builder, "JOBS", JOBS)
         batches = JobBatches(
-            folder, partial(encoded_row, features=features), schema, workers, count_done, in_processes, size
+            folder, partial(encoded_row, features=features), schema, workers, count_done, in_processes, size, source
         )
         for table, batch_log in batches.tables(jobs):
             of_jobs.add(batch_log)
@@ -159,8 +167,8 @@ def _rows(
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """A sample as it is stored, with the hash of its picture."""
-    if unknown := set(sample) - set(features):
+    """A sample as it is stored, with the hash of its picture and the split that the builder gives it, if any."""
+    if unknown := set(sample) - set(features) - {"split"}:
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}
     row["group"] = None if row["group"] is None else str(row["group"])
@@ -170,7 +178,7 @@ def encoded_row(sample: dict, features: Features) -> dict:
             row[column] = _stored(sample[column], file if column == "image" else f"{file}-{column}")
     encoded = features.encode_example(row)
     picture_hash = near_duplicates.difference_hash(encoded["image"]["bytes"])
-    return encoded | {HASH: picture_hash}
+    return encoded | {HASH: picture_hash, SPLIT: sample.get("split")}
 
 
 def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict[str, Any]:

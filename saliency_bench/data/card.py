@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from textwrap import fill
 from types import ModuleType
 
 from datasets import DatasetInfo, Features
@@ -15,6 +16,7 @@ from saliency_bench.errors import UserError
 
 SIZES = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
 FOLDERS = {"default": "data", "annotations": "annotations"}  # {config: folder of its Parquet files}
+MOST_CLASSES = 50  # whose shares the card lists
 CONFIG = "default"  # images and masks
 ANNOTATIONS = "annotations"  # the config without images, for sources whose images may not be redistributed
 
@@ -35,8 +37,12 @@ def card(
         terms=terms(builder, build_report["license"]),
         biases=biases(builder, build_report),
         title=builder.TITLE,
+        paper=paper(builder),
+        most=MOST_CLASSES,
+        shown="test" if "test" in build_report["splits"] else next(iter(build_report["splits"])),
         about=(builder.__doc__ or "").strip(),
         rule=builder.RULE,
+        group=group_line(builder),
         citation=builder.CITATION,
         columns=list(features),
         **build_report | {"left_out": sorted(left_out.items())},
@@ -49,6 +55,20 @@ def template_file(name: str) -> Path:
     if path is None:
         raise UserError(f"the template model_cards/{name} is missing; reinstall saliency-bench")
     return path
+
+
+def paper(builder: ModuleType) -> tuple[str, str] | None:
+    """(name, address) of the paper that the dataset is from."""
+    name, _, address = getattr(builder, "PAPER", "").rpartition(", ")
+    return (name, address) if name else None
+
+
+def group_line(builder: ModuleType) -> str:
+    """What counts as one in statistics."""
+    group = getattr(builder, "GROUP", None)
+    if group is None:
+        return "Each sample stands for itself: the source names nothing that several share."
+    return fill(f"`group` is {group}: samples of one group count as one in statistics and share a split.", 120)
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
@@ -79,14 +99,18 @@ def _uneven(column: str, build_report: dict) -> str | None:
 
 def metadata(builder: ModuleType, build_report: dict, features: Features, config: str, license: str) -> DatasetCardData:
     """The YAML at the top of the card, read by the Hub and by `load_dataset`."""
-    total = build_report["counts"]["samples"]
+    total, masks = build_report["counts"]["samples"], build_report["counts"]["masks"]
     name, link = terms(builder, license)
     data = DatasetCardData(
         license=license,
         license_name=name,
         license_link=link,
         pretty_name=builder.TITLE,
-        task_categories=["image-classification"],
+        task_categories=["image-classification", *(["image-segmentation"] if masks else [])],
+        task_ids=[f"multi-{'label' if 'labels' in features else 'class'}-image-classification"]
+        + (["semantic-segmentation"] if masks else []),
+        annotations_creators=list(getattr(builder, "ANNOTATORS", ())) or None,
+        source_datasets=list(getattr(builder, "SOURCES", ())) or None,
         size_categories=[next((name for limit, name in SIZES if total < limit), "n>1M")],
         tags=["saliency", "explainability", "saliency-bench", *getattr(builder, "TAGS", ())],
         citation=builder.CITATION,

@@ -3,21 +3,32 @@
 from hashlib import blake2b
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from datasets import ClassLabel, Dataset, Image
+from datasets.table import ConcatenationTable, MemoryMappedTable
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.hashing import remembered
 from saliency_bench.utils.pictures import UnreadableError, decode
 
 PNG = b"\x89PNG\r\n\x1a\n"
 READ = 100  # rows at once
+FORMAT = 2  # of what is remembered; another one makes all fingerprints anew
 
 
 def fingerprint(dataset: Dataset) -> str:
     """A hash of the content of all rows in order: image_id, name of the label, encoded bytes of image and mask.
 
-    It depends on nothing else: not on paths, cache, machine or other columns; a missing column counts as null.
+    It depends on nothing else: not on paths, cache, machine or other columns; a missing column counts as null. It is
+    remembered for as long as the files that hold the rows stay as they are.
     `build_report.json` holds the same hash of each split. Raises: UserError without a column "image".
     """
+    return content_of(dataset)[0]
+
+
+def content_of(dataset: Dataset) -> tuple[str, list[str]]:
+    """(the fingerprint, a `picture_digest` of each row). Raises: UserError without a column "image"."""
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError('the dataset has no column "image" of images')
     kind = dataset.features.get("label")
@@ -25,14 +36,67 @@ def fingerprint(dataset: Dataset) -> str:
     plain = dataset.with_format(None).select_columns(wanted)
     for column in {"image", "mask"} & set(wanted):
         plain = plain.cast_column(column, Image(decode=False))
+    files = _files(plain)
+    if files is None:
+        return _parted(_of_rows(plain, kind))
+    what = ["fingerprint", FORMAT, plain._fingerprint, str(dataset.features), len(plain), [str(path) for path in files]]
+    return _parted(remembered(what, files, lambda: _of_rows(plain, kind)))
+
+
+def _parted(text: str) -> tuple[str, list[str]]:
+    content, *digests = text.split(" ")
+    return content, digests
+
+
+def _of_rows(rows: Dataset, kind: object) -> str:
+    """The fingerprint and the digests of all rows, with spaces between them."""
     content = Fingerprint()
-    for batch in plain.iter(READ):
+    digests = []
+    for batch in rows.iter(READ):
         for index in range(len(batch["image"])):
-            row = {column: batch[column][index] for column in wanted}
+            row = {column: batch[column][index] for column in rows.column_names}
             label = row.get("label")
-            named = kind.int2str(label) if isinstance(kind, ClassLabel) and label is not None else label
-            content.add(row.get("image_id"), named, _bytes(row["image"]), _bytes(row.get("mask")))
-    return content.text()
+            named = class_name(kind, label, row.get("image_id")) if isinstance(kind, ClassLabel) else label
+            image, mask = stored_bytes(row["image"]), stored_bytes(row.get("mask"))
+            content.add(row.get("image_id"), named, image, mask)
+            digests.append(picture_digest(image, mask))
+    return " ".join([content.text(), *digests])
+
+
+def picture_digest(image: bytes | None, mask: bytes | None) -> str:
+    """16 hexadecimal digits: a hash of a row's pictures as they are stored, to see that they are still the same."""
+    digest = blake2b(digest_size=8)
+    for part in (image, mask):
+        _add(digest, part)
+    return digest.hexdigest()
+
+
+def _files(rows: Dataset) -> list[Path] | None:
+    """All files that hold rows, and their pictures; None where some are held in memory, or picked from others."""
+    table = rows.data
+    blocks = [one for line in table.blocks for one in line] if isinstance(table, ConcatenationTable) else [table]
+    if rows._indices is not None or not all(isinstance(one, MemoryMappedTable) for one in blocks):
+        return None
+    beside = {path for column in {"image", "mask"} & set(rows.column_names) for path in _beside(table.column(column))}
+    files = [Path(path) for path in (*(one.path for one in blocks), *sorted(beside))]
+    return files if all(path.is_file() for path in files) else None
+
+
+def _beside(pictures: pa.ChunkedArray) -> list[str]:
+    """The paths of pictures that are not in the table itself."""
+    data, paths = (pc.struct_field(pictures, name) for name in ("bytes", "path"))
+    return paths.filter(pc.is_null(data)).drop_null().to_pylist()
+
+
+def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | None:
+    """None of a sample without label: null, or a negative number. Raises: UserError for a label that is not a class."""
+    try:
+        return None if label is None or label < 0 else kind.int2str(label)
+    except ValueError as error:
+        raise UserError(
+            f"label {label} of image {one_line(image_id, 100)} is none of the dataset's {kind.num_classes} classes; "
+            "fix the column; null or -1 stands for no label"
+        ) from error
 
 
 class Fingerprint:
@@ -47,8 +111,7 @@ class Fingerprint:
     def add(self, image_id: object, label: object, image: bytes | None, mask: bytes | None) -> None:
         """Each part is preceded by its length (null: -1), so that different rows never give the same bytes."""
         for part in (_text(image_id), _text(label), picture_content(image), picture_content(mask)):
-            self.hash.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
-            self.hash.update(part or b"")
+            _add(self.hash, part)
 
     def text(self) -> str:
         return self.hash.hexdigest()
@@ -66,11 +129,17 @@ def picture_content(data: bytes | None) -> bytes | None:
     return f"{image.mode} {image.size}".encode() + image.tobytes()
 
 
+def _add(digest: blake2b, part: bytes | None) -> None:
+    digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
+    digest.update(part or b"")
+
+
 def _text(value: object) -> bytes | None:
     return None if value is None else str(value).encode()
 
 
-def _bytes(stored: dict | None) -> bytes | None:
+def stored_bytes(stored: dict | None) -> bytes | None:
+    """The encoded picture of a cell that is not decoded: held there, or in the file that it names."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

@@ -1,51 +1,118 @@
-"""Datasets on the Hub: downloaded once, loaded from the cache when the Hub cannot be reached."""
+"""Datasets on the Hub: one commit, downloaded once, loaded from the cache when the Hub cannot be reached."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import Dataset
-from huggingface_hub import HfApi, get_token
-from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+from datasets import Dataset, DatasetBuilder
+from datasets.naming import camelcase_to_snakecase
+from datasets.packaged_modules.cache.cache import Cache
+from huggingface_hub import HfApi, constants, get_token
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError, RevisionNotFoundError
 
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.names import alternative_to
-from saliency_bench.errors import UserError
+from saliency_bench.data.untrusted import CARDS, check_cards, check_files, check_names, check_rows
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub.cache import folder_of, remember, remembered, snapshot_of
 from saliency_bench.hub.client import no_bars
 from saliency_bench.hub.errors import is_network_error, refuse
+from saliency_bench.utils.storage import storage_error
+
+SECONDS = 10  # to wait for the Hub's first answer
 
 
-def load_from_hub(repo: str, split: str, revision: str | None, config: str | None = None) -> Dataset:
-    """One split of a repository, or of its cached copy if the Hub cannot be reached.
+@dataclass(frozen=True)
+class Commit:
+    """A commit of a dataset repository. reached: whether the Hub named it, and its `files`; else the cache did."""
 
-    Raises: UserError for a dataset, revision or split that does not exist, or a connection that breaks.
+    repo: str
+    sha: str
+    reached: bool
+    files: tuple[str, ...] = ()
+
+    @property
+    def cache(self) -> Path:
+        """Where the files of the repository are kept on this machine."""
+        return folder_of("dataset", self.repo)
+
+    @property
+    def snapshot(self) -> Path:
+        """Where those of this commit are."""
+        return snapshot_of("dataset", self.repo, self.sha)
+
+
+def commit_of(repo: str, revision: str | None = None) -> Commit:
+    """What a revision (default "main") stands for, by one short request; without a Hub, what it stood for last.
+
+    Raises: UserError for a dataset or revision that does not exist, or that is neither reachable nor in the cache.
     """
-    reached = _is_reachable(repo)
+    offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
+    if not offline:
+        try:
+            info = HfApi().dataset_info(repo, revision=revision, timeout=SECONDS)
+        except RevisionNotFoundError as error:
+            raise UserError(f"the dataset {repo} has no revision {revision}; check the name of the commit") from error
+        except HfHubHTTPError as error:
+            if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
+                raise UserError(f"the Hub has no dataset {repo} (or it is private); {alternative_to(repo)}") from error
+            refuse(error, repo, get_token())
+        except ValueError as error:
+            raise UserError(f"'{repo}' is neither a folder nor a dataset on the Hub: {one_line(error)}") from error
+        except Exception:  # no network: the class of the error belongs to the HTTP library in use
+            pass
+        else:
+            sha, files = info.sha or "", tuple(file.rfilename for file in info.siblings or ())
+            remember("dataset", repo, revision, sha)
+            return Commit(repo, sha, True, files)
+    if (found := remembered("dataset", repo, revision)) is None:
+        why = "the Hub cannot be reached" + (" (HF_HUB_OFFLINE is set)" if offline else "")
+        at = f" at {revision}" if revision else ""
+        raise UserError(f"{why}, and {repo}{at} is not in the cache; {alternative_to(repo)}")
+    return Commit(repo, found, False)
+
+
+def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Dataset:
+    """One split of a commit; only its own tables and pictures are opened.
+
+    Raises: UserError for a split that does not exist, a connection that breaks, or data that is not to be trusted.
+    """
+    repo = commit.repo
     try:
-        with _offline(not reached):
-            return datasets.load_dataset(repo, config, split=split, revision=revision)
+        rows = _downloaded(commit, config).as_dataset(split) if commit.reached else _cached(commit, split, config)
+    except UserError:
+        raise
     except (ConnectionError, FileNotFoundError) as error:
-        problem = f"the Hub has no usable dataset {repo}" if reached else f"the Hub cannot be reached for {repo}"
-        raise UserError(f"{problem}; {alternative_to(repo)}") from error
-    except (ValueError, OSError, datasets.exceptions.DatasetGenerationError) as error:
-        raise loading_error(error, f"{repo} cannot be loaded; {alternative_to(repo)}", config) from error
-    except Exception as error:
+        raise UserError(f"the Hub has no usable dataset {repo} ({one_line(error)}); {alternative_to(repo)}") from error
+    except Exception as error:  # whatever a damaged or hostile file makes `datasets` raise
         if not is_network_error(error):
-            raise
+            raise loading_error(error, f"{repo} cannot be loaded; {alternative_to(repo)}", config) from error
         raise UserError(
             f"the connection to the Hub broke while loading {repo} ({one_line(error)}); load it again"
         ) from error
+    check_rows(rows, repo, commit.cache)
+    return rows
 
 
-def published_report(repo: str, revision: str | None = None, api: HfApi | None = None) -> dict[str, Any]:
-    """The `build_report.json` of a repository; {} if there is none, or if it is neither cached nor reachable."""
+def published_report(
+    repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
+) -> dict[str, Any]:
+    """The `build_report.json` of a repository; {} if there is none, or if it is neither cached nor reachable.
+
+    cached: ask the cache only.
+    """
     try:
         with no_bars():
-            path = (api or HfApi()).hf_hub_download(repo, REPORT, repo_type="dataset", revision=revision)
+            path = (api or HfApi()).hf_hub_download(
+                repo, REPORT, repo_type="dataset", revision=revision, local_files_only=cached
+            )
         return read_report(Path(path).parent)
-    except (HfHubHTTPError, OSError):  # no such file, or no network and no cached copy
+    except UserError:
+        raise
+    except (HfHubHTTPError, OSError) as error:  # no such file, or no network and no cached copy
+        if named := storage_error(error):
+            raise named from error
         return {}
 
 
@@ -53,38 +120,43 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
     """A readable error for one raised by `datasets`, which lists the splits itself when one is unknown."""
     if isinstance(error, UserError):
         return error
+    if named := storage_error(error):
+        return named
     if config and f"BuilderConfig '{config}' not found" in str(error):
         return UserError("this dataset comes with its images; leave out `source`")
+    if "scripts are no longer supported" in str(error):
+        return UserError(f"{otherwise} (it is made by a script, and nothing downloaded is executed)")
     return UserError(one_line(error) if "split" in str(error).lower() else f"{otherwise} ({one_line(error)})")
 
 
-def one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
+    """What `datasets.load_dataset` does, with a look at the files before any is read."""
+    check_names(commit.files, commit.repo)
+    for card in set(CARDS) & set(commit.files):
+        with no_bars():
+            HfApi().hf_hub_download(commit.repo, card, repo_type="dataset", revision=commit.sha)
+    check_cards(commit.snapshot, commit.repo)
+    builder = datasets.load_dataset_builder(commit.repo, config, revision=commit.sha)
+    if isinstance(builder, Cache):  # what `datasets` falls back to, silently, after any error: the latest it has
+        if builder.hash != commit.sha:
+            raise UserError(f"the connection to the Hub broke while loading {commit.repo}; load it again")
+        return builder
+    check_files(builder, commit.repo, f"hf://datasets/{commit.repo}@{commit.sha}")
+    builder.download_and_prepare()
+    return builder
 
 
-def _is_reachable(repo: str) -> bool:
-    """One short request; `datasets` would retry for half a minute. Raises: UserError if there is no such dataset."""
-    if datasets.config.HF_HUB_OFFLINE:
-        return False
-    try:
-        HfApi().dataset_info(repo, timeout=10)
-    except HfHubHTTPError as error:
-        if isinstance(error, RepositoryNotFoundError) and not isinstance(error, GatedRepoError):
-            raise UserError(f"the Hub has no dataset {repo} (or it is private); {alternative_to(repo)}") from error
-        refuse(error, repo, get_token())
-    except ValueError as error:
-        raise UserError(f"'{repo}' is neither a folder nor a dataset on the Hub: {one_line(error)}") from error
-    except Exception:  # no network: the class of the error belongs to the HTTP library in use
-        return False
-    return True
-
-
-@contextmanager
-def _offline(offline: bool) -> Iterator[None]:
-    """Inside, `datasets` makes no request if `offline`, or if it already made none."""
-    before = datasets.config.HF_HUB_OFFLINE
-    datasets.config.HF_HUB_OFFLINE = before or offline
-    try:
-        yield
-    finally:
-        datasets.config.HF_HUB_OFFLINE = before
+def _cached(commit: Commit, split: str, config: str | None) -> Dataset:
+    """Of this commit and no other, which `datasets` itself would not promise."""
+    owner, _, name = commit.repo.rpartition("/")
+    place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
+    configs = sorted(path.parts[-3] for path in place.glob(f"*/*/{commit.sha}") if path.is_dir())
+    wanted = config or ("default" if "default" in configs or len(configs) != 1 else configs[0])
+    if wanted not in configs:
+        raise UserError(
+            f"the Hub cannot be reached for {commit.repo}, whose commit {commit.sha} is not completely in the cache; "
+            "load it again when it can"
+        )
+    return Cache(
+        repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha
+    ).as_dataset(split)

@@ -16,15 +16,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass
 from itertools import islice
 from pathlib import Path
-from threading import Event, Thread
-from time import sleep
+from threading import Event
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError
-from saliency_bench.utils.files import write_with
+from saliency_bench.utils.files import links_stay_in, write_with
+from saliency_bench.utils.interrupts import exit_with_parent
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
 JOBS = 32  # per batch: the most that each worker of a killed build loses
@@ -39,12 +40,14 @@ class BuildLog:
     classes    {column: class names}, where the source defines them
     left_out   images and masks that are missing from the dataset, each with the reason
     remarks    anything odd that was kept
+    files      {name: content} of what goes with the dataset besides its rows
     """
 
     expected: int | None = None
     classes: dict[str, list[str]] = field(default_factory=dict)
     left_out: list[dict[str, str]] = field(default_factory=list)
     remarks: list[dict[str, str]] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
 
     def leave_out(self, image_id: str, what: str, reason: str) -> None:
         """`what` is "image" (there will be no such sample) or "mask" (the sample has none)."""
@@ -115,6 +118,7 @@ class JobBatches:
     on_done: called with the number of jobs that have just finished
     in_processes: use processes; `to_row` must be importable there
     size: jobs per batch
+    source: the folder that no link of a job's files may lead out of
     """
 
     def __init__(
@@ -126,9 +130,10 @@ class JobBatches:
         on_done: Callable[[int], object] = lambda count: None,
         in_processes: bool = False,
         size: int = JOBS,
+        source: Path | None = None,
     ):
         self.folder, self.to_row, self.schema, self.workers, self.on_done = folder, to_row, schema, workers, on_done
-        self.stop, self.in_processes, self.size = Event(), in_processes, size
+        self.stop, self.in_processes, self.size, self.source = Event(), in_processes, size, source
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
         """The rows and the log of each batch, in order. A few batches are in memory at once.
@@ -171,9 +176,10 @@ class JobBatches:
             processes.shutdown(kill_workers=True)
 
     def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
+        batch = (self.folder, number, jobs, self.to_row, self.schema, self.source)
         if not self.in_processes:
-            return pool.submit(run_batch, self.folder, number, jobs, self.to_row, self.schema, self._count_done)
-        future = pool.submit(run_batch, self.folder, number, jobs, self.to_row, self.schema)
+            return pool.submit(run_batch, *batch, self._count_done)
+        future = pool.submit(run_batch, *batch)
         future.add_done_callback(lambda _: future.cancelled() or future.exception() or self.on_done(len(jobs)))
         return future
 
@@ -188,38 +194,38 @@ class JobBatches:
         return table, BuildLog(left_out=notes["left_out"], remarks=notes["remarks"])
 
 
-def exit_with_parent(parent: int) -> None:
-    """End this process when the one that started it ends, even if that one was killed."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            sleep(1)
-        os._exit(1)
-
-    Thread(target=watch, daemon=True).start()
-
-
 def run_batch(
     folder: Path,
     number: int,
     jobs: list[dict | Job],
     to_row: Callable[[dict], dict],
     schema: pa.Schema,
+    source: Path | None = None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """The file of a batch; its jobs run only if the file does not exist."""
+    """The file of a batch; its jobs run only if there is none that is whole."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
     batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata holds the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"
-    if path.is_file():
+    if path.is_file() and _is_whole(path):
         on_done(len(jobs))
         return path
     log = BuildLog()
     rows: list[dict] = []
-    for job in jobs:
-        rows += [to_row(sample) for sample in (job.samples(log) if isinstance(job, Job) else [job])]
-        on_done(1)
+    with links_stay_in(source):
+        for job in jobs:
+            rows += [to_row(sample) for sample in (job.samples(log) if isinstance(job, Job) else [job])]
+            on_done(1)
     notes = json.dumps({"left_out": log.left_out, "remarks": log.remarks})
     table = pa.Table.from_pylist(rows, schema=schema).replace_schema_metadata({NOTES: notes})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="none"))
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    try:
+        json.loads(pq.read_table(path).schema.metadata[NOTES])
+        return True
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        complain(f"{path} cannot be read and is made again")
+        return False

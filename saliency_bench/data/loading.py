@@ -4,6 +4,8 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +14,25 @@ from datasets import ClassLabel, Dataset, Image
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
-from saliency_bench.data.build_report import REPORT, read_report
+from saliency_bench.data.build_report import REPORT, changed_files, read_report
 from saliency_bench.data.builders import settings_of
 from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.data.hub_datasets import load_from_hub, loading_error, published_report
+from saliency_bench.data.hub_datasets import Commit, commit_of, load_from_hub, loading_error, published_report
 from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name
+from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.utils.caching import cache_folder
+from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import write_text
+from saliency_bench.utils.hashing import hash_of, known_sha256
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.storage import cache_folder
 
 
 def load_dataset(
-    name: str | Path,
+    name: str | Path | Dataset,
     split: str = "test",
     *,
     source: str | Path | None = None,
@@ -35,51 +41,144 @@ def load_dataset(
 ) -> Dataset:
     """One split of a dataset.
 
-    `name` is a folder (as `saliency-bench build` writes it), a name such as "pet-xai" (the same as
-    "saliency-bench/pet-xai"), or any "namespace/name" on the Hub. A dataset that the package draws itself (shapes-xai)
-    is built on first use and kept in the cache folder; `builder_options` are for these only.
+    `name` is a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),
+    a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub, or a
+    `datasets.Dataset`, which is one split already. A folder of exactly the given name is used, and a line says so;
+    "hub:owner/name" is never a folder. A dataset that the package draws itself (shapes-xai) is built on first use and
+    kept in the cache folder; `builder_options` are for these only.
     source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is built
     from it, once, in the cache folder, and every image is compared with the published checksum.
-    revision: branch, tag or commit of a repository on the Hub (default "main"). A dataset loaded from the Hub is
-    compared with the fingerprint in its `build_report.json`, once.
+    revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision". A
+    dataset loaded from the Hub is compared with the fingerprint in its `build_report.json`, once.
+    Nothing downloaded is executed, no archive is opened, and no file outside of the folder or repository.
     Raises: UserError for an unknown name, split or option, a folder without a dataset, or a Hub that cannot be reached.
     """
-    text = short_name(name)
-    folder = _folder(text)
-    if source is None and folder is None and "/" not in text and "\\" not in text:
+    return find(name, source=source, revision=revision, **builder_options).load(split)
+
+
+@dataclass(frozen=True)
+class Found:
+    """A dataset that was found and not read yet: in memory, in a folder, or a commit on the Hub.
+
+    text   how it was named, for messages
+    name   what it is called in results: the name of its builder where a build report in a folder or a repository of
+           ours has it; of another repository its id, of another folder "folder:" and its last part
+    """
+
+    text: str
+    name: str
+    rows: Dataset | None = None
+    folder: Path | None = None
+    commit: Commit | None = None
+    source: Path | None = None
+
+    @property
+    def repo(self) -> str | None:
+        """The repository on the Hub that it is loaded from."""
+        return self.commit.repo if self.commit else None
+
+    @property
+    def revision(self) -> str | None:
+        """The commit of that repository."""
+        return self.commit.sha if self.commit else None
+
+    def load(self, split: str) -> Dataset:
+        """Raises: UserError for an unknown split, or data that cannot be read or trusted."""
+        if self.rows is not None:
+            return _with_images(_of_split(self.rows, split, self.text), self.text)
+        if self.source is not None:
+            return self._joined(self.source, split)
+        if self.commit is None:
+            assert self.folder is not None
+            return _local(self.folder, self.text, split)
+        rows = _with_images(load_from_hub(self.commit, split), self.commit.repo)
+        _check_fingerprint(rows, self._report(), self.commit.repo, split)
+        return rows
+
+    def _report(self) -> dict[str, Any]:
+        if self.commit is None:
+            return {} if self.folder is None else read_report(self.folder)
+        return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
+
+    def _joined(self, source: Path, split: str) -> Dataset:
+        """The annotations in a folder or repository, joined with the images of the user's own copy of the source."""
+        if self.commit is None:
+            assert self.folder is not None
+            notes = _load_folder(self.folder, split, ANNOTATIONS)
+        else:
+            notes = load_from_hub(self.commit, split, ANNOTATIONS)
+        build_report = self._report()
+        if split not in build_report.get("splits", {}):
+            raise UserError(f"{self.text} has no {REPORT} with the split {split}; its annotations cannot be joined")
+        return _local(joined(notes, complete(build_report, self.text), split, source), self.text, split)
+
+
+def find(
+    name: str | Path | Dataset,
+    *,
+    source: str | Path | None = None,
+    revision: str | None = None,
+    **builder_options: Any,
+) -> Found:
+    """What `load_dataset` would load, before it is: the Hub is asked once, for the commit; nothing else is downloaded.
+
+    Parameters and `Raises` as of `load_dataset`.
+    """
+    if not isinstance(name, str | Path):
+        return _in_memory(name)
+    given = hub_name(str(name), revision)
+    folder = None if given.forced else _folder(str(name))
+    text = str(name) if folder else short_name(given.name)
+    where = None if source is None else Path(source)
+    if folder is None and source is None and not given.forced and "/" not in text and "\\" not in text:
         if text not in list_datasets():
-            raise unknown("dataset", text, list_datasets())
-        if is_embedded(text) and revision is None:
-            return _local(embedded(text, builder_options), text, split)
+            raise registry.unknown_item("hub_builders", text)
+        if is_embedded(text) and given.revision is None:
+            return Found(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
     if builder_options:
         raise UserError(
             f"{text} is loaded as it was built; {_listed(builder_options)} can only be set when building it"
         )
-    if folder and revision:
+    if folder is None:
+        return Found(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
+    if revision is not None:
         raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
-    repo = repo_of(text)
-    if source is not None:
-        return _joined(folder or repo, text, split, Path(source), revision)
-    return _local(folder, text, split) if folder else _remote(repo, split, revision)
+    if could_be_on_the_hub(text):
+        _complain_once(f"the dataset {text} is the folder {folder.resolve()}; write hub:{text} for the Hub")
+    return Found(text, _name_of(folder), folder=folder, source=where)
 
 
-def origin(name: str | Path) -> tuple[str, str | None]:
-    """(display name of the dataset that `load_dataset` loads, the repository on the Hub that it is loaded from).
+def _name_of(folder: Path) -> str:
+    """That of the dataset that was built there; of any other folder, and of one that was changed since, its own."""
+    place = folder.resolve()
+    build_report = read_report(folder)
+    own, built = f"folder:{place.name}", build_report.get("dataset")
+    if built not in list_datasets():
+        return own
+    if changed := changed_files(folder, build_report):
+        several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        _complain_once(
+            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; results call it {own}, not "
+            f"{built} (build it again, or delete {REPORT} if the change is yours)"
+        )
+        return own
+    return built
 
-    A dataset built by `saliency-bench build` has the name of its builder, whatever its folder is called; any other has
-    the last part of its folder, or the id of its repository. The repository is None for a folder, and for a dataset
-    that the package draws itself.
-    """
-    text = short_name(name)
-    if (folder := _folder(text)) is not None:
-        built = read_report(folder).get("dataset")
-        return (built if built in list_datasets() else folder.resolve().name), None
-    if text in list_datasets():
-        return text, None if is_embedded(text) else repo_of(text)
-    built = published_report(text).get("dataset")
-    return (built if built in list_datasets() else text), text
+
+def _in_memory(rows: object) -> Found:
+    if isinstance(rows, datasets.DatasetDict):
+        raise UserError(f"a DatasetDict holds several splits; give one of them: {_listed(rows)}")
+    if not isinstance(rows, Dataset):
+        raise UserError(
+            f"a dataset is a name, a folder or a datasets.Dataset; got {type(rows).__name__}: give its rows as a "
+            "datasets.Dataset, or save them in a folder"
+        )
+    return Found("the dataset", "in-memory", rows=rows)
+
+
+_complain_once = cache(complain)
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
@@ -106,7 +205,7 @@ def class_names(dataset: Dataset) -> list[str]:
 
 
 def _folder(name: str) -> Path | None:
-    """The folder that a name refers to, if any; a known name refers to a folder only if that is a built dataset."""
+    """The folder of exactly this name, if any; a known name refers to a folder only if that is a built dataset."""
     path = Path(name).expanduser()
     if not path.is_dir():
         if path.is_absolute() or name.startswith((".", "~")):
@@ -122,31 +221,53 @@ def _local(folder: Path, name: str, split: str) -> Dataset:
 
 
 def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset:
+    place = folder.resolve()
+    problem = f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
     try:
+        check_cards(place, str(folder))
         with _quiet():
-            return datasets.load_dataset(str(folder.resolve()), config, split=split)
-    except (FileNotFoundError, ValueError, datasets.exceptions.DatasetGenerationError) as error:
-        raise loading_error(
-            error, f"{folder} holds no dataset that can be read; build one with `saliency-bench build`", config
-        ) from error
-
-
-def _remote(repo: str, split: str, revision: str | None) -> Dataset:
-    rows = _with_images(load_from_hub(repo, split, revision), repo)
-    _check_fingerprint(rows, published_report(repo, revision), repo, split)
+            rows = _saved(place, split) or _built(place, str(folder), split, config)
+    except Exception as error:  # whatever a damaged or hostile file makes `datasets` raise
+        raise loading_error(error, problem, config) from error
+    check_rows(rows, str(folder), place)
     return rows
 
 
-def _joined(origin: Path | str, name: str, split: str, source: Path, revision: str | None) -> Dataset:
-    """The annotations in a folder or repository, joined with the images of the user's own copy of the source."""
-    if isinstance(origin, Path):
-        notes, build_report = _load_folder(origin, split, ANNOTATIONS), read_report(origin)
-    else:
-        notes = load_from_hub(origin, split, revision, ANNOTATIONS)
-        build_report = published_report(origin, revision)
-    if split not in build_report.get("splits", {}):
-        raise UserError(f"{name} has no {REPORT} with the split {split}; its annotations cannot be joined")
-    return _local(joined(notes, build_report, split, source), name, split)
+def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
+    """The rows of one split, unless they know themselves to be of another. Raises: UserError that names it."""
+    own = str(rows.split) if rows.split is not None else split
+    if own.isidentifier() and own != split.partition("[")[0]:
+        raise UserError(f"{name} is the split {own}, not {split}; give split='{own}'")
+    return rows
+
+
+def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
+    """What `datasets.load_dataset` does, with a look at the files before any is read.
+
+    `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here
+    by what is in them. Pictures beside a table are not kept but opened when they are asked for.
+    """
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
+    builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
+    check_files(builder, name, str(place))
+    files = [file for files in (builder.config.data_files or {}).values() for file in files]
+    hashes = [known_sha256(Path(file)) for file in files if Path(file).suffix.lower() in TABLES]
+    builder.download_and_prepare(str(cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)))
+    if split.isidentifier() and builder.info.splits and split not in builder.info.splits:
+        raise unknown(f"split of {name}", split, builder.info.splits)
+    return builder.as_dataset(split)
+
+
+def _saved(place: Path, split: str) -> Dataset | None:
+    """One split of what `save_to_disk` wrote; None for any other folder."""
+    if (place / "state.json").is_file():
+        return _of_split(datasets.load_from_disk(str(place)), split, str(place))
+    if not (place / "dataset_dict.json").is_file():
+        return None
+    if not (place / split / "state.json").is_file():
+        known = sorted(path.parent.name for path in place.glob("*/state.json"))
+        raise unknown("split", split, known)
+    return datasets.load_from_disk(str(place / split))
 
 
 def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, split: str) -> None:

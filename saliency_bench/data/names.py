@@ -33,4 +33,5 @@ def alternative_to(repo: str) -> str:
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"
-    return f"check the name, or give a folder; known names: {', '.join(list_datasets())}"
+    known = f"; known names: {', '.join(list_datasets())}" if namespace == NAMESPACE else ""
+    return f"check the name, or give a folder{known}"

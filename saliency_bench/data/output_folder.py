@@ -9,9 +9,12 @@ from filelock import FileLock
 
 from saliency_bench.data.build_report import REPORT
 from saliency_bench.errors import UserError
-from saliency_bench.utils.caching import cache_folder
 from saliency_bench.utils.files import write_text
+from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.storage import cache_folder, storage_error, sync, sync_all
+
+IDENTITY, MOVED = "made_by.json", "moved"  # of a workspace: its settings; the hash of the report that is moved out
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
@@ -51,8 +54,8 @@ def build_lock(out: Path) -> Iterator[None]:
 @contextmanager
 def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
     """A temporary folder next to `out`. The batches of an interrupted build with the same settings are reused."""
-    folder = out.parent / f".{out.name}.building"
-    identity = folder / "made_by.json"
+    folder = _workspace(out)
+    identity = folder / IDENTITY
     try:
         if not identity.is_file() or identity.read_bytes() != made_by.encode():
             shutil.rmtree(folder, ignore_errors=True)
@@ -60,19 +63,39 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
         (folder / "batches").mkdir(parents=True, exist_ok=True)
         write_text(identity, made_by)
     except OSError as error:
-        raise UserError(f"cannot write next to {out}: {error.strerror}; choose another folder") from error
+        raise storage_error(error, out) or error from error
     try:
         yield folder
-    except Exception:
+    except Exception as error:
         shutil.rmtree(folder, ignore_errors=True)
+        if not isinstance(error, UserError) and (named := storage_error(error)):
+            raise named from error
         raise
-    shutil.rmtree(folder, ignore_errors=True)  # kept on KeyboardInterrupt, so that the next start resumes
+    _remove(folder)  # kept on KeyboardInterrupt, so that the next start resumes
+
+
+def finish_move(out: Path, made_by: str) -> bool:
+    """Whether a build with these settings was killed when `out` was complete; what it left beside it is removed."""
+    folder = _workspace(out)
+    identity, moved = folder / IDENTITY, folder / MOVED
+    if not (moved.is_file() and (out / REPORT).is_file()) or (folder / "dataset").exists():
+        return False
+    if moved.read_text(encoding="utf-8") != sha256_of(out / REPORT):
+        return False
+    known = identity.is_file()  # else it was killed while it removed these as well
+    if known and identity.read_bytes() != made_by.encode():
+        return False
+    shutil.rmtree(_replaced(out), ignore_errors=True)
+    _remove(folder)
+    return known
 
 
 def move_into_place(folder: Path, out: Path) -> None:
     """Rename `folder` to `out`. Folders cannot be swapped in one step: the old one is restored if that fails."""
-    old = out.parent / f".{out.name}.replaced"
+    write_text(folder.with_name(MOVED), sha256_of(folder / REPORT))
+    old = _replaced(out)
     shutil.rmtree(old, ignore_errors=True)
+    sync_all(folder)
     if out.exists():
         out.rename(old)
     try:
@@ -81,4 +104,19 @@ def move_into_place(folder: Path, out: Path) -> None:
         if old.exists():
             old.rename(out)
         raise
+    sync(out.parent)
     shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove(workspace: Path) -> None:
+    """What says that it is of a complete build goes last, so that whoever is killed here does not leave the batches."""
+    shutil.rmtree(workspace / "batches", ignore_errors=True)
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _workspace(out: Path) -> Path:
+    return out.parent / f".{out.name}.building"
+
+
+def _replaced(out: Path) -> Path:
+    return out.parent / f".{out.name}.replaced"

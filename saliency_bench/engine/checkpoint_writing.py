@@ -8,46 +8,64 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from torch import nn
 
 from saliency_bench.classifiers import checkpoints
+from saliency_bench.classifiers.classifier import check_finite
+from saliency_bench.classifiers.sources import Source, source_of
+from saliency_bench.classifiers.untrusted import check_config, counted, room_of
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_json
+from saliency_bench.utils.storage import rename, storage_error
 
 WEIGHTS = "model.safetensors"
 LOG = "training_log.json"
+
+
+def start_of(model: Any) -> Any:
+    """Where the pretrained weights are that a Hub id or folder names; a transformers config stays what it is.
+
+    Raises: UserError for a model that cannot be found, or that transformers cannot save.
+    """
+    if str(model).startswith("torchvision:"):
+        raise UserError(
+            f"{model} cannot be saved as a transformers checkpoint; train a Hub id, for example timm/vgg16.tv_in1k"
+        )
+    is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
+    return model if is_config or isinstance(model, Source) else source_of(str(model))
 
 
 def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
     """A network with one logit per class name, and the processor that squashes images to size x size.
 
     model: a Hub id or folder of pretrained weights, whose head is replaced; or a transformers config (an object or a
-    `config.json`), which starts from random weights.
+    `config.json`), which starts from random weights; or what `start_of` makes of these.
     Raises: UserError for a model that cannot be loaded, or that transformers cannot save.
     """
-    from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageClassification, ViTImageProcessor
+    from transformers import AutoConfig, AutoModelForImageClassification, ViTImageProcessor
 
     id2label = dict(enumerate(names))
     label2id = {name: index for index, name in id2label.items()}
-    if str(model).startswith("torchvision:"):
-        raise UserError(
-            f"{model} cannot be saved as a transformers checkpoint; train a Hub id, for example timm/vgg16.tv_in1k"
-        )
-    is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
-    try:
-        with checkpoints.quiet():
-            if is_config:
-                config = model if hasattr(model, "model_type") else AutoConfig.from_pretrained(str(model))
-                config.id2label, config.label2id = id2label, label2id
-                network = AutoModelForImageClassification.from_config(config)
-                return network, ViTImageProcessor(size={"height": size, "width": size})
-            pretrained = AutoImageProcessor.from_pretrained(str(model))
+    source = start_of(model)
+    if not isinstance(source, Source):
+        is_file = not hasattr(model, "model_type")
+        name = str(model) if is_file else type(model).__name__
+        with checkpoints.readable(name), counted(name):
+            if is_file:
+                check_config(Path(str(model)).expanduser(), name)
+            config = AutoConfig.from_pretrained(str(model), trust_remote_code=False) if is_file else model
+            config.id2label, config.label2id = id2label, label2id
+            network = AutoModelForImageClassification.from_config(config, trust_remote_code=False)
+            return network, ViTImageProcessor(size={"height": size, "width": size})
+    with checkpoints.readable(source.name):
+        checkpoints.config_of(source)
+        pretrained = checkpoints.processor_of(source.folder, source.name)
+        with counted(source.name, room_of(source.folder)):
             network = AutoModelForImageClassification.from_pretrained(
-                str(model), id2label=id2label, label2id=label2id, ignore_mismatched_sizes=True, use_safetensors=True
-            )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise checkpoints.loading_error(str(model), error) from error
+                source.folder, id2label=id2label, label2id=label2id, ignore_mismatched_sizes=True,
+                use_safetensors=True, trust_remote_code=False,
+            )  # fmt: skip
+    check_finite(network, source.name)
     if hasattr(pretrained, "val_transforms"):
         return network, _timm_processor(network, pretrained, size)
     processor = ViTImageProcessor(
@@ -77,8 +95,12 @@ def save_checkpoint(out: Path, network: Any, processor: Any, log: dict[str, Any]
         write_json(temporary / LOG, log)
         if out.is_dir():
             out.rmdir()
-        temporary.rename(out)
-    except OSError as error:
-        raise UserError(f"cannot write {out}: {error.strerror or error}; free some space and start again") from error
+        rename(temporary, out)
+    except UserError:
+        raise
+    except Exception as error:
+        if named := storage_error(error, out):
+            raise named from error
+        raise
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

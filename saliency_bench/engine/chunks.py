@@ -3,26 +3,34 @@
 What goes wrong with a sample or a chunk becomes the reason in its records; a strict run stops instead.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
-from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import torch
 
-from saliency_bench import options
 from saliency_bench.engine.context import Cell, RunContext
-from saliency_bench.engine.examples import save_thumbnails
+from saliency_bench.engine.examples import compact_thumbnails, save_thumbnails, thumbnail_strays
+from saliency_bench.engine.predictions import predicted_chunks, prediction_parts, wanted
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
 from saliency_bench.reasons import NO_PROBABILITIES, NOT_FINITE, is_expected
 from saliency_bench.results import records
+from saliency_bench.results.cell import CellKey
+from saliency_bench.results.parts import POSITION, Entry, PartFolder, chunks_of, files_in, held, name_ignored
 from saliency_bench.scoring.inputs import MetricInputs, ScoredBatch, Value
-from saliency_bench.targets.rules import TargetTerms, stack
+from saliency_bench.target import no_probabilities, probabilities
+from saliency_bench.targets.rules import stack
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.interrupts import time_limit
 from saliency_bench.utils.seeds import seed_of
+
+Held = dict[str, list[int]]  # {cell: the positions in a chunk that files hold}
 
 
 def by_explainer(cells: list[Cell]) -> dict[Explainer, list[Cell]]:
@@ -32,42 +40,94 @@ def by_explainer(cells: list[Cell]) -> dict[Explainer, list[Cell]]:
     return found
 
 
-def missing(context: RunContext, number: int, cells: list[Cell]) -> list[Cell]:
-    """The cells of a chunk that no whole file holds."""
-    done = {explainer: _done(context, explainer, number) for explainer in by_explainer(cells)}
-    return [cell for cell in cells if cell.id not in done[cell.explainer]]
+def parts_of(context: RunContext, explainer_id: str) -> PartFolder:
+    return chunks_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
 
 
-def _folder(context: RunContext, explainer: Explainer) -> Path:
-    return context.out / "chunks" / hash_of(explainer.identity)
+def planned(context: RunContext, cells: list[Cell], plan: dict[str, CellKey]) -> list[tuple[int, Held]]:
+    """The chunks of which something is missing, each with the cells of which it is and the positions that files hold.
 
-
-def _done(context: RunContext, explainer: Explainer, number: int) -> set[str]:
-    """The cells in whole files. What cannot be read is named and recomputed.
-
-    So is a chunk whose explainer raised, which may have been a temporary failure; and any fault, if the run is strict.
+    Only the main process, under the lock. Before predictions of a chunk are there, all its samples are taken to be
+    explained. plan: the cells of all starts.
     """
-    done: set[str] = set()
-    for path in _folder(context, explainer).glob(f"{number:06d}-*.parquet"):
-        table = records.read_whole(path)
-        notes = None if table is None else records.notes_in(table.schema)
-        if notes is None or notes["raised"] or (context.spec.strict and notes["faults"]):
-            path.unlink()
-        else:
-            done |= set(notes["cells"])
-    return done
+    tidy(context, plan)
+    known = predicted_chunks(prediction_parts(context).parts())
+    chosen = wanted(context, known)
+    todo: dict[int, Held] = {number: {} for number in context.chunks if number not in known}
+    for explainer, own in by_explainer(cells).items():
+        found = held(parts_of(context, hash_of(explainer.identity)).parts(), [cell.id for cell in own], *chosen.shape)
+        for key, there in found.items():
+            for number in np.flatnonzero((chosen & ~there).any(axis=1)).tolist():
+                todo.setdefault(number, {})[key] = np.flatnonzero(there[number]).tolist()
+    return sorted(todo.items())
+
+
+def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
+    """Leave few files, all of them whole; what is no part of the run is named once and stays.
+
+    Of the run's own explainers, a chunk where one raised is dropped, which may have been a temporary failure; and any
+    with a fault, if the run is strict.
+    """
+
+    def redo(entry: Entry) -> bool:
+        return bool(entry.about["raised"] or (context.spec.strict and entry.about["faults"]))
+
+    predictions = prediction_parts(context)
+    own = {hash_of(explainer.identity) for explainer in context.explainers}
+    explainers = list(dict.fromkeys(key.explainer_id for key in plan.values()))
+    name_ignored(predictions.path, predictions.strays())
+    predictions.check()
+    for above in (context.out / "chunks", context.out / "thumbnails"):
+        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers)))
+    for explainer_id in explainers:
+        folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
+        name_ignored(folder.path, folder.strays())
+        name_ignored(thumbnails, thumbnail_strays(thumbnails))
+        folder.check(*[redo] * (explainer_id in own))
+    compact(context, explainers)
+
+
+def compact(context: RunContext, explainers: Iterable[str], *, full: bool = False) -> None:
+    """Few files in the place of many, of these explainers and, unless only full ones are wanted, of the predictions.
+
+    Only the main process. full: only spans of chunks that are complete, as other processes may be writing.
+    """
+    if not full:
+        prediction_parts(context).compact()
+    for explainer_id in explainers:
+        parts_of(context, explainer_id).compact(full=full)
+        compact_thumbnails(context.out / "thumbnails" / explainer_id, context.spec.batch_size, full=full)
+
+
+def missing(
+    chosen: Sequence[int], cells: list[Cell], held: Mapping[str, Collection[int]]
+) -> dict[tuple[int, ...], list[Cell]]:
+    """{positions of samples in a chunk: the cells that no file holds of them}
+
+    chosen: the positions that are explained. held: {cell: those that files hold}.
+    """
+    found: dict[tuple[int, ...], list[Cell]] = {}
+    for cell in cells:
+        if still := tuple(position for position in chosen if position not in held.get(cell.id, ())):
+            found.setdefault(still, []).append(cell)
+    return found
 
 
 def explain_and_score(
-    context: RunContext, number: int, chunk: Chunk, predicted: list[dict], explainer: Explainer, cells: list[Cell]
+    context: RunContext, number: int, chunk: Chunk, predicted: list[dict], positions: Sequence[int], cells: list[Cell]
 ) -> None:
-    """Explain a chunk, score its maps by all cells, write one file."""
-    folder = _folder(context, explainer)
-    readable = [predicted[position] for position in chunk.readable]
-    terms = [
-        context.rule.terms(row["image_id"], row["label"], np.asarray(row["logits"]), context.members)
-        for row in readable
-    ]
+    """Explain the samples at these positions of a chunk, score their maps by all cells, write one file.
+
+    cells: of one explainer.
+    """
+    explainer = cells[0].explainer
+    folder = parts_of(context, hash_of(explainer.identity))
+    whole = len(positions) == len(chunk.rows)
+    if not whole:
+        chunk, predicted = chunk.part(positions), [predicted[position] for position in positions]
+    readable = [predicted[place] for place in chunk.readable]
+    samples = [number * context.spec.batch_size + position for position in positions]
+    terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
     passes: dict[str, int] = {}
     scored: dict[str, ScoredBatch] = {}
     halved, raised = 0, False
@@ -81,25 +141,61 @@ def explain_and_score(
             raised = True
             scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
         else:
-            save_thumbnails(context.out / "thumbnails" / folder.name / f"{number:06d}.npz", maps, chunk)
+            thumbnails = context.out / "thumbnails" / folder.path.name
+            places = [positions[place] for place in chunk.readable]
+            save_thumbnails(thumbnails, number, maps, places, context.spec.batch_size)
             logits = torch.tensor([row["logits"] for row in readable])
-            inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, reasons | faults)
+            inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, faults)
+            inputs.map_faults, inputs.labels = reasons, _right(context, readable)
             for cell in cells:
                 before = context.classifier.passes
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
                 passes[cell.id] = context.classifier.passes - before
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
-    rows = [row for cell in cells for row in _rows(context, cell, chunk, predicted, terms, scored.get(cell.id))]
-    records.write(
-        folder / f"{number:06d}-{hash_of([cell.id for cell in cells])}.parquet",
-        rows,
-        records.SCHEMA,
-        cells=[cell.id for cell in cells],
+    own: list[tuple[TargetTerms, ...]] = [(term,) for term in terms]
+    rows = {
+        cell.id: list(_rows(context, cell, chunk, samples, _asked(context, cell, readable, own), scored.get(cell.id)))
+        for cell in cells
+    }
+    failed = [
+        row for of_cell in rows.values() for row in of_cell
+        if row["part"] is None and row["value"] is None and not is_expected(row["reason"])
+    ]  # fmt: skip
+    folder.write(
+        number,
+        {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
+        None if whole else positions,
         passes=passes,
         halved=halved,
-        faults=sum(row["part"] is None and row["value"] is None and not is_expected(row["reason"]) for row in rows),
+        faults=len(failed),
         raised=raised,
     )
+
+
+def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
+    """The target of a sample. One that the limit cuts off may have none; its chunk is whole for the others' sake."""
+    logits = np.asarray(row["logits"])
+    if position >= context.samples and not context.rule.has_target(row["image_id"], row["label"], context.members):
+        return TargetTerms((int(np.argmax(logits)),))
+    return context.rule.terms(row["image_id"], row["label"], logits, context.members)
+
+
+def _asked(
+    context: RunContext, cell: Cell, readable: list[dict], own: list[tuple[TargetTerms, ...]]
+) -> Sequence[tuple[TargetTerms, ...]]:
+    """Per sample the targets that a cell's metric asks about: the run's own, or those of the metric's own question."""
+    if cell.metric.asks_of_target or not readable:
+        return own
+    logits = torch.tensor([row["logits"] for row in readable]).double()
+    p = probabilities(logits, context.classifier.activation).numpy()
+    p[no_probabilities(logits, context.classifier.activation)] = np.nan
+    return cell.metric.questions(p, context.groups) or [()] * len(readable)
+
+
+def _right(context: RunContext, readable: list[dict]) -> np.ndarray | None:
+    """Bool (B, K): the classes that are right for each sample; None where no labels are known."""
+    rows = [row for row in map(context.right, readable) if row is not None]
+    return np.stack(rows) if rows else None
 
 
 def _without_probabilities(context: RunContext, batch: Batch, readable: list[dict]) -> dict[int, str]:
@@ -115,7 +211,8 @@ def _maps(
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
     seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
     try:
-        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+        with _limit(context, batch, f"the explainer {explainer}"):
+            maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:
@@ -128,6 +225,10 @@ def _maps(
     if bad and context.spec.strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
+
+
+def _limit(context: RunContext, batch: Batch, who: str) -> AbstractContextManager:
+    return time_limit(context.spec.chunk_timeout, f"{who} on the chunk from image {batch.ids[0]} to {batch.ids[-1]}")
 
 
 def _seed(context: RunContext, batch: Batch, index: int, purpose: str) -> int:
@@ -154,7 +255,8 @@ def _inputs(
 
 
 def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:
-    scores = inputs.score(cell.metric)
+    with _limit(context, batch, f"the metric {cell.metric} of {cell.explainer}"):
+        scores = inputs.score(cell.metric)
     if scores.faulty and context.spec.strict:
         first, reason = min(scores.faulty.items())
         images = f"images from {batch.ids[0]} to {batch.ids[-1]}" if scores.raised else f"image {batch.ids[first]}"
@@ -174,35 +276,23 @@ def _rows(
     context: RunContext,
     cell: Cell,
     chunk: Chunk,
-    predicted: list[dict],
-    terms: list[TargetTerms],
+    samples: Sequence[int],
+    terms: Sequence[tuple[TargetTerms, ...]],
     scores: ScoredBatch | None,
 ) -> Iterator[dict]:
-    """A record per sample of the chunk, also of those that could not be read, each followed by those of its parts."""
+    """A row per sample of the chunk, also of those that could not be read, each followed by those of its parts.
+
+    samples: their positions in the run.
+    """
     classes = context.classifier.labels
-    index_of = {position: index for index, position in enumerate(chunk.readable)}
+    index_of = {place: index for index, place in enumerate(chunk.readable)}
     parts = cell.metric.parts(context.classifier)
-    of_cell = {
-        "cell_id": cell.id,
-        "dataset": context.dataset,
-        "split": context.spec.split,
-        "model": context.classifier.id,
-        "explainer": cell.explainer.name,
-        "explainer_options": options.text(cell.explainer.options),
-        "metric": cell.metric.name,
-        "metric_options": options.text(cell.metric.options),
-    }
-    for position, row in enumerate(predicted):
-        index, prediction = index_of.get(position), row["prediction"]
-        of_sample = of_cell | {
-            "image_id": row["image_id"],
-            "group": row["group"],
-            "label": context.names[row["label"]],
-            "prediction": None if prediction is None else classes[prediction] if classes else str(prediction),
-            "target": None if index is None else terms[index].text(classes),
-        }
+    for place, sample in enumerate(samples):
+        index = index_of.get(place)
+        target = None if index is None else ", ".join(term.text(classes) for term in terms[index]) or None
+        of_sample: dict[str, object] = {POSITION: sample, "target": target}
         if index is None or scores is None:
-            unread = {"value": None, "reason": chunk.faults[position]}
+            unread: dict[str, object] = {"value": None, "reason": chunk.faults[place]}
             yield from (of_sample | {"part": part} | unread for part in (None, *parts))
             continue
         yield of_sample | {"part": None, "value": scores.values[index], "reason": scores.reasons[index]}

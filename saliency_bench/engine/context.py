@@ -2,29 +2,50 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import datasets
+import numpy as np
 import torch
 from pydantic import ValidationError
 
 from saliency_bench import options
-from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
+from saliency_bench.data.fingerprints import content_of
+from saliency_bench.data.loading import Found, find
+from saliency_bench.data.untrusted import check_samples
+from saliency_bench.engine.ordering import order_of
 from saliency_bench.engine.python_objects import Objects, object_of
-from saliency_bench.engine.reading import read_chunk, readable
+from saliency_bench.engine.reading import (
+    Samples,
+    Selection,
+    group_names,
+    label_names,
+    labelled,
+    read_chunk,
+    readable,
+    sample_ids,
+    selection_of,
+)
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.explaining.map_provider import reason_of
 from saliency_bench.metric import Metric, as_metric
-from saliency_bench.results.cell import CellKey, field_line
+from saliency_bench.results.cell import CellKey, bounds, field_line
 from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import Loaded
+from saliency_bench.results.parts import run_id
+from saliency_bench.results.public_names import public_name, recorded_name
 from saliency_bench.spec import RunSpec
+from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import Members, match
-from saliency_bench.targets.rules import TargetRule, check_ids, load_rule
+from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_known, load_rule
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 
@@ -59,6 +80,7 @@ class Cell:
             metric_text=str(self.metric),
             metric_version=self.metric.version,
             higher_is_better=self.metric.higher_is_better,
+            range=bounds(self.metric.range),
         )
 
 
@@ -66,32 +88,68 @@ class Cell:
 class RunContext:
     """What a run works on, loaded once.
 
-    dataset   its own name (`data.origin`), wherever it was loaded from
-    rows      its samples (`reading.readable`)
-    names     of its classes
-    members   for each class of the dataset, the classes of the model that stand for it
+    found     the dataset: its name, and the repository and commit it was loaded from
+    data      its samples, in the run's order (`ordering`)
+    fingerprint  of the dataset's split, in its own order
+    samples   how many of them the run is about: the first, whole groups
+    names     of its classes; None of a dataset without labels
+    members   for each class of the dataset, the classes of the model that stand for it; None where none do
+    unlabelled  why `members` is None, in a few words
     groups    groups of the model's classes; None where none are known
+    selection  the samples that are explained; None: all
     """
 
     spec: RunSpec
     explainers: list[Explainer]
     metrics: list[Metric]
-    dataset: str
-    rows: datasets.Dataset
-    names: list[str]
+    found: Found
+    data: Samples
+    fingerprint: str
+    samples: int
+    names: list[str] | None
     classifier: Classifier
-    members: Members
+    classes: int
+    members: Members | None
+    unlabelled: str
     groups: ClassGroups | None
     rule: TargetRule
+    selection: Selection | None = None
+
+    @property
+    def dataset(self) -> str:
+        """What it is called in results, wherever it was loaded from."""
+        return self.found.name
+
+    @property
+    def model(self) -> str:
+        """What the classifier is called in results, wherever it was loaded from."""
+        return public_name(self.classifier.id, self.classifier.repo is None)
+
+    @cached_property
+    def recorded(self) -> dict[str, str]:
+        """Dataset, split and model as every record names them."""
+        return {
+            "dataset": recorded_name(self.dataset, self.identity.fingerprint),
+            "split": self.spec.split,
+            "model": recorded_name(self.model, self.identity.classifier),
+        }
+
+    @property
+    def loaded_dataset(self) -> Loaded:
+        return Loaded(id=self.found.name, repo=self.found.repo, revision=self.found.revision)
+
+    @property
+    def loaded_model(self) -> Loaded:
+        return Loaded(id=self.model, repo=self.classifier.repo, revision=self.classifier.revision)
 
     @property
     def out(self) -> Path:
         return Path(self.spec.out)
 
     @property
-    def samples(self) -> int:
-        """How many samples the run is about."""
-        return min(self.spec.limit or len(self.rows), len(self.rows))
+    def rows(self) -> datasets.Dataset:
+        """All samples of the split, in the run's order."""
+        return self.data.rows
 
     @property
     def chunks(self) -> range:
@@ -101,18 +159,41 @@ class RunContext:
     def identity(self) -> Identity:
         """What all cells have in common."""
         entries = {
-            "fingerprint": fingerprint(self.rows),
+            "fingerprint": self.fingerprint,
+            "label_column": self.spec.label_column,
             "split": self.spec.split,
             "classifier": self.classifier.digest,
             "geometry": self.classifier.geometry.as_dict(),
             "layer": self.classifier.layer,
             "target": self.rule.identity,
-            "labels": self.members,
-            "precision": self.classifier.precision + (", channels last" if self.classifier.channels_last else ""),
+            "labels": self.members or [],
+            "activation": self.classifier.activation,
+            "precision": self.classifier.arithmetic,
             "seed": self.spec.seed,
             "groups": None if self.groups is None else self.groups.identity,
         }
         return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
+
+    @cached_property
+    def run_id(self) -> str:
+        return run_id(self.identity, self.spec.batch_size)
+
+    def right(self, row: Mapping) -> np.ndarray | None:
+        """Bool (K,): the classes that are right for a sample, none of one without label; None where no label is known.
+
+        The label's; of an image with several, all of them for a softmax, which can name only one.
+        """
+        if self.members is None:
+            return None
+        label, several = row["label"], row["labels"]
+        alone = label is not None and (self.classifier.activation == "sigmoid" or several is None)
+        right = np.zeros(self.classes, dtype=bool)
+        right[[member for one in ([label] if alone else several or []) for member in self.members[one]]] = True
+        return right
+
+    def label_of(self, row: Mapping) -> str | None:
+        """The name of a sample's label."""
+        return None if self.names is None or row["label"] is None else self.names[row["label"]]
 
     @cached_property
     def cells(self) -> list[Cell]:
@@ -132,7 +213,7 @@ class RunContext:
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
         start = number * self.spec.batch_size
-        return read_chunk(self.rows, self.classifier, start, start + self.spec.batch_size, self.spec.strict)
+        return read_chunk(self.data, self.classifier, start, start + self.spec.batch_size, self.spec.strict)
 
 
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
@@ -144,51 +225,128 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     """
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
     metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
-    rows, (called, _) = load_dataset(spec.dataset, split=spec.split), origin(spec.dataset)
-    if len(rows) == 0:
+    found = find(object_of(spec.dataset, objects))
+    published = found.load(spec.split)
+    if len(published) == 0:
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
-    names = class_names(rows)
+    rows = labelled(published, spec.label_column)
+    check_samples(rows)
+    names = label_names(rows)
+    selection = selection_of(spec.only, rows, names)
     classifier = load_classifier(
         object_of(spec.model, objects),
         device=spec.device if device is None else device,
         precision=spec.precision,
         channels_last=spec.channels_last,
+        activation=spec.activation,
     )
-    rows = readable(rows)
-    classes = _classes(spec, classifier, rows)
-    members = match(names, classifier.labels, classes, object_of(spec.label_map, objects))
-    groups = load_groups(object_of(spec.groups, objects), classifier.labels, classes, names, members)
+    rows, ids = readable(rows), _ids(rows)
+    classes = _classes(spec, classifier, Samples(rows, ids))
+    mapped = known_maps.resolved(object_of(spec.label_map, objects), names, classifier.labels, classes)
+    members, unlabelled = _members(spec.target, metrics, names, classifier.labels, classes, mapped)
+    if members is None and selection is not None and selection.correct:
+        raise UserError(f"--only correct needs labels: {unlabelled}")
+    known = (names, members) if names is not None and members is not None else ((), ())
+    groups = load_groups(object_of(spec.groups, objects), classifier.labels, classes, *known)
     rule = load_rule(spec.target, classifier.labels, classes, groups)
-    check_ids(rule, _ids(rows))
+    check_known(rule, ids)
+    content, digests = content_of(published)
+    order = order_of(ids, group_names(rows), spec.seed, content)
+    samples = order.first(spec.limit)
+    rows, ids = rows.select(order.positions), [ids[position] for position in order.positions]
+    check_ids(rule, ids[:samples])
+    if rule.name == "label":
+        labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
+        _check_labelled(labels)
+        _check_explainable(labels, names or [], members or [], selection)
+    if samples < len(rows):
+        selection_of(spec.only, rows.select(range(samples)), names)
     return RunContext(
         spec=spec,
         explainers=list(dict.fromkeys(explainers)),
         metrics=list(dict.fromkeys(metrics)),
-        dataset=called,
-        rows=rows,
+        found=found,
+        data=Samples(rows, ids, [digests[position] for position in order.positions]),
+        fingerprint=content,
+        samples=samples,
         names=names,
         classifier=classifier,
+        classes=classes,
         members=members,
+        unlabelled=unlabelled,
         groups=groups,
         rule=rule,
+        selection=selection,
     )
 
 
-def _classes(spec: RunSpec, classifier: Classifier, rows: datasets.Dataset) -> int:
-    """The number of logits, from the first sample that can be read."""
-    for number in range(len(rows)):
-        if (batch := read_chunk(rows, classifier, number, number + 1, spec.strict).batch) is not None:
-            with torch.no_grad():
-                return classifier.eval()(batch.images).shape[1]
+def _members(
+    target: str,
+    metrics: list[Metric],
+    names: list[str] | None,
+    model: list[str] | None,
+    classes: int,
+    label_map: Any,
+) -> tuple[Members | None, str]:
+    """(the model's classes of each class of the dataset, or None, and why there are none).
+
+    Raises: UserError where the target or a metric needs labels, or a label map is given, and they do not match.
+    """
+    asking = [metric.name for metric in metrics if "labels" in metric.needs]
+    needed = "--target label" if target == "label" else asking[0] if asking else ""
+    try:
+        if names is None:
+            raise UserError('the dataset has no column "label" with class names; name another with --label-column')
+        return match(names, model, classes, label_map), ""
+    except UserError as error:
+        if label_map is not None:
+            raise
+        if needed:
+            fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
+            raise UserError(f"{error}; {needed} needs labels, {fix}") from error
+        return None, str(error).partition(";")[0]
+
+
+def _check_labelled(labels: dict[str, int | None]) -> None:
+    """Raises: UserError for an image without label."""
+    for image_id, label in labels.items():
+        if label is None or label < 0:
+            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
+
+
+def _check_explainable(labels: dict[str, int], names: list[str], members: Members, selection: Selection | None) -> None:
+    """Raises: UserError for a label without a class of the model, as far as conditions do not leave out its samples."""
+    chosen = None if selection is None else selection.values.get("label")
+    if all(members) or (selection is not None and chosen is None):  # else its chunk says so
+        return
+    for image_id, label in labels.items():
+        if not members[label] and (chosen is None or names[label] in chosen):
+            raise UserError(f"image {image_id} is labelled {names[label]}, {NO_CLASS}")
+
+
+def _classes(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
+    """The number of logits, from the first sample that can be read and that the model takes."""
+    failures: list[Exception] = []
+    for number in range(len(data.ids)):
+        if (batch := read_chunk(data, classifier, number, number + 1, spec.strict).batch) is not None:
+            try:
+                with torch.no_grad():
+                    return classifier.eval()(batch.images).shape[1]
+            except (RefusedImagesError, RuntimeError, ArithmeticError, AssertionError, LookupError) as error:
+                failures.append(error)
+            if len(failures) == spec.batch_size:
+                break
+    if failures:
+        first = failures[0]
+        line = f"{reason_of(first, classifier.id)} for each of the first {len(failures)} images"
+        raise first if isinstance(first, UserError) else UserError(line) from first
     raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read")
 
 
 def _ids(rows: datasets.Dataset) -> list[str]:
-    """Raises: UserError for an image id that comes twice: records, draws and pictures go by it."""
-    if "image_id" not in rows.column_names:
-        return [str(position) for position in range(len(rows))]
-    ids = [str(image_id) for image_id in rows["image_id"]]
+    """Raises: UserError for an image id that occurs twice: records, draws and pictures go by it."""
+    ids = sample_ids(rows)
     if len(set(ids)) < len(ids):
         twice, times = Counter(ids).most_common(1)[0]
-        raise UserError(f"the image id {twice} comes {times} times; every sample needs its own id")
+        raise UserError(f"the image id {twice} occurs {times} times; every sample needs its own id")
     return ids

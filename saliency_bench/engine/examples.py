@@ -1,6 +1,10 @@
 """Samples worth looking at: best, worst and most disputed, kept with their images and small maps."""
 
+import re
+import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import groupby
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -10,25 +14,61 @@ import torch
 from torch.nn import functional as F
 
 from saliency_bench.maps import normalise
+from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
-from saliency_bench.types import Batch, Chunk, Maps
-from saliency_bench.utils.files import save_arrays
+from saliency_bench.results.parts import FEW, files_in, span_of
+from saliency_bench.results.run_folder import SCORES, Scores
+from saliency_bench.types import Batch, Maps
+from saliency_bench.utils.files import load_arrays, save_arrays
 from saliency_bench.utils.overlays import eight_bit
 
 SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
 PER_KIND = 4
+SMALL = re.compile(r"[0-9]{6,}\.npz")  # of one chunk
+SPAN = re.compile(r"[0-9]{6,}-[0-9]{6,}\.npz")
 
 
-def save_thumbnails(path: Path, maps: Maps, chunk: Chunk) -> None:
-    """Normalised maps of a chunk, reduced to `SIDE` and 8 bits: for pictures only, never for scores."""
+def save_thumbnails(folder: Path, number: int, maps: Maps, positions: Sequence[int], batch_size: int) -> None:
+    """Normalised maps of samples of a chunk, reduced to `SIDE` and 8 bits: for pictures only, never for scores.
+
+    folder: of one explainer's thumbnails.
+    """
     height, width = maps.shape[1:]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(height * scale)), max(1, round(width * scale))
     values = torch.from_numpy(normalise(maps.cpu().numpy()))[:, None]
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
-    pictures = np.zeros((len(chunk.rows), *size), dtype=np.uint8)
-    pictures[chunk.readable] = np.round(small * 255)
-    save_arrays(path, maps=pictures)
+    pictures = np.zeros((batch_size, *size), dtype=np.uint8)
+    if (before := _stored(folder, number, batch_size)) is not None and before.shape == pictures.shape:
+        pictures = before.copy()  # of other samples of this chunk
+    pictures[list(positions)] = np.round(small * 255)
+    save_arrays(_small(folder, number), **{f"{number:06d}": pictures})
+
+
+def compact_thumbnails(folder: Path, batch_size: int, *, full: bool = False) -> None:
+    """Make one file of those of each span, as `PartFolder.compact` does; what cannot be read is left out."""
+    small = sorted(path for path in files_in(folder) if SMALL.fullmatch(path.name))
+    if not full and len(list(folder.glob("*.npz"))) <= FEW:
+        return
+    span = span_of(batch_size)
+    for first, own in groupby(small, key=lambda path: int(path.stem) // span * span):
+        paths = list(own)
+        if len(paths) < (span if full else 1):
+            continue
+        numbers = range(first, first + span)
+        pictures = {f"{number:06d}": _stored(folder, number, batch_size) for number in numbers}
+        save_arrays(
+            _span(folder, first, batch_size), **{name: one for name, one in pictures.items() if one is not None}
+        )
+        for path in paths:
+            path.unlink()
+
+
+def thumbnail_strays(folder: Path) -> list[str]:
+    """The names in an explainer's folder that are none of thumbnails."""
+    return sorted(
+        path.name for path in files_in(folder) if not (SMALL.fullmatch(path.name) or SPAN.fullmatch(path.name))
+    )
 
 
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
@@ -38,15 +78,13 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """
     rivals = [cell for cell in cells if cell.metric_text == cells[0].metric_text and not cell.baseline] or cells[:1]
     signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
-    scores: dict[str, list[float]] = {}
-    for batch in pq.ParquetFile(folder / "records.parquet").iter_batches(
-        columns=["cell_id", "image_id", "part", "value"]
-    ):
-        for cell_id, image_id, part, value in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            if cell_id in signs and part is None and value is not None:
-                scores.setdefault(image_id, []).append(signs[cell_id] * value)
-    by_mean = sorted(scores, key=lambda image_id: (-np.mean(scores[image_id]), image_id))
-    by_spread = sorted(scores, key=lambda image_id: (-np.ptp(scores[image_id]), image_id)) if len(signs) > 1 else []
+    scores = Scores.of(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
+    table = np.stack([sign * scores.values[cell_id] for cell_id, sign in signs.items()], axis=1)
+    known = np.isfinite(table).any(axis=1)
+    ids, table = np.array(scores.ids)[known], table[known]
+    spread = np.nanmax(table, axis=1) - np.nanmin(table, axis=1)
+    by_mean = ids[np.lexsort((ids, -np.nanmean(table, axis=1)))].tolist()
+    by_spread = ids[np.lexsort((ids, -spread))].tolist() if len(signs) > 1 else []
     chosen: dict[str, str] = {}
     for kind, ranked in (("best", by_mean), ("worst", by_mean[::-1]), ("most disputed", by_spread)):
         fresh = [image_id for image_id in ranked if image_id not in chosen]
@@ -74,20 +112,33 @@ def write_examples(
         "images": np.stack([eight_bit(batch.images[0]) for batch in batches]),
         "masks": np.stack([batch.masks[0].numpy() for batch in batches]),
     }
-    for explainer_id, text in {cell.explainer_id: cell.explainer_text for cell in cells}.items():
+    for explainer_id in dict.fromkeys(cell.explainer_id for cell in cells):
         thumbnails = folder / "thumbnails" / explainer_id
         maps = [_thumbnail(thumbnails, position, batch_size) for position in positions]
         if all(small is not None for small in maps):
-            arrays[f"maps/{text}"] = np.stack([small for small in maps if small is not None])
+            arrays[f"maps/{explainer_id}"] = np.stack([small for small in maps if small is not None])
     save_arrays(folder / "examples.npz", **arrays)
 
 
 def _thumbnail(folder: Path, position: int, batch_size: int) -> np.ndarray | None:
-    path = folder / f"{position // batch_size:06d}.npz"
-    if not path.exists():
-        return None
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            return stored["maps"][position % batch_size]
-    except (OSError, ValueError, KeyError, BadZipFile):  # a missing picture is no reason to lose a run
-        return None
+    stored = _stored(folder, position // batch_size, batch_size)
+    return None if stored is None or len(stored) <= position % batch_size else stored[position % batch_size]
+
+
+def _small(folder: Path, number: int) -> Path:
+    return folder / f"{number:06d}.npz"
+
+
+def _span(folder: Path, number: int, batch_size: int) -> Path:
+    span = span_of(batch_size)
+    first = number // span * span
+    return folder / f"{first:06d}-{first + span - 1:06d}.npz"
+
+
+def _stored(folder: Path, number: int, batch_size: int) -> np.ndarray | None:
+    """The thumbnails of a chunk: its own file counts more than that of its span, which is made of such."""
+    name = f"{number:06d}"
+    for path in (_small(folder, number), _span(folder, number, batch_size)):
+        with suppress(OSError, EOFError, ValueError, KeyError, BadZipFile, zlib.error):
+            return load_arrays(path, names=[name])[name]
+    return None  # a missing picture is no reason to lose a run

@@ -8,9 +8,10 @@ equal weights to the bit, also when the training was interrupted.
 """
 
 import json
+import math
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +24,16 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.files import write_with
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 SMALLEST = 16  # pixels; networks halve an image several times
+
+
+class DivergedError(UserError):
+    """A training whose loss is not a number; its state leads nowhere."""
+
 
 ImagesOf = Callable[[Batch], Images]
 
@@ -40,7 +47,7 @@ class Recipe:
     batch_size      images per step
     size            side of the square that images are squashed to, in pixels
     seed            of the initial weights, the order of the samples and dropout
-    limit           number of training images; None: all
+    limit           number of training images, drawn by the seed as whole groups; None: all
 
     Raises: UserError for values that cannot be trained with.
     """
@@ -93,16 +100,25 @@ class Training:
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
-        write_with(state_file, partial(torch.save, state))
+
+        def save(temporary: Path) -> None:
+            with temporary.open("wb") as file:  # given a path, torch does not say why it cannot write
+                torch.save(state, file)
+
+        write_with(state_file, save)
 
     def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
-        """Continue an interrupted training, if `state_file` exists.
+        """Continue an interrupted training, if `state_file` exists and is whole.
 
         Raises: UserError for the state of a training with other settings.
         """
         if not state_file.exists():
             return
-        state = torch.load(state_file, weights_only=True, map_location=self.classifier.device)
+        try:
+            state = torch.load(state_file, weights_only=True, map_location=self.classifier.device)
+        except (OSError, EOFError, RuntimeError, ValueError, pickle.UnpicklingError):
+            complain(f"{state_file} cannot be read; the training starts from the beginning")
+            return
         if state["settings"] != json.dumps(settings):
             raise UserError(
                 f"{state_file} is the state of a training with other settings; delete it or choose another --out"
@@ -167,11 +183,18 @@ def one_epoch(
             if len(images) == 1 and len(rows) > 1:  # batch norm cannot learn from a single image
                 continue
             loss = nn.functional.cross_entropy(classifier(images), labels)
+            total += finite(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            total += loss.item() * len(images)
     return total / len(rows)
+
+
+def finite(loss: float, learning_rate: float) -> float:
+    """The loss. Raises: DivergedError for one that is NaN or infinite."""
+    if not math.isfinite(loss):
+        raise DivergedError(f"the loss became {loss}; use a smaller --learning-rate than {learning_rate:g}")
+    return loss
 
 
 @torch.no_grad()

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import torch
 
 from saliency_bench import registry
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer
 from saliency_bench.metric import Metric
 from saliency_bench.reasons import NO_MAP, PRECOMPUTED
@@ -72,7 +72,7 @@ def explainer_of(name: str, source: Path, samples: dict[str, str], size: tuple[i
     with tempfile.TemporaryFile() as copy:
         for image_id, values in found:
             if image_id in places:
-                raise UserError(f"{source}: image {image_id} comes twice")
+                raise UserError(f"{source}: image {image_id} occurs twice")
             places[image_id] = len(places)
             digests[image_id] = blake2b(values.tobytes(), digest_size=16).digest()
             copy.write(values.tobytes())
@@ -141,7 +141,7 @@ def _array(path: Path, size: tuple[int, int]) -> np.ndarray:
             shape, _, dtype = read(file)
             begin = file.tell()
     except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} is not a .npy file ({_line(error)}); write it with numpy.save") from error
+        raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
     if dtype.kind not in "fiub":
         raise UserError(f"{path} holds {dtype}, not numbers; write float32")
     if tuple(shape) != size:
@@ -162,7 +162,7 @@ def _from_parquet(path: Path, samples: dict[str, str], size: tuple[int, int]) ->
                 where = f"{path}, image {image_id}"
                 yield image_id, _checked(_row(row, size, where), size, where)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} is not a Parquet file of maps ({_line(error)})") from error
+        raise UserError(f"{path} is not a Parquet file of maps ({one_line(error)})") from error
 
 
 def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: tuple[int, int]) -> None:
@@ -221,7 +221,3 @@ def _wrong_size(where: object, shape: tuple, size: tuple[int, int]) -> UserError
 def _content(image: torch.Tensor, weights: torch.Tensor) -> bytes:
     parts = (tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in (image, weights))
     return blake2b(b"".join(parts), digest_size=8).digest()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200] or type(error).__name__

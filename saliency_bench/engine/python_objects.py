@@ -4,44 +4,63 @@ A function, a network or a dict cannot be written to a file. The spec holds its 
 (`PythonObject`); the object itself is carried beside the spec.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from os import PathLike
 from typing import Any
 
+import datasets
 import torch
 from torch import nn
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.model_objects import is_pipeline
+from saliency_bench.data.loading import find, fingerprint
 from saliency_bench.engine.precomputed import PrecomputedMaps
-from saliency_bench.errors import UserError
+from saliency_bench.engine.preflight import check_items
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.explaining.composing import Composed
 from saliency_bench.metric import Metric, as_metric
-from saliency_bench.spec import PythonObject, RunSpec, check_names
+from saliency_bench.spec import PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.source_code import file_of
 
 Objects = Mapping[PythonObject, object]
+LITERAL = 1000  # characters of a dict that is shown in full
 
 
 def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
     """(the spec of the settings of a run, the Python objects among them).
 
-    Explainers, metrics, model, label map and groups may be Python objects. Of explainers and metrics nothing but their
-    names and options is loaded. Raises: UserError for a setting, name or option that is not allowed.
+    Explainers, metrics, dataset, model, label map and groups may be Python objects. Of explainers and metrics nothing
+    but their names and options is loaded. Raises: UserError for a setting, name or option that is not allowed.
     """
     check_names(settings)
     objects: dict[PythonObject, object] = {}
     plain = dict(settings)
     for name, resolve in (("explainers", as_explainer), ("metrics", as_metric)):
         if name in plain:
+            check_items(name, plain[name])
             plain[name] = _names(name, plain[name], resolve, objects)
     for name in ("label_map", "groups"):
         if name in plain:
             plain[name] = _table(name, plain[name], objects)
     if isinstance(device := plain.get("device"), torch.device):
         plain["device"] = str(device)
-    if isinstance(model := plain.get("model"), nn.Module):
+    if isinstance(dataset := plain.get("dataset"), datasets.Dataset):
+        digest = fingerprint(dataset)
+        about = f"dataset: a datasets.Dataset of {len(dataset)} rows, fingerprint {digest}"
+        written = PythonObject(kind="dataset", name="in-memory", digest=digest, code="dataset", about=about)
+        plain["dataset"], objects[written] = written, dataset
+    elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
+        find(dataset)  # which says what is wrong with it
+    if isinstance(model := plain.get("model"), nn.Module) or is_pipeline(model):
         plain["model"] = _module(model, objects)
     return RunSpec.read(plain), objects
 
@@ -65,31 +84,98 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
             return str(item)
     kind = "metric" if isinstance(item, Metric) else "explainer" if isinstance(item.version, int) else "function"
     kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
-    written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity))
+    code, about = _written(item)
+    written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity), code=code, about=about)
     objects[written] = item
     return written
 
 
+def _written(item: Explainer | Metric) -> tuple[str, str]:
+    """(the expression that gives an explainer or metric, what a variable in it must hold)"""
+    function = item.function
+    if isinstance(function, Composed):
+        within = function.explainer
+        code, about = _written(within) if isinstance(within.version, str) else (repr(str(within)), "")
+        options = "".join(f", {key}={value!r}" for key, value in function.parameters)
+        return f"composing.{item.name.partition('(')[0]}({code}{options})", about
+    if isinstance(item, Metric) or isinstance(item.version, int) or isinstance(function, PrecomputedMaps):
+        made = "precomputed maps, scored by `saliency-bench submit`" if isinstance(function, PrecomputedMaps) else (
+            "the metric" if isinstance(item, Metric) else "the explainer")  # fmt: skip
+        return (code := variable(item.name)), f"{code}: {made} {one_line(item)}, version {item.version}"
+    inner = function.func if isinstance(function, partial) else function
+    name, file = getattr(inner, "__name__", type(inner).__name__), file_of(inner)
+    what = f"function {name}" if hasattr(inner, "__name__") else f"an object of the class {name}"
+    if isinstance(function, partial):
+        bound = [*map(repr, function.args), *(f"{key}={value!r}" for key, value in function.keywords.items())]
+        what = f"partial({name}, {', '.join(bound)}), {what}"
+    source = f"of {file}, source hash {item.version}" if file else "that has no source, so that every start computes it"
+    code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""
+    code = code or variable(item.name)
+    return code, one_line(f"{code}: {what} {source}")
+
+
 def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
     if isinstance(given, ClassGroups):
-        written = PythonObject(kind="groups", name=given.name, digest=given.identity)
+        about = f"{name}: groups of classes {given.name}, hash {given.identity}"
+        written = PythonObject(kind="groups", name=given.name, digest=given.identity, code=name, about=about)
     elif isinstance(given, Mapping):
         content = {str(key): value for key, value in given.items()}
-        written = PythonObject(kind="dict", name=name, digest=hash_of(content))
+        digest, code = hash_of(content), _literal(given)
+        about = "" if code else f"{name}: a dict of {len(given)} entries, hash {digest}"
+        written = PythonObject(kind="dict", name=name, digest=digest, code=code or name, about=about)
     else:
         return given
     objects[written] = given
     return written
 
 
-def _module(model: nn.Module, objects: dict[PythonObject, object]) -> PythonObject:
+def _literal(given: Mapping) -> str:
+    """A dict as Python reads it back; "" where it does not, or is too long to be shown."""
+    text = repr(given)
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
+        if len(text) <= LITERAL and ast.literal_eval(text) == given:
+            return text
+    return ""
+
+
+def _module(model: Any, objects: dict[PythonObject, object]) -> PythonObject:
     kind = "classifier" if isinstance(model, Classifier) else "module"
-    # Where it is now: a run moves it to its own device later.
-    device = next((p.device for p in model.parameters() if p.device.type == "cuda"), "cpu")
-    classifier = load_classifier(model, device=device)
-    written = PythonObject(kind=kind, name=classifier.id, digest=classifier.digest)
+    classifier = load_classifier(model)
+    code, made = "model", f"a {type(getattr(model, 'model', model)).__name__}"
+    if isinstance(model, Classifier):
+        settings = _settings(classifier)
+        if classifier.id.startswith("module:"):
+            mean, std = (value.flatten().tolist() for value in (classifier.mean, classifier.std))
+            labels = "" if classifier.labels is None else f", labels={classifier.labels}"
+            made = f"load_classifier of {made}, mean={mean}, std={std}, {classifier.geometry}{settings}{labels}"
+        else:
+            name = f"{classifier.repo}@{classifier.revision}" if classifier.repo else classifier.id
+            code, made = f"sb.load_classifier({name!r}{settings})", "loaded"
+    about = one_line(f"model: digest {classifier.digest}, {made}", LITERAL)
+    written = PythonObject(kind=kind, name=classifier.id, digest=classifier.digest, code=code, about=about)
     objects[written] = classifier
     return written
+
+
+def _settings(classifier: Classifier) -> str:
+    """What a classifier was told when it was loaded, as further arguments of `load_classifier`."""
+    precision = None if classifier.precision == "fp32" else classifier.precision
+    given = {"layer": classifier.layer, "precision": precision, "channels_last": classifier.channels_last or None}
+    given["activation"] = None if classifier.assumed else classifier.activation
+    return "".join(f", {key}={value!r}" for key, value in given.items() if value is not None)
+
+
+@contextmanager
+def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
+    """Afterwards, modules among the settings train or evaluate as before; a run changes nothing else of them."""
+    given = [getattr(value, "model", None) if is_pipeline(value) else value for value in settings.values()]
+    modules = [module for value in given if isinstance(value, nn.Module) for module in value.modules()]
+    modes = [(module, module.training) for module in modules]
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
 
 
 def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:

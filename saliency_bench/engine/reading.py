@@ -1,8 +1,9 @@
 """The rows of a dataset as chunks of samples in the prepared frame."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import zip_longest
 from time import perf_counter
 
@@ -11,34 +12,73 @@ import pyarrow as pa
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.preparation import SampleError
-from saliency_bench.errors import UserError
+from saliency_bench.data.fingerprints import picture_digest, stored_bytes
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.results import records
 from saliency_bench.types import Chunk
 
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
+OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that are the dataset's
+OWN_LABEL = "dataset_label"  # where another column is the label
+ALL = "labels"  # the column of all classes of an image that has several
 
 
 def readable(rows: datasets.Dataset) -> datasets.Dataset:
     """The columns that a run reads, with pictures as they are stored: other columns may hold further pictures."""
-    rows = rows.select_columns([*(name for name in PREPARED if name in rows.features), *scalar_columns(rows.features)])
+    kept = [name for name in (*PREPARED, ALL) if name in rows.features]
+    rows = rows.select_columns([*kept, *scalar_columns(rows.features)])
     for column in {"image", "mask"} & set(rows.column_names):
         rows = rows.cast_column(column, datasets.Image(decode=False))
     return rows
 
 
-def read_chunk(rows: datasets.Dataset, classifier: Classifier, start: int, stop: int, strict: bool) -> Chunk:
-    """The samples from `start` to before `stop` of rows as `readable` gives them.
+@dataclass(frozen=True)
+class Samples:
+    """rows: as `readable` gives them. ids: of their images. digests: of the pictures that the fingerprint was made of
+    (`fingerprints.picture_digest`); None before there is one."""
 
-    Raises: UserError for one that cannot be read, if strict.
-    """
-    columns, scalars = rows[start:stop], scalar_columns(rows.features)
-    samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
-    for index, sample in enumerate(samples):
-        sample["image_id"] = str(sample.get("image_id", start + index))
-        if sample["label"] is None or sample["label"] < 0:
-            raise UserError(f"image {sample['image_id']} has no label; leave it out of the dataset")
-    about = [{"image_id": sample["image_id"], "label": sample["label"]} | _scalars(sample, scalars, rows.features)
-             for sample in samples]  # fmt: skip
-    given = [{name: sample[name] for name in PREPARED if name in sample} for sample in samples]
+    rows: datasets.Dataset
+    ids: list[str]
+    digests: list[str] | None = None
+
+    def part(self, start: int, stop: int) -> list[dict]:
+        """The samples from `start` to before `stop`. Raises: UserError for a picture that is no longer the same."""
+        columns = self.rows[start:stop]
+        samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
+        for position, sample in enumerate(samples, start):
+            sample["image_id"] = self.ids[position]
+            label = sample.get("label")
+            sample["label"] = None if label is None or label < 0 else label
+            if self.digests is not None:
+                _check_unchanged(sample, self.digests[position])
+        return samples
+
+
+def _check_unchanged(sample: dict, digest: str) -> None:
+    """Pictures that a row names are read here, once: what is checked is what is used."""
+    try:
+        pictures = {name: stored_bytes(sample[name]) for name in ("image", "mask") if sample.get(name) is not None}
+    except OSError:
+        pictures = {}
+    if picture_digest(pictures.get("image"), pictures.get("mask")) != digest:
+        raise UserError(
+            f"image {sample['image_id']} changed while the run was at work, whose fingerprint is that of the old one; "
+            "start again with another --out"
+        )
+    for name, data in pictures.items():
+        sample[name] = {"bytes": data, "path": None}
+
+
+def read_chunk(samples: Samples, classifier: Classifier, start: int, stop: int, strict: bool) -> Chunk:
+    """The samples from `start` to before `stop`. Raises: UserError for one that cannot be read, if strict."""
+    features, part = samples.rows.features, samples.part(start, stop)
+    scalars = scalar_columns(features)
+    about = [
+        {"image_id": sample["image_id"], "label": sample["label"], "labels": _labels(sample, features)}
+        | _scalars(sample, scalars, features)
+        for sample in part
+    ]
+    given = [{name: sample[name] for name in PREPARED if name in sample} for sample in part]
     try:
         return Chunk(about, classifier.prepare(given), {})
     except SampleError:
@@ -74,6 +114,114 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
         elif isinstance(feature, datasets.Value) and _is_scalar(feature.pa_type):
             kinds[name] = feature.pa_type
     return kinds
+
+
+def sample_ids(rows: datasets.Dataset) -> list[str]:
+    """The ids of the images; where there are none, their positions in the dataset."""
+    return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
+
+
+def group_names(rows: datasets.Dataset) -> list[str | None]:
+    """The group of each sample, as the predictions hold it."""
+    if "group" not in rows.features:
+        return [None] * len(rows)
+    kinds = {"group": pa.string()}
+    return [_scalars({"group": group}, kinds, rows.features)["group"] for group in rows["group"]]
+
+
+def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
+    """Rows whose `label` is this column; the dataset's own label, if another, is kept as `dataset_label`.
+
+    names: of the classes of a column of text; default: its values, sorted.
+    Raises: UserError for a column that is not there, or holds neither classes nor text.
+    """
+    if column == "label":
+        return rows
+    kind = rows.features.get(column)
+    if kind is None:
+        raise unknown("column", column, rows.column_names)
+    if not isinstance(kind, datasets.ClassLabel):
+        if not isinstance(kind, datasets.Value) or not pa.types.is_string(kind.pa_type):
+            raise UserError(f"--label-column {column}: the column holds neither class labels nor text")
+        kind = datasets.ClassLabel(names=names or sorted({value for value in rows[column] if value is not None}))
+    values = [kind.str2int(value) if isinstance(value, str) else value for value in rows[column]]
+    rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other label
+    rows = rows.rename_column("label", OWN_LABEL) if "label" in rows.column_names else rows
+    return rows.add_column("label", pa.array(values, pa.int64()), feature=kind)
+
+
+def label_names(rows: datasets.Dataset) -> list[str] | None:
+    """The names of the classes in the order of the labels; None of a dataset without labels that have names."""
+    kind = rows.features.get("label")
+    return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
+
+
+def _labels(sample: dict, features: datasets.Features) -> list[int] | None:
+    """The numbers of all classes of an image, which the dataset holds as names or numbers; None where it does not."""
+    kind = features.get("label")
+    if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
+        return None
+    return sorted({kind.str2int(label) if isinstance(label, str) else label for label in sample[ALL]})
+
+
+def stored(name: str) -> str:
+    """The column of the predictions that holds a column of the dataset."""
+    return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The samples that `--only` lets be explained: those that fit all that is asked.
+
+    correct: which the classifier has right. masked: with a usable mask. values: {column of the predictions: what it may
+    hold, as text}. names: of the labels.
+    """
+
+    correct: bool
+    masked: bool
+    values: dict[str, list[str]]
+    names: list[str] | None
+
+    def keeps(self, row: Mapping) -> bool:
+        """Whether a row of the predictions fits."""
+        if (self.correct and row["correct"] is not True) or (self.masked and row["mask_share"] is None):
+            return False
+        return all(self._text(row, column) in wanted for column, wanted in self.values.items())
+
+    def _text(self, row: Mapping, column: str) -> str | None:
+        named = column == "label" and row[column] is not None and self.names is not None
+        return self.names[row[column]] if named and self.names else _text(row[column])
+
+
+def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
+    """The selection of a run's conditions; None where there are none.
+
+    Raises: UserError for a column that the dataset does not have, or a value that none of the rows has.
+    """
+    if only is None:
+        return None
+    values: dict[str, list[str]] = {}
+    known = ["label"] * (names is not None) + list(scalar_columns(rows.features))
+    for column, equals, value in (condition.partition("=") for condition in only):
+        if not equals:
+            continue
+        if column not in known:
+            raise unknown("column", column, known)
+        kind, held = rows.features[column], set(rows[column])
+        named = isinstance(kind, datasets.ClassLabel)
+        there = [one for one in held if one is not None and not (named and one < 0)]
+        texts = {kind.names[one] if named else str(_text(one)) for one in there}
+        if value not in texts:
+            raise unknown(f"value of {column}", value, texts)
+        values.setdefault(stored(column), []).append(value)
+    return Selection("correct" in only, "masked" in only, values, names)
+
+
+def _text(value: object) -> str | None:
+    """A value as `--only` writes it: true, 2."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:

@@ -1,14 +1,20 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
     OUT/run.json           settings, identity and cells: `Manifest`
-    OUT/predictions/       one file per chunk            -> predictions.parquet
-    OUT/chunks/EXPLAINER/  one file per chunk            -> records.parquet
-    OUT/thumbnails/        small maps for the report     -> examples.npz
+    OUT/predictions/       part files of the classifier   -> predictions.parquet
+    OUT/chunks/EXPLAINER/  part files of an explainer     -> records.parquet
+    OUT/thumbnails/        small maps for the report      -> examples.npz
+    OUT/merged.json        what the two tables were made of
     OUT/summary.json  timings.json  report.html
+    OUT/written.json       what these and examples.npz were made of
 
 The unit of work is a chunk: `batch_size` consecutive samples, computed whole by one explainer and scored by all its
-metrics. A file is written under a temporary name and renamed, so that every file is complete; a run that is started
-again computes what is missing. Adding an explainer or a metric adds cells and redoes none.
+metrics. Its rows are written as one part file (`results/parts.py`) under a temporary name and renamed, so that every
+file is complete; its name has a hash of its bytes. As the run goes, the main process makes one file of those of each
+span of consecutive chunks, and deletes them; killed in between, it leaves some rows twice, which the next start drops.
+A start deletes what is damaged, ignores what is not of this run, and computes what is missing. At the end the parts are
+merged, cell after cell in the order of their ids, then by sample and part, unless the tables were made of the same
+parts already; nor are summary and page written again. Adding an explainer or a metric adds cells and redoes none.
 """
 
 import time
@@ -23,21 +29,26 @@ import torch
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
-from saliency_bench.engine.chunks import by_explainer, explain_and_score, missing
+from saliency_bench.analysis.verdict import Verdict
+from saliency_bench.engine.chunks import Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
-from saliency_bench.engine.merging import merge
-from saliency_bench.engine.predictions import is_predicted, predict
-from saliency_bench.engine.python_objects import Objects, describe
+from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
+from saliency_bench.engine.predictions import of_predicted, predict, predicted_chunks, prediction_parts, selected
+from saliency_bench.engine.preflight import check_run_folder, check_settings
+from saliency_bench.engine.python_objects import Objects, describe, modes_kept
 from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.cell import read_cells
-from saliency_bench.results.manifest import MANIFEST, Manifest, read_manifest
-from saliency_bench.results.summary import RunFacts, summarise, table
+from saliency_bench.results.manifest import Manifest, read_earlier, read_manifest
+from saliency_bench.results.parts import span_of
+from saliency_bench.results.ranking import read_contrasts
+from saliency_bench.results.summary import RunFacts, covered, summarise, table
 from saliency_bench.spec import RunSpec, takes_settings
-from saliency_bench.utils.files import write_json
-from saliency_bench.utils.processes import accelerator_on, agreed
+from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.processes import accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
 
@@ -56,8 +67,14 @@ class Run:
     def records(self) -> datasets.Dataset:
         return datasets.Dataset.from_parquet(str(self.folder / "records.parquet"), keep_in_memory=True)
 
+    @property
+    def verdict(self) -> list[str]:
+        """Who beats the baselines and who is best, in sentences."""
+        contrasts = read_contrasts(self.summary["comparisons"])
+        return Verdict(read_cells(self.summary["cells"]), contrasts).sentences()
+
     def __str__(self) -> str:
-        return table(read_cells(self.summary["cells"]), self.summary["dataset"]["used"])
+        return table(read_cells(self.summary["cells"]), covered(self.summary))
 
 
 @dataclass(frozen=True)
@@ -80,15 +97,16 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     progress: show a bar.
 
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
-    a metric; a torch module or what `load_classifier` gives; a dict as label map or groups. `precision` and
-    `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not. Where `limit` cuts
-    the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples only.
-    `summary["faults"]` counts what was left out because it failed.
+    a metric; a model object or what `load_classifier` gives, which stays as it is; a dict as label map or groups.
+    `precision` and `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not.
+    Where `limit` cuts the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples
+    only. `summary["faults"]` counts what was left out because it failed.
 
     Started again with the same `out`, it computes what is missing.
     Raises: UserError for anything the caller can fix; `out` then holds nothing new but complete chunks.
     """
-    return start(*describe(settings), progress=progress)
+    with modes_kept(settings):
+        return start(*describe(settings), progress=progress)
 
 
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
@@ -96,6 +114,8 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
     watch = Stopwatch()
     if not spec.explainers or not spec.metrics:
         raise UserError("a run needs at least one explainer and one metric")
+    check_settings(dict(spec))
+    check_run_folder(Path(spec.out))
     accelerator = accelerator_on(spec.device)
     return compute(load(spec, objects, accelerator.device), accelerator, watch, progress=progress)
 
@@ -108,60 +128,89 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
     cells = context.cells  # before anything is written: a metric may not fit
     with ExitStack() as held:
         todo = agreed(accelerator, lambda: _claim(context, cells, held))
-        todo = todo[accelerator.process_index :: accelerator.num_processes]
-        share = {number: [cell for cell in cells if cell.id in ids] for number, ids in todo}
+        share = dict(todo[accelerator.process_index :: accelerator.num_processes])
         start = time.perf_counter()
-        seconds = _compute_chunks(context, share, progress and accelerator.is_local_main_process)
-        accelerator.wait_for_everyone()
+        shown = progress and accelerator.is_local_main_process
+        seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
+        wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
     return Run(context.out, summary)
 
 
-def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, list[str]]]:
-    """Lock the folder until `held` closes and write down what it holds; the chunks to compute, with their cells' ids.
+def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, Held]]:
+    """Lock the folder until `held` closes and write down what it holds; the chunks to compute, as `planned` says.
 
     Raises: UserError where the folder is in use or holds something else.
     """
     held.enter_context(_locked(context.out))
-    earlier = read_manifest(context.out) if (context.out / MANIFEST).exists() else None
+    earlier = read_earlier(context.out)
     plan = {cell.id: cell.key for cell in cells}
-    Manifest(spec=context.spec, identity=context.identity, cells=plan).after(earlier).write(context.out)
-    wanted = {number: [cell.id for cell in missing(context, number, cells)] for number in context.chunks}
-    return [(number, ids) for number, ids in wanted.items() if ids or not is_predicted(context, number)]
+    manifest = Manifest(
+        spec=context.spec,
+        identity=context.identity,
+        cells=plan,
+        dataset=context.loaded_dataset,
+        model=context.loaded_model,
+        objects=tuple(one for kind in ("explainers", "metrics") for one in context.spec.python_objects().get(kind, ())),
+    ).after(earlier)
+    manifest.write(context.out)
+    return planned(context, cells, manifest.cells)
 
 
-def _compute_chunks(context: RunContext, share: dict[int, list[Cell]], shown: bool) -> dict:
-    """Predict, explain and score what is missing of these chunks; the seconds it took."""
+def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, compacting: bool) -> dict:
+    """Predict, explain and score what is missing of these chunks; the seconds it took.
+
+    compacting: whether this process makes few files of many as it goes.
+    """
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    plan = {number: by_explainer(cells) for number, cells in share.items()}
+    plan = {number: by_explainer([cell for cell in context.cells if cell.id in held]) for number, held in share.items()}
+    explainers = [hash_of(explainer.identity) for explainer in context.explainers]
+    span = span_of(context.spec.batch_size)
+    predictions = predicted_chunks(prediction_parts(context).parts())
+    previous = next(iter(plan), 0) // span
     with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
-            predicted = predict(context, number, chunk)
-            for explainer, wanted in plan[number].items():
+            predicted = predict(context, number, chunk, predictions.get(number))
+            chunk = of_predicted(context, chunk, predicted)
+            chosen = selected(context, number, predicted)
+            for explainer, cells in plan[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
-                explain_and_score(context, number, chunk, predicted, explainer, wanted)
-                seconds[str(explainer)] = seconds.get(str(explainer), 0.0) + time.perf_counter() - start
+                for positions, own in missing(chosen, cells, share[number]).items():
+                    explain_and_score(context, number, chunk, predicted, positions, own)
+                key = hash_of(explainer.identity)
+                seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
+            if compacting and number // span != previous:
+                compact(context, explainers, full=True)
+                previous = number // span
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
 def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
-    """Merge the chunk files and write everything that follows from them; returns the summary."""
-    merge(context)
-    summary = summarise(_facts(context))
+    """Merge the part files and write everything that follows from them, unless it is there; returns the summary."""
+    compact(context, {key.explainer_id for key in read_manifest(context.out).cells.values()})
+    explained = merge(context)
+    if not explained:
+        raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
+    facts = _facts(context, explained)
+    derived = derived_from(context.out, facts)
+    if is_written(context.out, derived):
+        return read_json(context.out / "summary.json")
+    summary = summarise(facts)
     write_json(context.out / "timings.json", {"started": watch.started, "seconds": watch.seconds, **seconds})
     cells = read_cells(summary["cells"])
     write_examples(
         context.out, cells, context.spec.batch_size, lambda index: context.classifier.prepare([context.rows[index]])
     )
     report([context.out])
+    note_written(context.out, derived)
     return summary
 
 
-def _facts(context: RunContext) -> RunFacts:
+def _facts(context: RunContext, explained: int) -> RunFacts:
     classifier, groups = context.classifier, context.groups
     return RunFacts(
         folder=context.out,
@@ -170,29 +219,33 @@ def _facts(context: RunContext) -> RunFacts:
         fingerprint=context.identity.fingerprint,
         samples=len(context.rows),
         used=context.samples,
-        classes=len(context.names),
-        model=classifier.id,
+        only=None if context.spec.only is None else {"conditions": list(context.spec.only), "samples": explained},
+        classes=len(context.names or ()),
+        model=context.model,
         revision=classifier.revision,
         digest=classifier.digest,
         geometry=str(classifier.geometry),
+        activation_assumed=classifier.assumed,
+        no_accuracy=context.unlabelled or None,
         target=context.rule.name,
         groups=None if groups is None else {"name": groups.name, "identity": groups.identity},
         precision=context.identity.precision,
         seed=context.spec.seed,
         batch_size=context.spec.batch_size,
-        command=context.spec.command(),
         provenance=provenance(torch.device(classifier.device)),
+        dataset_repo=context.found.repo,
+        dataset_revision=context.found.revision,
+        model_repo=classifier.repo,
     )
 
 
 @contextmanager
 def _locked(out: Path) -> Iterator[None]:
     """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder."""
-    # A run that was killed at once leaves only its lock and temporary files, which begin with a dot.
-    foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
-    if foreign and not (out / MANIFEST).exists():
-        raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
-    lock = FileLock(out / ".lock", timeout=0)
+    check_run_folder(out)
+    if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
+        raise UserError(f"{path} is a link or no regular file, so that {out} cannot be locked; delete it")
+    lock = FileLock(path, timeout=0)
     try:
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire()

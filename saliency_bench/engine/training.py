@@ -8,9 +8,13 @@ from datasets import Dataset
 
 from saliency_bench.classifiers import processors
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.data.loading import class_names, fingerprint, load_dataset, origin
-from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint
-from saliency_bench.engine.fitting import Recipe, accuracy_of, fit
+from saliency_bench.classifiers.sources import Source
+from saliency_bench.data.loading import Found, class_names, find, fingerprint
+from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
+from saliency_bench.engine.fitting import DivergedError, Recipe, accuracy_of, fit
+from saliency_bench.engine.ordering import first_rows
+from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
+from saliency_bench.engine.reading import labelled
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.processes import accelerator_on
@@ -30,6 +34,7 @@ def train(
     size: int = 224,
     seed: int = 0,
     limit: int | None = None,
+    label_column: str = "label",
     device: str | None = None,
     progress: bool = True,
 ) -> Path:
@@ -37,34 +42,48 @@ def train(
 
     model: a Hub id or folder of pretrained weights (the head is replaced), or a transformers config (an object or a
     `config.json`), which starts from random weights. size: side of the square that images are squashed to, in pixels.
-    limit: number of training images. A training that was killed resumes after the last complete epoch and ends with the
-    same weights.
-    Raises: UserError for an unknown dataset or model, invalid settings, an `out` that is not empty, or several
-    processes.
+    label_column: which column is the label. limit: number of training images, drawn by the seed as whole groups. A
+    training that was killed resumes after the last complete epoch and ends with the same weights.
+    Raises: UserError for an unknown dataset or model, weights or a loss that are not finite, invalid settings, an
+    `out` that is not empty, or several processes.
     """
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
     _check_output(out, state_file)
+    if isinstance(dataset, str):
+        check_dataset(dataset)
+    if isinstance(model, str):
+        check_start(model)
     recipe = Recipe(epochs, learning_rate, batch_size, size, seed, limit)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
-    splits = _splits(dataset, limit)
-    name, repo = origin(dataset)
-    classifier, processor = new_classifier(recipe, model, class_names(splits["train"]), str(out))
+    found = find(dataset)
+    splits = _splits(found, recipe, label_column)
+    start = start_of(model)
+    classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out))
     classifier.to(accelerator.device)
 
-    settings = {"dataset": dataset, **recipe.as_dict(), "images": fingerprint(splits["train"]),
+    settings = {"dataset": dataset, **recipe.as_dict(), "images": fingerprint(splits["train"]),  # of these labels
                 "start": classifier.digest}  # fmt: skip
     if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
         state_file.unlink()
         return out
-    log = fit(recipe, classifier, splits["train"], splits["validation"],
-              state_file=state_file, settings=settings, progress=progress)  # fmt: skip
-    about = {"model": model if isinstance(model, str) else None, "dataset": {"name": name, "repo": repo}}
-    result = {"test_accuracy": accuracy_of(classifier, splits["test"], batch_size), "epochs": log}
+    try:
+        log = fit(recipe, classifier, splits["train"], splits["validation"],
+                  state_file=state_file, settings=settings, progress=progress)  # fmt: skip
+    except DivergedError:
+        state_file.unlink(missing_ok=True)
+        raise
+    about = {
+        "model": model if isinstance(model, str) else None,
+        "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
+        "dataset": {"name": found.name, "repo": found.repo, "revision": found.revision},
+    }
+    result = {"test_accuracy": accuracy_of(classifier, splits["test"], batch_size),
+              "test_samples": len(splits["test"]), "epochs": log}  # fmt: skip
     save_checkpoint(out, classifier.model, processor, about | {"settings": settings} | result)
     state_file.unlink(missing_ok=True)
     return out
@@ -79,12 +98,16 @@ def new_classifier(recipe: Recipe, model: Any, names: list[str], id: str) -> tup
     return Classifier(network, id=id, geometry=geometry, frame=frame, mean=mean, std=std, labels=names), processor
 
 
-def _splits(dataset: str, limit: int | None) -> dict[str, Dataset]:
-    splits = {name: load_dataset(dataset, split=name) for name in SPLITS}
-    if limit is not None:
-        splits["train"] = splits["train"].select(range(min(limit, len(splits["train"]))))
+def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
+    splits = {name: found.load(name) for name in SPLITS}
+    content = "" if recipe.limit is None else fingerprint(splits["train"])
+    if label_column != "label":
+        first = labelled(splits["train"], label_column)
+        names = class_names(first)
+        splits = {name: labelled(rows, label_column, names) for name, rows in splits.items()} | {"train": first}
+    splits["train"] = first_rows(splits["train"], recipe.limit, recipe.seed, content)
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
-        raise UserError(f"the split {empty[0]} of {dataset} is empty; training needs {', '.join(SPLITS)}")
+        raise UserError(f"the split {empty[0]} of {found.text} is empty; training needs {', '.join(SPLITS)}")
     return splits
 
 
@@ -95,6 +118,7 @@ def _check_output(out: Path, state_file: Path) -> None:
         raise _has_model(out)
     if not has_model and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
+    check_writable(out)
 
 
 def _has_model(out: Path) -> UserError:

@@ -1,6 +1,6 @@
 """Explains one picture, for use in a notebook."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -12,12 +12,17 @@ from PIL import Image
 
 from saliency_bench import targets
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import as_explainer, load_explainer
 from saliency_bench.maps import normalise
+from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Maps, Target
 from saliency_bench.utils.overlays import eight_bit, overlay
+from saliency_bench.utils.seeds import seed_of
+
+Asked = str | int | Sequence[str | int]  # a class, or several
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,42 +57,93 @@ def explain(
     model: Any,
     explainer: str | Callable[..., Maps] = "gradcam",
     *,
-    target: str | int | Target | None = None,
+    target: Asked | Target | None = None,
+    against: Asked | None = None,
+    groups: ClassGroups | Mapping | str | Path | None = None,
+    image_id: str | None = None,
+    seed: int = 0,
     device: str | None = None,
     **options: object,
 ) -> Explanation:
     """The saliency map of one picture (a PIL image or a file).
 
     model: what `load_classifier` takes. explainer: a name (its options as keywords), or a function (classifier, images,
-    target) -> maps. target: a class by name or number, weights (1, K), or None for the predicted class.
+    target) -> maps. target: None for the predicted class; a class by name or number; a group, by its name, as a list of
+    classes, or as names joined by "|"; or weights (1, K). against: the class or group that speaks against the target;
+    "A against a group that holds A" is against its other members. groups: what `load_groups` takes; those of ImageNet,
+    pets, VOC and shapes are known. image_id, seed: those of a run, whose very map this is then, whatever is drawn at
+    random; without an id the seed of the sample is `seed`.
 
         sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
+        sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
+
+    Raises: UserError for a class or group that is not known (with the nearest names), or options of no such explainer.
     """
-    classifier = load_classifier(model, device=device)
     if options and not isinstance(explainer, str):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
     method = load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
-    images = classifier.prepare([{"image": image}]).images
+    if isinstance(target, torch.Tensor) and against is not None:
+        raise UserError("weights say everything; leave out against, or give the target as a class or group")
+    if isinstance(image, str | Path) and not Path(image).is_file():
+        raise UserError(f"there is no picture {image}; give the name of a file, or a PIL image")
+    classifier = load_classifier(model, device=device)
+    called = image if isinstance(image, str | Path) else "given to explain"
+    images = classifier.prepare([{"image": image, "image_id": called}]).images
     with torch.no_grad():
-        probabilities = classifier(images).softmax(dim=1)[0]
-    best = int(probabilities.argmax())
-    weights, words = _target(target, best, classifier.labels, len(probabilities))
-    values = method(classifier, images, weights)[0].cpu().numpy()
+        p = targets.probabilities(classifier(images), classifier.activation)[0]
+    best = int(p.argmax())
+    if isinstance(target, torch.Tensor):
+        weights, words = target, "your own weights"
+    else:
+        terms = _terms(best if target is None else target, against, classifier.labels, len(p), groups)
+        weights, words = terms.row(len(p)), terms.text(classifier.labels)
+    own = seed if image_id is None else seed_of(seed, image_id, "explain")
+    values = method.seeded(seed)(classifier, images, weights, seeds=[own])[0].cpu().numpy()
     return Explanation(
         map=values,
         prediction=_name(best, classifier.labels),
-        probability=float(probabilities[best]),
+        probability=float(p[best]),
         target=words,
         explainer=str(method),
         overlay=overlay(eight_bit(images[0]), normalise(values[None])[0]),
     )
 
 
-def _target(target: Any, best: int, names: list[str] | None, classes: int) -> tuple[Target, str]:
-    if isinstance(target, torch.Tensor):
-        return target, "your own weights"
-    chosen = best if target is None else index_of(target, names, classes)
-    return targets.one_hot(chosen, classes), _name(chosen, names)
+def _terms(
+    target: Asked,
+    against: Asked | None,
+    names: list[str] | None,
+    classes: int,
+    groups: ClassGroups | Mapping | str | Path | None,
+) -> TargetTerms:
+    known = load_groups(groups, names, classes)
+    plus = _members(target, names, classes, known)
+    if against is None:
+        return TargetTerms(plus)
+    minus = _members(against, names, classes, known)
+    others = tuple(member for member in minus if member not in plus) if len(plus) == 1 else minus
+    if not others or set(others) == set(plus):
+        raise UserError(f"target={target} and against={against} are the same; every such map is zero")
+    return TargetTerms(plus, others)
+
+
+def _members(asked: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
+    """The classes of what was asked for: a class, several, or a group by its name where no class is called so."""
+    if isinstance(asked, str) and asked not in (names or ()):
+        called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
+        if asked in called:
+            return called[asked]
+        if "|" in asked:
+            asked = [part.strip() for part in asked.split("|") if part.strip()]
+    listed = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else [asked]
+    if not listed:
+        raise UserError("a group needs at least one class")
+    try:
+        return tuple(dict.fromkeys(index_of(member, names, classes) for member in listed))
+    except UserError as error:
+        if isinstance(asked, str) and groups and groups.called and str(error).startswith("unknown"):
+            raise unknown("class or group of the model", asked, {*(names or ()), *groups.called}) from error
+        raise
 
 
 def _name(index: int, names: list[str] | None) -> str:

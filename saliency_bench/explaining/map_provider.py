@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
 from saliency_bench.reasons import NOT_FINITE
@@ -73,8 +73,8 @@ class MapProvider:
         return maps.cpu().numpy()
 
 
-def reason_of(error: Exception) -> str:
-    return f"the explainer raised {type(error).__name__}: {' '.join(str(error).split())[:200]}"
+def reason_of(error: Exception, who: str = "the explainer") -> str:
+    return f"{who} raised {type(error).__name__}: {one_line(error, 200)}"
 
 
 def halving(

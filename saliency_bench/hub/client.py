@@ -12,6 +12,7 @@ import saliency_bench
 from saliency_bench.hub.errors import reason
 
 LOGIN = "not logged in: log in with `hf auth login`, or set HF_TOKEN; --dry-run needs neither"
+READ_ONLY = "with this token, which only has read access"
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Account:
         if role is None:
             return f"{self.name} may not write to {repo}: it belongs to {namespace}"
         if self.read_only:
-            return f"{self.name} may not write to {repo} with this token, which only has read access"
+            return f"{self.name} may not write to {repo} {READ_ONLY}"
         if role == "read":
             return f"{self.name} may not write to {repo}, as a member of {namespace} with read access"
         if self.scopes is not None and not {namespace, repo} & self.scopes:

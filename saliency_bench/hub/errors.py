@@ -5,7 +5,7 @@ from typing import NoReturn
 
 from huggingface_hub.errors import OfflineModeIsEnabled
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 
 PASSING = (408, 412, 429, 500, 502, 503, 504)  # may succeed when retried
 NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP libraries that huggingface_hub may use
@@ -77,7 +77,7 @@ def _reason(error: BaseException, repo: str) -> str:
         return "HF_HUB_OFFLINE is set, so nothing can be sent; unset it and start again"
     if is_network_error(error):
         return "the Hub cannot be reached, or the connection broke"
-    return f"{repo}: {_line(error)}"
+    return f"{repo}: {one_line(error)}"
 
 
 def _was_reading(error: BaseException) -> bool:
@@ -89,12 +89,8 @@ def _was_reading(error: BaseException) -> bool:
 def _server_message(error: BaseException) -> str:
     for item in _chain(error):
         if message := getattr(item, "server_message", None):
-            return _line(message)
+            return one_line(message)
     return "no reason given"
-
-
-def _line(text: object) -> str:
-    return " ".join(str(text).split())
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,5 +1,6 @@
 """What a repository is to contain, and the plan of an upload: which files differ from those on the Hub."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -11,10 +12,12 @@ from huggingface_hub import HfApi, RepoFile
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.utils.sha import git_hash
 
-from saliency_bench.errors import UserError
-from saliency_bench.hub.client import Rights, token_of
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub.client import Rights, no_bars, token_of
 from saliency_bench.hub.errors import is_network_error, status_of
 from saliency_bench.utils.hashing import sha256_of
+
+STARTERS = (".gitattributes", "README.md", "LICENSE")  # what a new repository may hold already
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,8 @@ class Publication:
     """What a repository is to contain. `files`: {path in the repository: a local file, or its content}.
 
     owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
+    mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file with
+    the same value, else it is somebody's other work. The key is "" where the file alone tells.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -29,6 +34,7 @@ class Publication:
     files: dict[str, Path | bytes]
     license: str | None
     owned: Sequence[str] = ()
+    mark: tuple[str, str] | None = None
 
     @property
     def url_path(self) -> str:
@@ -99,7 +105,8 @@ class UploadPlan:
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
     """Compare the files with those on the Hub.
 
-    Raises: UserError for `private` where the repository exists and is public; errors of the Hub as they are.
+    Raises: UserError for `private` where the repository exists and is public, and for one that holds something else;
+    errors of the Hub as they are.
     """
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
@@ -113,9 +120,37 @@ def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPl
         )
     listed = api.list_repo_tree(publication.repo, repo_type=publication.kind, revision=info.sha, recursive=True)
     remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
+    _refuse_other_work(publication, set(remote), info.sha, api)
     gone = [p for p in remote if p not in publication.files and any(fnmatch(p, own) for own in publication.owned)]
     changes = {path: _change(content, remote.get(path)) for path, content in sorted(publication.files.items())}
     return UploadPlan(publication, info.private, True, changes | dict.fromkeys(sorted(gone), "removed"), info.sha)
+
+
+def _refuse_other_work(publication: Publication, there: set[str], head: str, api: HfApi) -> None:
+    """What is not ours is never overwritten, nor mixed with ours. Raises: UserError that names what is there."""
+    others = sorted(there - set(STARTERS))
+    if publication.mark is None or not others:
+        return
+    path, key = publication.mark
+    fix = "choose another --name or --namespace"
+    if path not in there:
+        shown = ", ".join(others[:3]) + (", ..." if len(others) > 3 else "")
+        raise UserError(f"the {publication.kind} {publication.repo} holds something else ({shown}); {fix}")
+    if not key:
+        return
+    with no_bars():
+        found = api.hf_hub_download(publication.repo, path, repo_type=publication.kind, revision=head)
+    own, theirs = _value(publication.files[path], key), _value(Path(found), key)
+    if own != theirs:
+        raise UserError(f"the {publication.kind} {publication.repo} holds {one_line(theirs, 100)}, not {own}; {fix}")
+
+
+def _value(content: Path | bytes, key: str) -> object:
+    try:
+        read = json.loads(content if isinstance(content, bytes) else content.read_bytes())
+    except (ValueError, RecursionError):
+        return "something that cannot be read"
+    return read.get(key) if isinstance(read, dict) else None
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:

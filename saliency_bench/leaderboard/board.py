@@ -10,10 +10,13 @@ to the last digits); its numbers are those over most samples. Values that contra
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from itertools import combinations
 from pathlib import Path
 
 import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
@@ -27,14 +30,19 @@ from saliency_bench.utils.messages import complain
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
-                                                 "target", "precision", "explainer", "explainer_version")}
+                                                 "target", "precision", "explainer", "explainer_version",
+                                                 "dataset_repo", "dataset_revision", "model_repo", "model_revision")}
     | {"seed": datasets.Value("int64"), "baseline": datasets.Value("bool"), "metric": datasets.Value("string"),
        "metric_version": datasets.Value("int64"), "higher_is_better": datasets.Value("bool")}
     | {name: datasets.Value("float64") for name in ("value", "low", "high", "accuracy")}
-    | {"n": datasets.Value("int64"), "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
+    | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
+       "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
     | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool")}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
+
+NO_RESULT = "no result: this row only shows the columns"
+CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
 @dataclass(frozen=True)
@@ -145,7 +153,7 @@ class Source:
                     raise UserError(f"{path}: its content belongs in the folder {result.folder}")
                 results[folder] = result
             except UserError as error:
-                refused.append(_safe_line(error, root))
+                refused.append(_without(root, error))
         return results, refused
 
     def submissions(self, folders: Sequence[str], results: dict[str, Result], refused: list[str]) -> list[Submission]:
@@ -158,13 +166,13 @@ class Source:
                 submissions.append(read_submission(root / folder, folder))
             except UserError as error:
                 del results[folder]
-                refused.append(_safe_line(error, root))
+                refused.append(_without(root, error))
         return submissions
 
 
-def _safe_line(error: UserError, root: Path) -> str:
-    """Without the folder of the cache and without control characters: the text may be a stranger's."""
-    return "".join(sign if sign.isprintable() else "?" for sign in str(error).replace(f"{root}/", ""))
+def _without(root: Path, error: UserError) -> str:
+    """The message without the folder of the cache."""
+    return str(error).replace(f"{root}/", "")
 
 
 def sharing(results: dict[str, Result]) -> list[str]:
@@ -210,13 +218,29 @@ def _merged(results: dict[str, Result], contradictory: list[Contradiction]) -> l
     return sorted(rows, key=lambda row: (row["dataset"], row["model"], row["metric"], row["explainer"], row["source"]))
 
 
+def shown_cells(result: Result | None) -> bytes:
+    """`cells.parquet`: a row per cell of a submission, as its submitter says; None: a row that shows the columns."""
+    columns = {name: kind for name, kind in FEATURES.items() if name not in ("submitters", "conflict")}
+    features = datasets.Features(columns | {"submitter": datasets.Value("string")})
+    rows = [dict.fromkeys(features) | {"explainer": NO_RESULT}]  # `datasets` loads no table without a row
+    if result is not None:
+        rows = [_row(result.folder, result, cell, False) | {"submitter": result.submitter} for cell in result.cells]
+    with BytesIO() as buffer:
+        pq.write_table(pa.Table.from_pylist(rows, schema=features.arrow_schema), buffer)
+        return buffer.getvalue()
+
+
 def _row(folder: str, result: Result, cell: CellResult, conflict: bool) -> dict:
     return {
         "cell_id": cell.cell_id,
         "dataset": result.dataset.id,
         "split": result.dataset.split,
         "fingerprint": result.dataset.fingerprint,
+        "dataset_repo": result.dataset.repo,
+        "dataset_revision": result.dataset.revision,
         "model": result.model.id,
+        "model_repo": result.model.repo,
+        "model_revision": result.model.revision,
         "digest": result.model.digest,
         "target": result.target,
         "precision": result.setting.precision,
@@ -231,6 +255,8 @@ def _row(folder: str, result: Result, cell: CellResult, conflict: bool) -> dict:
         "low": cell.low,
         "high": cell.high,
         "n": cell.n,
+        "clusters": cell.clusters,
+        "rank": cell.ranks or cell.unranked,
         "samples": result.dataset.samples,
         "left_out": sum(cell.left_out.values()),
         "accuracy": result.model.accuracy.value,

@@ -24,18 +24,30 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from saliency_bench import registry
 from saliency_bench.analysis.differences import same
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.metric import load_metric
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellResult, Count, Hash, Interval, StrictModel, Text, as_json, field_line
+from saliency_bench.results.cell import (
+    CellResult,
+    Count,
+    Hash,
+    Interval,
+    StrictModel,
+    Text,
+    as_json,
+    bounds,
+    field_line,
+)
 from saliency_bench.results.identity import Identity
+from saliency_bench.results.intervals import check_range, interval, is_bounded
 from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.public_names import public_command, public_name
-from saliency_bench.results.run_folder import RunData, read_run, read_values
+from saliency_bench.results.public_names import public_name, public_spec, recorded_name
+from saliency_bench.results.ranking import compare
+from saliency_bench.results.run_folder import RunData, Scores, read_run
 from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import hash_of
 
-FORMAT = 2
+FORMAT = 3
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
 LARGEST = 20_000_000  # bytes of a result.json
@@ -45,7 +57,11 @@ Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A
 
 
 class Dataset(StrictModel):
+    """repo, revision: the repository and commit of the Hub that it was loaded from; null where it was not."""
+
     id: Text
+    repo: Text | None = None
+    revision: Text | None = None
     split: Text
     fingerprint: Hash
     samples: Count
@@ -54,11 +70,19 @@ class Dataset(StrictModel):
 
 
 class Model(StrictModel):
+    """repo, revision: as of a dataset; a model of torchvision has the name of its weights as revision."""
+
     id: Text
+    repo: Text | None = None
     revision: Text | None
     digest: Hash
     geometry: Text
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+    activation_assumed: bool = False
     accuracy: Interval
+    accuracy_kind: Text = "accuracy"
+    top5: Interval | None = None
+    no_accuracy: Text | None = None
 
 
 def ids_under(cell: CellResult, setting: Identity) -> list[str]:
@@ -82,7 +106,7 @@ class Provenance(BaseModel):
 class Result(StrictModel):
     """All cells that one submitter publishes of one run, under `license`."""
 
-    format: Literal[2] = 2
+    format: Literal[3] = 3
     license: Literal["cc-by-4.0"]
     submitter: Name
     note: Annotated[str, StringConstraints(max_length=LONGEST)] = ""
@@ -149,18 +173,23 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
+        """Some cells alone, ranked anew among themselves."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
-        return Submission(self.result.only(cells), rows, self.where)
+        result = self.result.only(cells)
+        scores = Scores.in_table(rows)
+        _, standings = compare(result.cells, scores.values, scores.clusters, result.setting.seed)
+        ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
+        return Submission(result.model_copy(update={"cells": ranked}), rows, self.where)
 
     @cached_property
     def data(self) -> RunData:
         """As a run, to be compared with others."""
-        ids, values, _ = read_values(self.records)
-        return RunData(Path(self.where), self.result.cells, ids, values)
+        scores = Scores.in_table(self.records)
+        return RunData(Path(self.where), self.result.cells, scores.ids, scores.groups, scores.values)
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
-    """The results of a finished run, with the names of local folders cut to their last part.
+    """The results of a finished run, without the folders of this machine (`results.public_names`).
 
     Raises: UserError for a folder that holds no finished run, or one whose files contradict each other.
     """
@@ -168,29 +197,30 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     run = read_run(folder)
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
-    local = model["revision"] is None  # a checkpoint of the Hub has one
-    names = {dataset["id"]: public_name(dataset["id"]), model["id"]: public_name(model["id"], local)}
+    manifest = read_manifest(folder)
+    called = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
+    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], called[kind]) for kind in called})
     content = {
         "submitter": submitter,
         "note": note,
-        "dataset": dataset | {"id": names[dataset["id"]]},
+        "dataset": dataset | {"id": called["dataset"]},
         "license": LICENSE,
-        "model": model | {"id": names[model["id"]]},
+        "model": model | {"id": called["model"]},
         "target": summary["target"],
-        "setting": read_manifest(folder).identity.model_dump(mode="json"),
+        "setting": manifest.identity.model_dump(mode="json"),
         "cells": as_json(run.cells),
-        "command": public_command(
-            summary["command"], {"--dataset": names[dataset["id"]], "--model": names[model["id"]]}
-        ),
+        "command": manifest.model_copy(update={"spec": public}).commands(run.cells),
         "provenance": summary["provenance"],
     }
     result = _validated(json.dumps(content), folder / "summary.json")
     table = pq.read_table(folder / RECORDS).replace_schema_metadata(None)
-    for column, name in (("dataset", dataset["id"]), ("model", model["id"])):
-        index = table.schema.get_field_index(column)
-        table = table.set_column(index, column, pa.array([names[name]] * len(table), pa.string()))
     check_records(result, table, folder / RECORDS)
     return Submission(result, table.cast(records.SCHEMA), str(folder))
+
+
+def _pinned(loaded: dict, name: str) -> str:
+    """What loads the same again: of the Hub the very commit."""
+    return f"{loaded['repo']}@{loaded['revision']}" if loaded.get("repo") else name
 
 
 def read_result(path: Path) -> Result:
@@ -233,7 +263,7 @@ def _read_records(path: Path, most: int) -> pa.Table:
                     raise UserError(f"{path}: column {name} holds a text of more than {LONGEST:,} bytes")
         return table.replace_schema_metadata(None).cast(records.SCHEMA)
     except (pa.ArrowException, OSError) as error:
-        raise UserError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 def _check_columns(schema: pa.Schema, path: Path) -> None:
@@ -256,22 +286,28 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
         raise UserError(f"{path}: value must be finite, or null with its reason")
     pairs = table.select(["cell_id", "image_id", "part"]).group_by(["cell_id", "image_id", "part"]).aggregate([])
     if len(pairs) < len(table):
-        raise UserError(f"{path}: image_id comes twice in a cell")
+        raise UserError(f"{path}: image_id occurs twice in a cell")
     if strange := set(table["cell_id"].unique().to_pylist()) - {cell.cell_id for cell in result.cells}:
         raise UserError(f"{path}: cell_id {min(strange)} is not in {RESULT}")
-    _, values, counts = read_values(table)
+    scores = Scores.in_table(table)
     _check_names(result, table, path)
     _check_parts(result, table, path)
     for cell in result.cells:
-        if counts.get(cell.cell_id, 0) != cell.n:
-            count = counts.get(cell.cell_id, 0)
+        if (count := scores.count(cell.cell_id)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_value(cell, values.get(cell.cell_id, np.empty(0)), path)
+        _check_metric(cell, path)
+    for part in (None, *dict.fromkeys(name for cell in result.cells for name in cell.parts)):
+        _check_intervals(result, table, part, path)
+    _check_ranks(result, scores, path)
 
 
 def _check_names(result: Result, table: pa.Table, path: Path) -> None:
     """Whether the rows of a cell name the explainer, metric, dataset and model of that cell."""
-    common = {"dataset": result.dataset.id, "split": result.dataset.split, "model": result.model.id}
+    common = {
+        "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
+        "split": result.dataset.split,
+        "model": recorded_name(result.model.id, result.model.digest),
+    }
     names = {cell.cell_id: {"explainer": cell.explainer, "metric": cell.metric, **common} for cell in result.cells}
     for row in table.group_by(["cell_id", *next(iter(names.values()))]).aggregate([]).to_pylist():
         for column, value in names[row["cell_id"]].items():
@@ -300,9 +336,45 @@ def _check_parts(result: Result, table: pa.Table, path: Path) -> None:
             )
 
 
-def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:
-    scores = values[np.isfinite(values)]
-    if cell.value is None or cell.metric not in registry.names("metrics"):
+def _check_intervals(result: Result, table: pa.Table, part: str | None, path: Path) -> None:
+    """Whether values, intervals and clusters of all cells, or of one part, are those of the records."""
+    scores = Scores.in_table(table, part)
+    codes = scores.clusters
+    for cell in result.cells:
+        stated = cell if part is None else cell.parts.get(part)
+        if stated is None or not stated.n:
+            continue
+        what = f"cell {cell.cell_id}" if part is None else f"part {part} of cell {cell.cell_id}"
+        own_scores = scores.values[cell.cell_id]
+        check_range(own_scores, cell.limits, f"{path}: {what}")
+        own = Interval.of(interval(own_scores, codes, cell.limits, result.setting.seed))
+        median = float(np.nanmedian(own_scores)) if part is None and not is_bounded(cell.limits) else None
+        numbers = {name: (getattr(own, name), getattr(stated, name)) for name in ("value", "low", "high", "clusters")}
+        numbers |= {"median": (median, cell.median)} if part is None else {}
+        for name, (found, told) in numbers.items():
+            if not same(*(np.nan if number is None else number for number in (found, told))):
+                raise UserError(f"{path}: {name} of {what} comes to {_text(found)}, but {RESULT} says {_text(told)}")
+
+
+def _check_ranks(result: Result, scores: Scores, path: Path) -> None:
+    """Whether ranks are those that follow from the records."""
+    nothing = np.full(len(scores.ids), np.nan)
+    values = {cell.cell_id: scores.values.get(cell.cell_id, nothing) for cell in result.cells}
+    _, standings = compare(result.cells, values, scores.clusters, result.setting.seed)
+    for cell in result.cells:
+        own = standings[cell.cell_id]
+        for name, found in own.as_dict().items():
+            told = getattr(cell, name)
+            if found != told and not (name == "scored" and same(found, told)):
+                raise UserError(f"{path}: {name} of cell {cell.cell_id} comes to {found}, but {RESULT} says {told}")
+
+
+def _text(number: float | None) -> str:
+    return "none" if number is None else f"{number:.6g}"
+
+
+def _check_metric(cell: CellResult, path: Path) -> None:
+    if cell.metric not in registry.names("metrics"):
         return
     try:
         metric = load_metric(cell.metric, **cell.metric_options)
@@ -312,8 +384,9 @@ def _check_value(cell: CellResult, values: np.ndarray, path: Path) -> None:
         raise UserError(f"{path.with_name(RESULT)}: metric_options of cell {cell.cell_id}: {error}") from error
     if metric.version != cell.metric_version:
         return
-    if not same(own := float(scores.mean()), cell.value):
-        raise UserError(f"{path}: value of cell {cell.cell_id} comes to {own:.6g}, but {RESULT} says {cell.value:.6g}")
+    for name, own in (("range", bounds(metric.range)), ("higher_is_better", metric.higher_is_better)):
+        if getattr(cell, name) != own:
+            raise UserError(f"{path.with_name(RESULT)}: {name} of cell {cell.cell_id} must be {own}")
 
 
 def _slug(name: str) -> str:

@@ -7,25 +7,38 @@ sent as well.
 import json
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
-from saliency_bench import registry
+from saliency_bench.data.card import template_file
 from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import size
-from saliency_bench.leaderboard.board import Contradiction, Source, asking, contradictions
+from saliency_bench.leaderboard.board import (
+    CELLS,
+    NO_RESULT,
+    Contradiction,
+    Source,
+    asking,
+    contradictions,
+    shown_cells,
+)
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
 from saliency_bench.leaderboard.template import score_maps
+from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 
+EMPTY = "columns"  # folder of tables without results
 NOBODY = "you"  # the submitter in a dry run without login
 
 
@@ -67,7 +80,8 @@ class SubmissionPlan:
         sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
-            return {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+        return files | {f"{sent.result.folder}/{CELLS}": shown_cells(sent.result)}
 
     def lines(self) -> list[str]:
         """What will be done, for people to read before it is done."""
@@ -123,10 +137,19 @@ class SubmissionPlan:
         return commit.pr_url
 
     def _write_card(self) -> None:
-        first = {"README.md": card(self.repo), "schema.json": json.dumps(json_schema(), indent=2) + "\n"}
+        """With tables of one row without a result, so that the Hub shows them before the first submission is merged."""
+        row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
+        with BytesIO() as buffer:
+            pq.write_table(pa.Table.from_pylist([row], schema=records.SCHEMA), buffer)
+            first = {
+                "README.md": card(self.repo).encode(),
+                "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
+                f"{EMPTY}/{CELLS}": shown_cells(None),
+                f"{EMPTY}/{RECORDS}": buffer.getvalue(),
+            }
         self.api.create_commit(
             self.repo,
-            [CommitOperationAdd(path, text.encode()) for path, text in first.items()],
+            [CommitOperationAdd(path, content) for path, content in first.items()],
             repo_type="dataset",
             commit_message="What this repository holds",
         )
@@ -139,9 +162,9 @@ class SubmissionPlan:
 
 def card(repo: str) -> str:
     """The README of a results repository."""
-    path = next(folder / "results.md.j2" for folder in registry.folders("model_cards"))
-    template = Template(path.read_text(encoding="utf-8"), keep_trailing_newline=True)
-    return template.render(repo=repo, format=FORMAT, license=LICENSE, result=RESULT, records=RECORDS)
+    template = Template(template_file("results.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
+    names = {"result": RESULT, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
+    return template.render(repo=repo, format=FORMAT, license=LICENSE, **names)
 
 
 def plan(
@@ -192,7 +215,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
     if account.read_only:
-        return client.Rights(False, f"{account.name} cannot submit to {repo} with this token, which may only read")
+        return client.Rights(False, f"{account.name} may not submit to {repo} {client.READ_ONLY}")
     refusal = account.refusal(repo)
     if info is None and refusal:
         if account.role(repo):

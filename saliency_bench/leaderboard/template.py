@@ -9,6 +9,7 @@ OUT/images/         the prepared frames, if asked for
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from pydantic import Field, ValidationError
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext, load
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
+from saliency_bench.engine.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
@@ -80,8 +82,8 @@ def template(
     if objects:
         raise UserError(f"a template holds names and files only; got {', '.join(map(str, objects))}")
     folder = Path(spec.out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty; choose another --out")
+    check_settings(dict(spec))
+    check_empty(folder)
     context = load(spec, objects, device_of(spec.device))
     rows, size = _samples(context, images, progress)
     table = io.StringIO()
@@ -130,16 +132,16 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
         if context.rule.asks_classifier:
             with torch.no_grad():
                 logits = context.classifier(batch.images).cpu()
-            left_out = no_probabilities(logits)
+            left_out = no_probabilities(logits, context.classifier.activation)
         for index, (position, image_id) in enumerate(zip(chunk.readable, batch.ids, strict=True)):
             if number * context.spec.batch_size + position >= context.samples:
                 break
             if left_out[index]:  # by a run as well
                 continue
-            label = int(batch.labels[index])
-            sides = context.rule.terms(image_id, label, logits[index].numpy(), context.members)
+            about = chunk.rows[position]
+            sides = context.rule.terms(image_id, about["label"], logits[index].numpy(), context.members)
             file = file_of(image_id, len(rows))
-            row = {"image_id": image_id, "file": file, "label": context.names[label], "target": sides.text(names)}
+            row = {"image_id": image_id, "file": file, "label": context.label_of(about), "target": sides.text(names)}
             rows.append(row | {"plus": "|".join(map(str, sides.plus)), "minus": "|".join(map(str, sides.minus))})
             if images:
                 _write_frame(context.out / "images" / file, batch.images[index], images)
@@ -170,9 +172,10 @@ def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
         raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
-    check_format(path, read_json(path), FORMAT, "make the template again")
+    stored = read_json(path)
+    check_format(path, stored, FORMAT, "make the template again")
     try:
-        content = Template.model_validate_json(path.read_text(encoding="utf-8"))
+        content = Template.model_validate_json(json.dumps(stored))
         text = table.read_text(encoding="utf-8")
     except ValidationError as error:
         raise UserError(f"{path}: {field_line(error)}") from error
@@ -219,6 +222,8 @@ def score_maps(
     settings: dict[str, Any] = dict(content.spec) | {"metrics": scorers, "device": device}
     settings |= {} if batch_size is None else {"batch_size": batch_size}
     describe(settings)  # refuses what is not allowed before maps are read
+    if out is not None:
+        check_run_folder(Path(out))
     method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, partial)
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})

@@ -12,6 +12,7 @@ from saliency_bench import registry
 from saliency_bench.data import annotations
 from saliency_bench.data.build_report import REPORT, read_report, report_bytes
 from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
+from saliency_bench.data.untrusted import complete
 from saliency_bench.errors import UserError
 from saliency_bench.hub.plan import Publication
 from saliency_bench.utils.hashing import sha256_of
@@ -21,16 +22,24 @@ PICTURE = "assets/samples.png"
 SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
+MARK = (REPORT, "dataset")
 ACCURACY = "accuracy"  # the one task of eval.yaml
 
 
 def dataset_publication(
-    folder: str | Path, namespace: str, workspace: Path, name: str | None = None, with_images: str | None = None
+    folder: str | Path,
+    namespace: str,
+    workspace: Path,
+    name: str | None = None,
+    with_images: str | None = None,
+    evaluation: bool = False,
 ) -> Publication:
     """The files to publish of a dataset that `saliency-bench build` wrote.
 
     workspace: an empty folder for temporary files. with_images: the licence under which to publish images that may not
-    be redistributed otherwise; without it, only the annotations of such a dataset are published.
+    be redistributed otherwise; without it, only the annotations of such a dataset are published. evaluation: add
+    `eval.yaml`, by which the Hub shows scores of models on the dataset's page; it may refuse a framework that is not
+    registered there, and with it the whole upload.
     Raises: UserError for a folder that is not a built dataset or was changed since, or an unnecessary licence.
     """
     folder = Path(folder)
@@ -51,15 +60,21 @@ def dataset_publication(
     if not (build_report["redistribute_images"] or with_images):
         build_report = annotations.split_off(folder, build_report, workspace)
         readme = _with_bias(card(builder, build_report, annotations.without_images(features), ANNOTATIONS), centre)
-        return Publication("dataset", repo, _files(workspace, build_report, readme, repo, ANNOTATIONS), license, OWNED)
+        return Publication(
+            "dataset",
+            repo,
+            _files(workspace, build_report, readme, repo, ANNOTATIONS if evaluation else None),
+            license,
+            OWNED,
+            MARK,
+        )
     readme = (folder / "README.md").read_text(encoding="utf-8")
     if with_images:
         readme = card(builder, build_report, features, images_license=with_images)
     picture, shown = samples_picture(folder, build_report)
-    files = _files(folder, build_report, _with_bias(_with_picture(readme, shown), centre), repo, CONFIG) | {
-        PICTURE: picture
-    }
-    return Publication("dataset", repo, files, license, OWNED)
+    readme, config = _with_bias(_with_picture(readme, shown), centre), CONFIG if evaluation else None
+    files = _files(folder, build_report, readme, repo, config) | {PICTURE: picture}
+    return Publication("dataset", repo, files, license, OWNED, MARK)
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
@@ -84,7 +99,7 @@ def _checked_report(folder: Path) -> dict:
     """The build report, after checking that every file is as described in it."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
-    build_report = read_report(folder)
+    build_report = complete(read_report(folder), str(folder))
     for part in build_report["splits"].values():
         for file in part["files"]:
             path = folder / file["path"]
@@ -93,16 +108,14 @@ def _checked_report(folder: Path) -> dict:
     return build_report
 
 
-def _files(root: Path, build_report: dict, readme: str, repo: str, config: str) -> dict[str, Path | bytes]:
+def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
+    """config: of eval.yaml; None: without it."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
     named = readme.replace(f'"saliency-bench/{build_report["dataset"]}"', f'"{repo}"')
-    return files | {
-        REPORT: report_bytes(build_report),
-        "README.md": named.encode(),
-        "eval.yaml": _evaluation(build_report, config),
-    }
+    evaluation = {"eval.yaml": _evaluation(build_report, config)} if config else {}
+    return files | {REPORT: report_bytes(build_report), "README.md": named.encode()} | evaluation
 
 
 def _evaluation(build_report: dict, config: str) -> bytes:

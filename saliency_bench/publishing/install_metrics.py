@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.publishing.vendoring import metric_files, siblings_of
+from saliency_bench.utils.files import write_text
 
 # The parameters of evaluate's private function that writes a module into its cache.
 EXPECTED = (
@@ -62,9 +63,9 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
     folder_of_metric = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")
     used = _in_use(folder_of_metric, name)
     folder = folder_of_metric / _cached(name, texts)
-    stale = [path for path in folder.glob("*.py") if path.name in texts and path.read_text() != texts[path.name]]
+    stale = [path for path in folder.glob("*.py") if path.name in texts and path.read_text("utf-8") != texts[path.name]]
     for path in stale:  # evaluate's hash ignores comments, and it never overwrites
-        path.write_text(texts[path.name])
+        write_text(path, texts[path.name])
     if _in_use(folder_of_metric, name) != folder:
         newest = max(path.stat().st_mtime for path in folder_of_metric.glob(f"*/{name}.py"))
         now = max(time.time(), newest + 1)
@@ -88,7 +89,7 @@ def _cached(name: str, texts: dict[str, str]) -> str:
     with TemporaryDirectory() as temporary:
         source = Path(temporary)
         for file, text in texts.items():
-            (source / file).write_text(text)
+            (source / file).write_text(text, encoding="utf-8")
         siblings = siblings_of(texts[f"{name}.py"])
         _, code = loading._create_importable_file(
             local_path=str(source / f"{name}.py"),

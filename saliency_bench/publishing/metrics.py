@@ -23,4 +23,4 @@ def metric_publication(name: str, namespace: str) -> Publication:
     card.data["python_version"] = PYTHON
     text = str(card).replace(f'"saliency-bench/{name}"', f'"{namespace}/{name}"').rstrip() + "\n"
     files: dict[str, Path | bytes] = {path: content.encode() for path, content in (texts | {"README.md": text}).items()}
-    return Publication("space", f"{namespace}/{name}", files, license, owned=("*.py",))
+    return Publication("space", f"{namespace}/{name}", files, license, ("*.py",), mark=(f"{name}.py", ""))

@@ -16,14 +16,17 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication
 from saliency_bench.publishing.datasets import ACCURACY
+from saliency_bench.results.cell import Interval
+from saliency_bench.results.intervals import wilson
 from saliency_bench.results.public_names import public_name
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import table
+from saliency_bench.results.summary import covered, table
 from saliency_bench.utils.files import read_json
 
 NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
 EVALUATION = ".eval_results/saliency-bench.yaml"
+Z = 1.96  # of 95 %, for a share
 
 
 def model_publication(
@@ -56,8 +59,9 @@ def model_publication(
         "README.md": (str(card).rstrip() + "\n").encode(),
     }
     if eval_results:
-        content[EVALUATION] = _evaluation(log, folder)
-    return Publication("model", repo, content, license, owned=("*.safetensors", "*.safetensors.index.json"))
+        content[EVALUATION] = _evaluation(repo, log, folder)
+    owned = ("*.safetensors", "*.safetensors.index.json")
+    return Publication("model", repo, content, license, owned, mark=("training_log.json", ""))
 
 
 def _files(folder: Path) -> dict[str, Path]:
@@ -75,30 +79,34 @@ def _files(folder: Path) -> dict[str, Path]:
 
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
-    """The training log without local folders, and with the repository of the dataset."""
+    """The training log without local folders, and with the repository and commit of the dataset."""
     model, settings, dataset = log["model"], log["settings"], log["dataset"]
-    repo = dataset["repo"] or _published(dataset["name"], settings["images"], namespace, api)
+    base = log.get("base")
+    repo, revision = dataset["repo"], dataset.get("revision")
+    if repo is None:
+        repo, revision = _published(dataset["name"], settings["images"], namespace, api)
     return log | {
-        "model": public_name(model) if model else model,
-        "dataset": {"name": dataset["name"], "repo": repo},
+        "model": (base and base["repo"]) or (public_name(model, local=True if base else None) if model else model),
+        "dataset": {"name": dataset["name"], "repo": repo, "revision": revision},
         "settings": settings | {"dataset": repo or dataset["name"]},
     }
 
 
-def _published(name: str, images: str, namespace: str, api: HfApi) -> str | None:
-    """The repository of a published dataset with exactly these training images."""
+def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
+    """(repository, commit) of a published dataset with exactly these training images; (None, None) without one."""
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
             head = api.dataset_info(repo).sha  # a cached report may be older than the repository
-        except HFValidationError:  # reported when publishing
+            found = published_report(repo, head, api)
+        except (HFValidationError, UserError):  # the one is reported when publishing, the other is not our dataset
             continue
         except Exception as error:
             if errors.status_of(error) is None and not errors.is_network_error(error):
                 raise
             continue
-        if published_report(repo, head, api).get("splits", {}).get("train", {}).get("fingerprint") == images:
-            return repo
-    return None
+        if found.get("splits", {}).get("train", {}).get("fingerprint") == images:
+            return repo, head
+    return None, None
 
 
 def _run(results: Path, folder: Path) -> RunData:
@@ -122,7 +130,7 @@ def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData 
         base_model=base if base and base.count("/") == 1 else None,
         metrics=["accuracy"],
         model_name=repo.partition("/")[2],
-        eval_results=_model_index(log, run, dataset),
+        eval_results=_model_index(log, run),
     )
     return ModelCard.from_template(
         data,
@@ -130,54 +138,75 @@ def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData 
         repo=repo,
         base=base,
         log=log,
+        accuracy=_accuracy(log),
         best=max(log["epochs"], key=lambda epoch: epoch["validation_accuracy"]),
         labels=[name for _, name in sorted(config["id2label"].items(), key=lambda item: int(item[0]))],
         architecture=(config.get("architectures") or ["?"])[0],
         summary=run.summary if run else None,
-        table=table(run.cells, run.summary["dataset"]["used"]) if run else None,
+        table=table(run.cells, covered(run.summary)) if run else None,
     )
 
 
-def _model_index(log: dict, run: RunData | None, dataset: str | None) -> list[EvalResult]:
-    def result(split: str, kind: str, name: str, value: Any, **more: Any) -> EvalResult:
-        return EvalResult(
-            task_type="image-classification",
-            dataset_type=dataset or "other",
-            dataset_name=_title(log["dataset"]["name"]),
-            dataset_split=split,
-            metric_type=kind,
-            metric_name=name,
-            metric_value=value,
-            **more,
-        )
-
-    entries = [result("test", ACCURACY, "accuracy", log["test_accuracy"])]
-    if run is None:
-        return entries
-    for cell in run.cells:
+def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
+    accuracy, trained = _accuracy(log), log["dataset"] | {"id": log["dataset"]["name"], "split": "test"}
+    entries = [_entry(trained, ACCURACY, "accuracy", accuracy.value, _spread(accuracy))]
+    for cell in run.cells if run else ():
         if cell.value is not None:
+            assert run is not None
             name = f"{cell.metric_text} of {cell.explainer_text}"
-            options = {"explainer": cell.explainer_text, "target": run.summary["target"]}
-            entries.append(result(run.summary["dataset"]["split"], cell.metric, name, cell.value, metric_args=options))
+            about = {"explainer": cell.explainer_text, "target": run.summary["target"]} | _spread(cell)
+            entries.append(_entry(run.summary["dataset"], cell.metric, name, cell.value, about))
     return entries
+
+
+def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
+    """dataset: its id, split, and the repository and commit it was loaded from, if any."""
+    return EvalResult(
+        task_type="image-classification",
+        dataset_type=dataset.get("repo") or "other",
+        dataset_name=_title(dataset["id"]),
+        dataset_split=dataset["split"],
+        dataset_revision=dataset.get("revision"),
+        metric_type=kind,
+        metric_name=name,
+        metric_value=value,
+        metric_args=about or None,
+    )
+
+
+def _accuracy(log: dict) -> Interval:
+    """On the split test, with Wilson's interval; an older log does not say of how many images."""
+    value, n = log["test_accuracy"], log.get("test_samples", 0)
+    low, high = wilson(value, n, Z) if n else (None, None)
+    return Interval.model_construct(value=value, low=low, high=high, n=n)
+
+
+def _spread(score: Interval) -> dict:
+    """{"n": samples, "interval_95": [low, high]}, as far as they are known."""
+    return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 
 def _title(dataset: str) -> str:
     return registry.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 
-def _evaluation(log: dict, folder: Path) -> bytes:
+def _evaluation(repo: str, log: dict, folder: Path) -> bytes:
     if log["dataset"]["repo"] is None:
         raise UserError(
             f"--eval-results needs a dataset of the Hub; {folder} was trained on a local {log['dataset']['name']}, and "
             "none with the same training images is published there; push the dataset first"
         )
+    accuracy = _accuracy(log)
+    notes = [f"split test, {log['settings']['size']} x {log['settings']['size']} pixels"]
+    notes += [f"n = {accuracy.n}"] if accuracy.n else []
+    notes += ["95 % interval {:.4f} to {:.4f}".format(*accuracy.ends)] if accuracy.ends else []
     entry = EvalResultEntry(
         dataset_id=log["dataset"]["repo"],
+        dataset_revision=log["dataset"]["revision"],
         task_id=ACCURACY,
-        value=log["test_accuracy"],
-        source_url="https://huggingface.co/saliency-bench",
-        source_name="saliency-bench",
-        notes=f"split test, {log['settings']['size']} x {log['settings']['size']} pixels",
+        value=accuracy.value,
+        source_url=f"https://huggingface.co/{repo}",
+        source_name="training log",
+        notes=", ".join(notes),
     )
     return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False).encode()

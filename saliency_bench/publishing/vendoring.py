@@ -10,7 +10,6 @@ from pathlib import Path
 
 import saliency_bench
 from saliency_bench import registry
-from saliency_bench.errors import unknown
 
 CORE = Path(saliency_bench.__file__).parent
 
@@ -25,13 +24,17 @@ def metric_files(name: str) -> dict[str, str]:
     """
     known = registry.files("metrics")
     if name not in known:
-        raise unknown("metric", name, known)
+        raise registry.unknown_item("metrics", name)
     folder = known[name].parent
-    texts = {path.name: path.read_text() for path in sorted(folder.iterdir()) if path.suffix in (".py", ".md", ".txt")}
+    texts = {
+        path.name: path.read_text(encoding="utf-8")
+        for path in sorted(folder.iterdir())
+        if path.suffix in (".py", ".md", ".txt")
+    }
     app = folder.parent / "_app.py"  # one Space for all metrics
-    texts |= {"app.py": app.read_text()} if app.exists() and "app.py" not in texts else {}
+    texts |= {"app.py": app.read_text(encoding="utf-8")} if app.exists() and "app.py" not in texts else {}
     needed = _needed(known[name])
-    texts |= {path.name: _relative(path.read_text()) for path in needed}
+    texts |= {path.name: _relative(path.read_text(encoding="utf-8")) for path in needed}
     siblings = sorted(path.stem for path in needed if path != known[name])
     return texts | {known[name].name: _importing(texts[known[name].name], siblings)}
 
@@ -45,7 +48,7 @@ def _needed(main: Path) -> list[Path]:
     """The main script and all files of its folder and of the core that it imports, directly or not."""
     files = [main]
     for path in files:  # grows during the loop
-        for node in _imports(path.read_text()):
+        for node in _imports(path.read_text(encoding="utf-8")):
             module = node.module or ""
             if node.level == 1:
                 imported = path.parent / f"{module}.py"

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from saliency_bench.analysis.comparison import Comparison, MergedRuns, RunDifference
+from saliency_bench.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
 from saliency_bench.analysis.differences import Pair, same
 from saliency_bench.analysis.names import names_of
 from saliency_bench.reports import words
 from saliency_bench.reports.figures import difference_bars, difference_means
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.ranking import NO_DIFFERENCE, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
 
 # Settings whose name already implies another one, and what introduces a value that would not be understood alone.
@@ -17,6 +18,7 @@ FOLLOWS = {"Classifier digest": "Classifier", "Geometry": "Classifier", "Dataset
 PREFIXES = {
     "Classifier digest": "digest ",
     "Dataset fingerprint": "dataset ",
+    "Groups of classes": "groups of classes ",
     "Seed": "seed ",
     "Batch size": "batches of ",
 }
@@ -30,14 +32,20 @@ def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, An
         "runs": [_run_column(number, run, comparison, differing) for number, run in enumerate(runs, start=1)],
         "equal": equal,
         "differing": differing,
-        "merged": [merged.name for merged in comparison.merged if len(merged.members) > 1],
+        "merged": [_merged_sentences(merged) for merged in comparison.merged if len(merged.members) > 1],
         "conflicts": comparison.conflicts,
         "labels": _labels(comparison.merged),
         "tables": _tables(comparison) if len(comparison.merged) > 1 else [],
-        "ranks_runs": _same_samples(comparison.merged),
+        "same_samples": _same_samples(comparison.merged),
         "first": first.name,
         "differences": [_difference_view(first, difference) for difference in comparison.differences],
     }
+
+
+def _merged_sentences(merged: MergedRuns) -> str:
+    covered = [words.count(samples) for samples in merged.samples]
+    differing = f" They cover {words.listed(covered)} samples; two explainers are compared on those that both have."
+    return f"{merged.name} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
 
 
 def _run_column(number: int, run: RunData, comparison: Comparison, differing: list[str]) -> dict[str, Any]:
@@ -61,13 +69,13 @@ def settings_of(run: RunData) -> dict[str, str]:
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     return {
-        "Classifier": words.short(model["id"]) + (f", revision {model['revision']}" if model["revision"] else ""),
+        "Classifier": words.short(model["id"]) + words.origin(model),
         "Classifier digest": model["digest"][:8],
         "Geometry": model["geometry"],
-        "Dataset": f"{words.short(dataset['id'])}, split {dataset['split']}",
+        "Dataset": f"{words.short(dataset['id'])}, split {dataset['split']}{words.origin(dataset)}",
         "Dataset fingerprint": dataset["fingerprint"][:8],
         "Maps explain": words.target(summary["target"]),
-        "Groups": words.class_groups(summary),
+        "Groups of classes": words.class_groups(summary),
         "Precision": summary["precision"],
         "Seed": str(summary["seed"]),
         "Batch size": str(summary["batch_size"]),
@@ -98,7 +106,7 @@ def _label(run: RunData, differing: list[str]) -> str:
 
 
 def _same_samples(merged_runs: list[MergedRuns]) -> bool:
-    """Whether runs may be ranked: scores over different images do not show which run is better."""
+    """Whether all runs cover the same images."""
     datasets = [merged.data.summary["dataset"] for merged in merged_runs]
     return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
 
@@ -128,29 +136,23 @@ def _tables(comparison: Comparison) -> list[dict]:
             for explainer in explainers
             if any(cells := [own.get((metric, explainer)) for own in by_run])
         ]
-        higher_is_better = metrics[metric]
         tables.append(
             {
                 "name": names.metric_texts[metric],
-                "higher_is_better": higher_is_better,
-                "rows": _tagged(rows, higher_is_better, comparison),
+                "higher_is_better": metrics[metric],
+                "rows": _tagged(rows, comparison),
             }
         )
     return tables
 
 
-def _tagged(rows: list[TableRow], higher_is_better: bool, comparison: Comparison) -> list[dict]:
+def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
     """The rows of one table, each cell with its tags, or with the run whose score it repeats."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
-    ranks_runs = _same_samples(comparison.merged)
-    leaders = [
-        words.leading([row.cells[index] for row in rows], higher_is_better) for index in range(len(comparison.merged))
-    ]
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
         tags = {
-            "best explainer": len(rows) > 1 and cell.value is not None and cell.value == leaders[index],
-            "best run": ranks_runs and _is_best_run(cell, row, higher_is_better),
+            "best explainer": cell.best,
             "conflict": cell.cell_id in conflicting,
         }
         repeated = (
@@ -168,12 +170,6 @@ def _tagged(rows: list[TableRow], higher_is_better: bool, comparison: Comparison
         }
         for row in rows
     ]
-
-
-def _is_best_run(cell: CellResult, row: TableRow, higher_is_better: bool) -> bool:
-    """The best of a row whose values are not all equal."""
-    values = {other.value for other in row.cells if other is not None and other.value is not None}
-    return len(values) > 1 and cell.value == words.leading(row.cells, higher_is_better)
 
 
 def _repeats(cell: CellResult, other: CellResult) -> bool:
@@ -220,9 +216,14 @@ def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     if not differing:
         return repeated
     better, worse = (sum(pair.direction == sign for pair in differing) for sign in (1, -1))
-    verdict = (
-        f"Of {words.count(len(differing))} {'pair' if len(differing) == 1 else 'pairs'} of explainer and metric, "
-        f"{second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
-        f"{words.count(worse)}, and not significantly different on {words.count(len(differing) - better - worse)}."
-    )
+    untold = sum(pair.p is None for pair in differing)
+    of = f"Of {words.count(len(differing))} {'pair' if len(differing) == 1 else 'pairs'} of explainer and metric"
+    if untold == len(differing):
+        verdict = f"{of}, there are {TOO_FEW_TO_TELL} on any."
+    else:
+        verdict = (
+            f"{of}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
+            f"{words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(differing) - better - worse - untold)}"
+            + (f", {TOO_FEW_TO_TELL} on {words.count(untold)}." if untold else ".")
+        )
     return f"{verdict} {repeated}" if equal else verdict

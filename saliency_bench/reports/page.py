@@ -18,6 +18,8 @@ from saliency_bench.reports.figures import HEIGHT, agreement, distributions, int
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.results.run_folder import Row, RunData, read_run
 from saliency_bench.utils.files import write_text
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.storage import check_output_file
 
 HERE = Path(__file__).parent
 NAME = "report.html"
@@ -27,36 +29,46 @@ def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path
     """Write the page of one run, or of several side by side, and return its path.
 
     folders: what `run` wrote. out: a file or folder; by default report.html in the folder of the only run. Neither
-    model nor dataset is needed, and equal folders give equal bytes. Of several runs, cells with the same id are shown
-    once, or as a conflict where their scores differ; the first run is compared with each other one, sample by sample.
+    model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the
+    same question become one, with ranks and pairs over all their explainers, unless cells contradict each other, which
+    is shown; otherwise the first run is compared with each other one, sample by sample.
 
     Raises: UserError for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
     missing or cannot be written.
     """
-    chosen = [Path(folder) for folder in ([folders] if isinstance(folders, str | Path) else folders)]
+    chosen = distinct([folders] if isinstance(folders, str | Path) else folders)
     if not chosen:
         raise UserError("a report needs the folder of at least one run")
     path = page_path(chosen, None if out is None else Path(out))
     return write_page([read_run(folder) for folder in chosen], path)
 
 
+def distinct(folders: Sequence[str | Path]) -> list[Path]:
+    """Each folder once; what is named twice is said on standard error."""
+    once: dict[Path, Path] = {}
+    for folder in map(Path, folders):
+        if folder.resolve() in once:
+            complain(f"{folder} is named twice and read once")
+        once.setdefault(folder.resolve(), folder)
+    return list(once.values())
+
+
 def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = None) -> Path:
     """Write the page of runs that were read; `comparison`: of these runs, if it was made before."""
     page = _template().render(page_of(runs, comparison or compare_runs(runs)))
-    try:
-        write_text(path, page)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; choose another --out") from error
+    write_text(path, page)
     return path
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """The file of the page. Raises: UserError for several runs without an `out`."""
+    """The file of the page. Raises: UserError for several runs without an `out`, or one that is not a file."""
     if out is None and len(folders) > 1:
         raise UserError("a report of several runs needs a file to write: --out report.html")
     if out is None:
         return folders[0] / NAME
-    return out / NAME if out.is_dir() else out
+    path = out / NAME if out.is_dir() else out
+    check_output_file(path)
+    return path
 
 
 @cache
@@ -75,6 +87,7 @@ def _template() -> Template:
         "listed": words.listed,
         "short": words.short,
         "signed": words.signed,
+        "p_value": words.p_value,
         "signed_interval": words.signed_interval,
         "breakable": _breakable,
     }
@@ -130,11 +143,17 @@ def run_view(run: RunData) -> dict[str, Any]:
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
         "accuracy": run.accuracy,
+        "quality": words.quality(run.summary["model"]),
         "target": words.target(run.summary["target"]),
-        "verdict": _coded(" ".join(words.verdict(run)), names),
+        "only": run.summary.get("only"),
+        "verdict": [_coded(sentence, names) for sentence in words.verdict(run)],
         "columns": run.columns,
         "table": _table(run),
+        "against": words.against_baselines(run),
+        "pairs": words.pairs(run),
+        "compared": len(run.contrasts),
         "left_out": words.left_out(run),
+        "common": words.common(run),
         "faults": words.faults(run),
         "fault_reasons": run.summary["faults"],
         "flat": words.flat(run),
@@ -151,10 +170,9 @@ def run_view(run: RunData) -> dict[str, Any]:
 
 
 def _table(run: RunData) -> list[dict]:
-    best = {column.metric_id: words.best(run, column) for column in run.columns}
     return [
         {"name": row.name, "baseline": row.baseline,
-         "cells": [(run.cell(row, column), row in best[column.metric_id]) for column in run.columns]}
+         "cells": [run.cell(row, column) for column in run.columns]}
         for row in run.rows
     ]  # fmt: skip
 
@@ -166,9 +184,9 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     libraries = ", ".join(f"{name} {version}" for name, version in made_with.get("libraries", {}).items())
     facts = {
         "Dataset": f"{dataset['id']}, split {dataset['split']}, {words.count(dataset['used'])} of "
-        f"{words.count(dataset['samples'])} samples, {dataset['classes']} classes",
+        f"{words.count(dataset['samples'])} samples, {dataset['classes']} classes{words.origin(dataset)}",
         "Dataset fingerprint": dataset["fingerprint"],
-        "Classifier": model["id"] + (f", revision {model['revision']}" if model["revision"] else ""),
+        "Classifier": model["id"] + words.origin(model),
         "Classifier digest": model["digest"],
         "Geometry": model["geometry"],
         "Target rule": summary["target"],
@@ -180,7 +198,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         "Duration of the last start": words.seconds(run.timings.get("seconds")),
     }
     if summary.get("groups"):
-        facts["Classes in groups"] = words.class_groups(summary)
+        facts["Groups of classes"] = words.class_groups(summary)
     if (waiting := run.timings.get("waiting_for_data")) is not None:
         facts["Of which waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
     facts["Batches halved to fit into memory"] = words.count(summary["halved_chunks"])
@@ -188,7 +206,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
 
 
 def _seconds(run: RunData, row: Row) -> float | None:
-    return run.timings.get("explainers", {}).get(row.text)
+    return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
 def _passes(run: RunData, row: Row) -> float:

@@ -1,4 +1,7 @@
-"""The samples of a report: images as data URIs, the outline of the mask, the prediction and the scores."""
+"""The samples of a report: images as data URIs, the outline of the mask, the prediction and the scores.
+
+Maps are small and lie over one grey picture, so that the page does not hold the picture once for each explainer.
+"""
 
 from base64 import b64encode
 from io import BytesIO
@@ -8,7 +11,7 @@ from PIL import Image
 
 from saliency_bench.reports.words import number
 from saliency_bench.results.run_folder import Row, RunData
-from saliency_bench.utils.overlays import overlay
+from saliency_bench.utils.overlays import heat_map
 
 LONGEST = 256  # pixels of a picture's longer side; pages stay small
 KINDS = {
@@ -42,14 +45,15 @@ def _sample(run: RunData, index: int) -> dict:
         "height": height,
         "outline": outline(mask),
         "picture": picture(Image.fromarray(image)),
+        "grey": picture(Image.fromarray(np.round(image.mean(axis=2)).astype(np.uint8))),
         "overlays": [
             {
                 "name": row.name,
-                "picture": picture(overlay(image, maps[index] / 255)),
+                "picture": _uri(heat_map(maps[index]), "png"),
                 "scores": _scores(run, row, image_id),
             }
             for row in run.rows
-            if (maps := run.examples.get(f"maps/{row.text}")) is not None
+            if (maps := run.examples.get(f"maps/{row.explainer_id}")) is not None
         ],
     }
 
@@ -68,10 +72,14 @@ def picture(image: Image.Image) -> str:
     """A data URI; small pictures are drawn larger than they are and keep more."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
-    buffer = BytesIO()
     # Not `optimize`: it needs the whole file in one buffer, which Pillow makes too small for a picture of noise.
-    image.save(buffer, format="jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
-    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+    return _uri(image, "jpeg", quality=82 if max(image.size) > 128 else 92, subsampling=0)
+
+
+def _uri(image: Image.Image, kind: str, **settings: int) -> str:
+    buffer = BytesIO()
+    image.save(buffer, format=kind, **settings)
+    return f"data:image/{kind};base64," + b64encode(buffer.getvalue()).decode()
 
 
 def outline(mask: np.ndarray) -> str:

@@ -1,19 +1,22 @@
 """The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
 import re
-from collections.abc import Iterable
+from itertools import combinations
 from pathlib import Path
 
 from saliency_bench import registry
+from saliency_bench.analysis.verdict import Against, Verdict, listed
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult, Interval
-from saliency_bench.results.run_folder import Column, Row, RunData
+from saliency_bench.results.ranking import Contrast
+from saliency_bench.results.run_folder import Column, RunData
+from saliency_bench.results.summary import covered
 
 NONE = "–"
+MOST_PAIRS = 600  # on a page; all are in summary.json
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
-NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 TARGETS = {
     "label": "the labelled class",
     "predicted": "the predicted class",
@@ -42,6 +45,10 @@ def signed_interval(low: float | None, high: float | None) -> str:
     return "" if low is None or low != low else f"[{signed(low)}, {signed(high)}]"
 
 
+def p_value(value: float | None) -> str:
+    return NONE if value is None else f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
+
+
 def percent(value: float | None) -> str:
     return NONE if value is None or value != value else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
@@ -64,12 +71,19 @@ def seconds(value: float | None) -> str:
 
 
 def reasons(counted: dict[str, int]) -> str:
-    return ", ".join(f"{reason} {count(times)}" for reason, times in counted.items())
+    return ", ".join(f"{count(times)} × {reason}" for reason, times in counted.items())
 
 
-def listed(names: Iterable[str]) -> str:
-    *most, last = names
-    return f"{', '.join(most)} and {last}" if most else last
+def quality(model: dict) -> list[str]:
+    """What must be known beside a classifier's accuracy: top-5, why there is none, and what nobody said of its head."""
+    lines = []
+    if five := model.get("top5"):
+        lines.append(f"top-5 {percent(five['value'])}")
+    if model.get("no_accuracy"):
+        lines.append(f"not known: {model['no_accuracy']}")
+    if model.get("activation_assumed"):
+        lines.append("softmax assumed: nothing said what turns its logits into probabilities")
+    return lines
 
 
 def options(chosen: dict) -> str:
@@ -82,96 +96,76 @@ def short(identity: str) -> str:
     return Path(identity).name or identity if is_path else identity
 
 
-def target(rule: str) -> str:
-    return TARGETS.get(rule, f"what {rule} names for each sample")
+def origin(loaded: dict) -> str:
+    """Of the Hub ", from REPOSITORY, commit X"; of torchvision the name of its weights; else nothing."""
+    repo, revision = loaded.get("repo"), loaded.get("revision")
+    if repo:
+        return f"{'' if repo == loaded['id'] else f', from {repo}'}, commit {revision}"
+    return f", {revision}" if revision else ""
 
 
 def verdict(run: RunData) -> list[str]:
-    """Sentences: who beats `random`, who leads, which simple baseline is not beaten."""
-    chance = next((row for row in run.rows if row.baseline and row.name == "random"), None)
-    methods = [row for row in run.rows if not row.baseline]
-    sentences = [NO_CHANCE] if chance is None else _against_chance(run, methods, chance)
-    sentences += [*_against_baselines(run, methods), *_leaders(run)]
-    if any("beat" in sentence for sentence in sentences):
-        sentences.append("To beat means: a better mean, and 95 % intervals that do not overlap.")
-    return sentences
+    return Verdict(run.cells, run.contrasts).sentences()
 
 
-def _against_chance(run: RunData, methods: list[Row], chance: Row) -> list[str]:
-    """A sentence for each group of explainers that compare alike with random noise."""
-    groups: dict[tuple, list[str]] = {}
-    for row in methods:
-        columns = [column for column in run.columns if run.cell(row, column) and run.cell(chance, column)]
-        signs = tuple((column.name, stands_against(run, row, chance, column)) for column in columns)
-        groups.setdefault(signs, []).append(row.name)
-    return [_chance_sentence(names, dict(signs)) for signs, names in groups.items() if signs]
+def against_baselines(run: RunData) -> list[dict]:
+    """A table for each baseline: its name, and per explainer what stands against it by each metric."""
+    tables = []
+    for found in Verdict(run.cells, run.contrasts).against_baselines():
+        rows: dict[str, dict[str, Against]] = {}
+        for one in found:
+            rows.setdefault(one.name, {})[one.metric] = one
+        table = [(name, [own.get(column.name) for column in run.columns]) for name, own in rows.items()]
+        tables.append({"name": found[0].other, "rows": table})
+    return tables
 
 
-def _chance_sentence(names: list[str], signs: dict[str, int]) -> str:
-    """signs: {metric: as `stands_against` gives it}."""
-    several = len(names) > 1
-    clauses: list[str] = []
-    for sign, verb in (
-        (1, "beat" if several else "beats"),
-        (-1, "fall behind" if several else "falls behind"),
-        (0, "do not differ clearly from" if several else "does not differ clearly from"),
-    ):
-        if columns := [column for column, other in signs.items() if other == sign]:
-            clauses.append(f"{verb} {'it' if clauses else 'random noise'} on {_all_or(columns, len(signs))}")
-    return f"{listed(names)} {', but '.join(clauses)}."
-
-
-def _all_or(columns: list[str], known: int) -> str:
-    return f"all {known} metrics" if len(columns) == known > 1 else listed(columns)
-
-
-def stands_against(run: RunData, row: Row, other: Row, column: Column) -> int:
-    """1 if a row is better than the other and their intervals do not overlap, -1 if worse, else 0."""
-    cells = run.cell(row, column), run.cell(other, column)
-    own, its = (cell.ends if cell else None for cell in cells)
-    if own is None or its is None:
-        return 0
-    above, below = own[0] > its[1], own[1] < its[0]
-    return (int(above) - int(below)) * (1 if column.higher_is_better else -1)
-
-
-def _against_baselines(run: RunData, methods: list[Row]) -> list[str]:
-    """Where a baseline that knows nothing of the network does as well as every explainer, or better than one."""
-    sentences = []
-    for baseline in [row for row in run.rows if row.baseline and row.name != "random"] if methods else []:
-        name = f"{baseline.name}, which ignores the network,"
-        signs = {column.name: [stands_against(run, row, baseline, column) for row in methods] for column in run.columns
-                 if run.cell(baseline, column)}  # fmt: skip
-        unbeaten = [column for column, of_rows in signs.items() if max(of_rows) < 1]
-        if unbeaten:
-            sentences.append(f"No explainer beats {name} on {_all_or(unbeaten, len(signs))}.")
-        for index, row in enumerate(methods):
-            behind = [column for column, of_rows in signs.items() if column not in unbeaten and of_rows[index] < 0]
-            if behind:
-                sentences.append(f"{row.name} falls behind {name} on {listed(behind)}.")
-    return sentences
-
-
-def _leaders(run: RunData) -> list[str]:
-    leaders: dict[str, list[str]] = {}
+def pairs(run: RunData) -> list[tuple[Column, list[Against]]]:
+    """Per metric every two explainers, the better mean first; [] where they are too many for a page."""
+    if len(run.contrasts) > MOST_PAIRS:
+        return []
+    told = Verdict(run.cells, run.contrasts)
+    found = []
     for column in run.columns:
-        if names := [row.name for row in best(run, column)]:
-            leaders.setdefault(listed(names), []).append(column.name)
-    clauses = [f"{names} on {_all_or(columns, len(run.columns))}" for names, columns in leaders.items()]
-    return [f"Best mean score: {'; '.join(clauses)}."] if len(run.rows) > 1 and clauses else []
+        cells = sorted((cell for _, cell in run.cells_of_column(column) if cell.value is not None), key=_by_mean)
+        own = [
+            one
+            for first, second in combinations([cell.explainer_id for cell in cells], 2)
+            for one in told.against(first, second)
+            if one.metric == column.name
+        ]
+        found.append((column, own))
+    return [(column, own) for column, own in found if own]
 
 
-def best(run: RunData, column: Column) -> list[Row]:
-    """The rows with the best value, several where they are equal."""
-    cells = run.cells_of_column(column)
-    value = leading([cell for _, cell in cells], column.higher_is_better)
-    return [row for row, cell in cells if value is not None and cell.value == value]
+def _by_mean(cell: CellResult) -> float:
+    value = cell.value or 0.0
+    return -value if cell.higher_is_better else value
 
 
-def leading(cells: Iterable[CellResult | None], higher_is_better: bool) -> float | None:
-    """The best value there is."""
-    values = [cell.value for cell in cells if cell is not None and cell.value is not None]
-    return (max if higher_is_better else min)(values) if values else None
+def common(run: RunData) -> list[str]:
+    """Where samples are left out, the difference from the first explainer of the table on common ones."""
+    told, lines = Verdict(run.cells, run.contrasts), []
+    for column in run.columns:
+        first, *others = run.cells_of_column(column)
+        for row, cell in others:
+            if first[1].scored == cell.scored == 1:
+                continue
+            for one in told.against(row.explainer_id, first[0].explainer_id):
+                if one.metric == column.name:
+                    lines.append(
+                        f"{column.name}: {one.name} minus {one.other} on the {count(one.contrast.n)} samples that both "
+                        f"have: {difference(one.contrast)}, {one.word}"
+                    )
+    return lines
+
+
+def difference(contrast: Contrast) -> str:
+    return f"{signed(contrast.difference)} {signed_interval(contrast.low, contrast.high)}".strip()
+
+
+def target(rule: str) -> str:
+    return TARGETS.get(rule, f"what {rule} names for each sample")
 
 
 def faults(run: RunData) -> str:
@@ -189,7 +183,7 @@ def part_of(share: float, whole: float | None) -> str:
 def class_groups(summary: dict) -> str:
     """The groups of classes of a run; equal names may hold different groups, so their digest follows."""
     groups = summary.get("groups")
-    return f"groups of {groups['name']}, digest {groups['identity'][:8]}" if groups else "no groups of classes"
+    return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
 def left_out(run: RunData) -> list[str]:
@@ -198,16 +192,20 @@ def left_out(run: RunData) -> list[str]:
     Scores that stand but are marked, other than those of flat maps, are counted next to n.
     """
     lines = []
+    used = covered(run.summary)
     for column in run.columns:
         groups: dict[tuple, list[str]] = {}
         for row, cell in run.cells_of_column(column):
-            key = cell.n, tuple(cell.left_out.items()), tuple(cell.marked.items())
+            key = cell.n, cell.clusters, tuple(cell.left_out.items()), tuple(cell.marked.items())
             groups.setdefault(key, []).append(row.name)
-        for (scored, without, marked), names in groups.items():
+        for (scored, clusters, without, marked), names in groups.items():
             explainers = f" of {listed(names)}" if len(groups) > 1 else ""
             missing = f"; left out: {reasons(dict(without))}" if without else ", none left out"
+            if (own := scored + sum(dict(without).values())) < used:  # of a run that others cover more samples of
+                missing += f"; computed on {count(own)} of the {count(used)} samples"
+            within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
-            lines.append(f"{column.name}{explainers}: n = {count(scored)}{among}{missing}")
+            lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")
     return lines
 
 

@@ -5,14 +5,17 @@ so every field is checked when it is read.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
-from typing import Annotated, Self
+from math import inf, isfinite
+from typing import Annotated, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     JsonValue,
+    Strict,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -20,10 +23,17 @@ from pydantic import (
 )
 
 from saliency_bench.errors import UserError
+from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.results.intervals import APPROXIMATE_BELOW, Estimate
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
+Name = TypeVar("Name", str, tuple[str, int])
+Model = TypeVar("Model", bound="StrictModel")
+Key = TypeVar("Key", bound="CellKey")
 Count = Annotated[int, Field(ge=0)]
+Rank = Annotated[int, Field(ge=1)]
+BEST_FROM = 0.95  # of the samples must be scored
 
 
 class StrictModel(BaseModel):
@@ -32,13 +42,20 @@ class StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
 
 
+FEW = 20  # clusters; with fewer an interval is marked
+
+
 class Interval(StrictModel):
-    """A mean over `n` samples with its 95 % bootstrap interval; None where it is not defined."""
+    """A mean over `n` samples in `clusters` clusters with its 95 % interval; None where it is not defined.
+
+    With fewer than 10 clusters there is no interval.
+    """
 
     value: float | None
     low: float | None
     high: float | None
     n: Count
+    clusters: Count
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
@@ -46,11 +63,24 @@ class Interval(StrictModel):
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         if self.n == 0 and self.value is not None:
             raise ValueError(f"value ({self.value}) of no samples")
+        if self.clusters > self.n:
+            raise ValueError(f"clusters ({self.clusters}) are more than n ({self.n})")
         return self
+
+    @classmethod
+    def of(cls, estimate: Estimate) -> Self:
+        """NaN becomes None."""
+        value, low, high = (None if number != number else number for number in estimate[:3])
+        return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters)
+
+    @property
+    def few(self) -> bool:
+        """Whether the interval rests on few samples."""
+        return self.ends is not None and self.clusters < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """(low, high); None where a mean has no interval, as that of one sample."""
+        """(low, high); None where a mean has no interval, as that of a few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -73,7 +103,7 @@ class CellKey(StrictModel):
 
     `*_text` is what people read: the name with the options that differ from their defaults. `explainer_id` names the
     folder of the explainer's chunks; equal explainers have equal ids in every run. `baseline`: whether the explainer
-    ignores the network.
+    ignores the network. `range`: (low, high) of the metric, None where it has no bound.
     """
 
     cell_id: Hash
@@ -88,6 +118,13 @@ class CellKey(StrictModel):
     metric_text: Text
     metric_version: int
     higher_is_better: bool
+    range: Annotated[tuple[float | None, float | None], Strict(False)]
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """`range` with infinities."""
+        low, high = self.range
+        return -inf if low is None else low, inf if high is None else high
 
     @property
     def metric_id(self) -> tuple[str, int]:
@@ -98,19 +135,57 @@ class CellKey(StrictModel):
 class CellResult(Interval, CellKey):
     """What came out: the score with its interval, and what must be known about it.
 
-    rank          1 + the number of explainers of the run that are significantly better; None where nothing is ranked
+    rank          the ranks it may have among the explainers of the run: from 1 plus the number that are significantly
+                  better, to the number of all minus those significantly worse; None where nothing is ranked
+    unranked      why there is no rank
+    scored        share of the samples that any explainer has scored by this metric
+    median        of an unbounded score
     parts         {name: its own mean and interval}; empty for a metric without parts
     left_out      {reason: samples without a score}
     flat          scores of constant maps
     marked        {reason: scores that stand but are counted for this reason of the metric's own}
     """
 
-    rank: Annotated[int, Field(ge=1)] | None
+    rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
+    unranked: Text | None
+    scored: Annotated[float, Field(ge=0, le=1)]
+    median: float | None
     parts: dict[Text, PartResult] = {}
     left_out: dict[str, Count]
     flat: Count
     marked: dict[str, Count]
     forward_passes: ForwardPasses
+
+    @model_validator(mode="after")
+    def _ranked(self) -> Self:
+        if self.rank is not None and self.rank[0] > self.rank[1]:
+            raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")
+        if (self.rank is None) != (self.unranked is not None):
+            raise ValueError("either rank or unranked is null")
+        return self
+
+    @property
+    def ranks(self) -> str:
+        """The rank as it is printed, "1-3" or "2"; "" where there is none."""
+        if self.rank is None:
+            return ""
+        low, high = self.rank
+        return str(low) if low == high else f"{low}-{high}"
+
+    @property
+    def best(self) -> bool:
+        """Whether none is significantly better, and nearly all samples are scored: no best by leaving out the hard."""
+        return self.rank is not None and self.rank[0] == 1 and self.scored >= BEST_FROM
+
+    @property
+    def without(self) -> str:
+        """Why it has no value: the most frequent reason; "" where it has one."""
+        return "" if self.value is not None else max(self.left_out, key=self.left_out.__getitem__, default="no samples")
+
+    @property
+    def approximate(self) -> bool:
+        """Whether the interval is that of an unbounded score over too few clusters for the bootstrap-t to be exact."""
+        return self.median is not None and self.ends is not None and self.clusters < APPROXIMATE_BELOW
 
 
 CELLS = TypeAdapter(list[CellResult])
@@ -118,14 +193,53 @@ CELLS = TypeAdapter(list[CellResult])
 
 def read_cells(content: object) -> list[CellResult]:
     """The cells of a summary's JSON. Raises: UserError that names the field."""
+    return read_list("cells", CELLS, content)
+
+
+def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
+    """A list in a summary's JSON. Raises: UserError that names the field."""
     try:
-        return CELLS.validate_json(json.dumps(content))
+        return kind.validate_json(json.dumps(content))
     except ValidationError as error:
-        raise UserError(f"cells.{field_line(error)}") from error
+        raise UserError(f"{name}.{field_line(error)}") from error
 
 
-def as_json(cells: Iterable[CellKey]) -> list[dict]:
-    return [cell.model_dump(mode="json") for cell in cells]
+def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
+    """The cells of each metric, metrics in the order of their first cell."""
+    groups: dict[tuple[str, int], list[Key]] = {}
+    for key in keys:
+        groups.setdefault(key.metric_id, []).append(key)
+    return list(groups.values())
+
+
+def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
+    """{explainer_id: its text}, with the version where two share a text, as functions of one name do."""
+    return _apart({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
+
+
+def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int], str]:
+    """{metric_id: its text}, with the version where two metrics share a text."""
+    return _apart({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
+
+
+def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
+    """A range as JSON holds it: None for what has no bound."""
+    low, high = (end if isfinite(end) else None for end in limits)
+    return low, high
+
+
+def with_version(text: str, version: int | str) -> str:
+    """A name that two things share, with the version in short."""
+    return f"{text} (version {str(version).removeprefix(PRECOMPUTED)[:6]})"
+
+
+def _apart(described: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
+    times = Counter(text for text, _ in described.values())
+    return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in described.items()}
+
+
+def as_json(models: Iterable[StrictModel]) -> list[dict]:
+    return [model.model_dump(mode="json") for model in models]
 
 
 def field_line(error: ValidationError) -> str:

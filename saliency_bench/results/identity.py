@@ -1,15 +1,19 @@
 """What a cell's id is made of: one table, used by a run, by its `run.json` and by the check of a submission."""
 
 from collections.abc import Collection
+from itertools import chain, product
+from typing import Literal
 
 from pydantic import JsonValue
 
+from saliency_bench.metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
 from saliency_bench.utils.hashing import hash_of
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
 
-OPTIONAL = ("groups",)  # entries that count only for the metrics that ask for them, by the name of the need
+# Entries that came later count only where they have another value, so that ids made before stay as they are.
+LATER = {"activation": "softmax", "label_column": "label"}
 
 
 class Identity(StrictModel):
@@ -19,9 +23,13 @@ class Identity(StrictModel):
     split         its name
     classifier    digest of the weights, normalisation and structure
     geometry      how images are prepared
-    layer         the layer Grad-CAM reads; null: the last convolutional block
-    target        the target rule; of a file its content, with groups their members
-    labels        for each class of the dataset, the classes of the model that stand for it
+    layer         the layer Grad-CAM reads; null: the last feature map before any pooling
+    target        the target rule; of a file its content, with groups their members; no part of the cells of a metric
+                  that asks a question of its own
+    labels        for each class of the dataset, the classes of the model that stand for it; counts where the target is
+                  the label, and for metrics that ask for labels
+    label_column  the column of the dataset that is the label; counts as `labels`
+    activation    what turns logits into probabilities
     precision     arithmetic, and the memory layout where it is not the usual one
     seed          of whatever is drawn at random
     groups        hash of the groups of classes; counts for metrics that ask for groups
@@ -37,14 +45,21 @@ class Identity(StrictModel):
     precision: Text
     seed: int
     groups: Text | None = None
+    activation: Literal["softmax", "sigmoid"] = "softmax"
+    label_column: Text = "label"
 
     def cell_id(self, explainer: Versioned, metric: Versioned, needs: Collection[str] = ()) -> str:
         """The id of the cell of an explainer and a metric with these needs: 16 hexadecimal digits."""
-        common = self.model_dump(mode="json", exclude=set(OPTIONAL))
-        asked = [getattr(self, name) for name in OPTIONAL if name in needs]
-        return hash_of(common, explainer, metric, *asked)
+        of_target = bool(OF_TARGET & set(needs))
+        of_labels = "labels" in needs or (of_target and self.target == "label")
+        left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self, name) == usual}
+        left_out |= set() if of_target else {"target"}
+        left_out |= set() if of_labels else {"labels", "label_column"}
+        common = self.model_dump(mode="json", exclude=left_out)
+        return hash_of(common, explainer, metric, *([self.groups] if "groups" in needs else []))
 
     def cell_ids(self, explainer: Versioned, metric: Versioned) -> list[str]:
-        """The ids of a cell whose metric's needs are not known: without optional entries, and with those there are."""
-        known = [name for name in OPTIONAL if getattr(self, name) is not None]
-        return [self.cell_id(explainer, metric, needs) for needs in ([[], known] if known else [[]])]
+        """The ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""
+        groups = [[], ["groups"]] if self.groups is not None else [[]]
+        asked = product((["target"], []), ([], ["labels"]), groups)
+        return list(dict.fromkeys(self.cell_id(explainer, metric, list(chain(*needs))) for needs in asked))

@@ -1,31 +1,49 @@
 """`run.json`, the manifest of a run's folder: its settings, the identity its cells share, and the cells."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellKey, field_line
+from saliency_bench.results import MANIFEST as MANIFEST
+from saliency_bench.results import has_parts
+from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import Identity
-from saliency_bench.spec import RunSpec
+from saliency_bench.spec import PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
 
-MANIFEST = "run.json"
-FORMAT: Final = 2
+FORMAT: Final = 4
 NAMED = {"fingerprint": "dataset", "classifier": "model", "groups": "set of groups", "labels": "label map"}
 
 
+class Loaded(StrictModel):
+    """What a dataset or model is called, and the repository and commit of the Hub that it was loaded from, if any."""
+
+    id: str
+    repo: str | None
+    revision: str | None
+
+
 class Manifest(BaseModel):
-    """spec: of the latest start; earlier ones may have had other explainers, metrics and limits. cells: of all."""
+    """spec, dataset, model: of the latest start; earlier ones may have had other explainers, metrics and limits.
+
+    cells: of all. objects: the explainers and metrics of all starts that were Python objects.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    format: Literal[2] = FORMAT
+    format: Literal[4] = FORMAT
     spec: RunSpec
     identity: Identity
     cells: dict[str, CellKey]
+    dataset: Loaded | None = None
+    model: Loaded | None = None
+    objects: tuple[PythonObject, ...] = ()
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
@@ -37,12 +55,54 @@ class Manifest(BaseModel):
         """
         if earlier is None:
             return self
-        differing = [NAMED.get(name, name) for name, value in self.identity if getattr(earlier.identity, name) != value]
-        differing = ["split"] * ("split" in differing) + differing  # another split always has another fingerprint
+        differing = differing_settings(self.identity, earlier.identity)
         differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
-        return self.model_copy(update={"cells": earlier.cells | self.cells})
+        objects = dict.fromkeys((*earlier.objects, *self.objects))
+        return self.model_copy(update={"cells": earlier.cells | self.cells, "objects": tuple(objects)})
+
+    def commands(self, cells: Iterable[CellKey]) -> str:
+        """What computes these cells in a new folder: a line, or a Python call where a Python object was given.
+
+        Where not all explainers go by the same metrics, several, one for each set of metrics, in the order of `cells`.
+        """
+        objects = {one.digest: one for one in self.objects}
+        explainers: dict[str, str | PythonObject] = {}
+        metrics: dict[tuple, str | PythonObject] = {}
+        asked: dict[str, set[tuple]] = {}
+        for cell in cells:
+            made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
+            explainers[cell.explainer_id] = objects.get(cell.explainer_id) or _named(cell)
+            metrics[cell.metric_id] = objects.get(made) or cell.metric_text
+            asked.setdefault(cell.explainer_id, set()).add(cell.metric_id)
+        sets = {frozenset(own): [name for name in asked if asked[name] == own] for own in asked.values()}
+        specs = [
+            self.spec.model_copy(
+                update={
+                    "explainers": tuple(explainers[name] for name in names),
+                    "metrics": tuple(entry for metric, entry in metrics.items() if metric in own),
+                }
+            )
+            for own, names in sets.items()
+        ]
+        in_python = any(spec.python_objects() for spec in specs)
+        return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
+
+
+def _named(cell: CellKey) -> str | PythonObject:
+    """An explainer as a run names it; of a Python function no more than this may be known."""
+    if isinstance(cell.explainer_version, int):
+        return cell.explainer_text
+    code = variable(cell.explainer)
+    about = f"{code}: {cell.explainer_text}, source hash {cell.explainer_version}"
+    return PythonObject(kind="function", name=cell.explainer, digest=cell.explainer_id, code=code, about=about)
+
+
+def differing_settings(one: Identity, other: Identity) -> list[str]:
+    """What two identities differ in, as a person calls it."""
+    names = [NAMED.get(name, name) for name, value in one if getattr(other, name) != value]
+    return ["split"] * ("split" in names) + names  # another split always has another fingerprint
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -54,6 +114,34 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest.model_validate_json(json.dumps(content))
     except ValidationError as error:
         raise UserError(f"{path}: {field_line(error)}; restore the file, or choose another --out") from error
+
+
+def read_earlier(folder: Path) -> Manifest | None:
+    """The manifest of an earlier start, if there was one.
+
+    None also where it is torn or missing and parts are there, which is said: each part knows what run it is of, so that
+    those of the present start are found again, and no others.
+    Raises: UserError as `read_manifest`.
+    """
+    path = folder / MANIFEST
+    found = has_parts(folder)
+    torn = found and path.exists() and _is_torn(path)
+    if path.exists() and not torn:
+        return read_manifest(folder)
+    if found:
+        why = "cannot be read" if torn else "is missing"
+        complain(
+            f"{path} {why} and is rebuilt from the settings of this start; what others left in {folder} is not used"
+        )
+    return None
+
+
+def _is_torn(path: Path) -> bool:
+    try:
+        read_json(path)
+    except UserError:
+        return True
+    return False
 
 
 def check_format(path: Path, content: object, expected: int, fix: str) -> None:

@@ -1,24 +1,31 @@
-"""What datasets, models and commands are called in public, without the folders of the machine they lie on."""
+"""What datasets, models and settings are called in public, without the folders of the machine they lie on."""
 
 import re
-import shlex
 from pathlib import Path
 
-from saliency_bench.spec import RunSpec, flag, hint
+from saliency_bench.spec import PythonObject, RunSpec, hint
 
-PATHS = tuple(flag(name) for name in RunSpec.model_fields if hint(name, "path"))  # may be a file or folder
+FOLDER = "folder:"
 
 
 def public_name(name: str, local: bool | None = None) -> str:
-    """What a dataset or model is called in public: of a folder of this machine, its own name without the way to it.
+    """What a dataset or model is called in public: of a folder of this machine "folder:" and its own name.
 
     local: whether it is one; None: if there is one, or it cannot be an id of the Hub.
     """
-    if re.fullmatch(r"(torchvision|module):.*", name):
+    if re.fullmatch(r"(torchvision|module|folder):.*", name):
         return name
     if local is None:
         local = Path(name).expanduser().exists() or not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name)
-    return Path(name).expanduser().resolve().name if local else name
+    return FOLDER + _last(name) if local else name
+
+
+def recorded_name(name: str, content: str) -> str:
+    """What records call a dataset or model: its public name; of a folder "folder:" and the start of its content's hash.
+
+    Anyone may rename or copy a folder: records stay the same bytes. The summary beside them has name and hash.
+    """
+    return FOLDER + content[:16] if name.startswith(FOLDER) else name
 
 
 def public_label(name: str) -> bool:
@@ -26,14 +33,17 @@ def public_label(name: str) -> bool:
     return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
 
 
-def public_command(command: str, named: dict[str, str]) -> str:
-    """The command of a run without the folders of the machine it ran on. `named`: {option: what it names in public}."""
-    if not command.startswith("saliency-bench "):
-        return command
-    words = shlex.split(command)
-    for place, word in enumerate(words):
-        if words[place - 1] in named:
-            words[place] = named[words[place - 1]]
-        elif words[place - 1] in PATHS or Path(word).is_absolute():
-            words[place] = Path(word).name
-    return shlex.join(words)
+def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
+    """The settings of a run without the folders of the machine it ran on; dataset, model: their names in public."""
+    changed: dict[str, str | PythonObject] = {"dataset": dataset, "model": model}
+    for name, value in spec:
+        if isinstance(value, PythonObject):
+            folder = name == "model" and model.startswith(FOLDER)  # a loaded classifier, whose code names the folder
+            changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
+        elif isinstance(value, str) and hint(name, "path") and name not in changed:
+            changed[name] = _last(value) if "/" in value or "\\" in value or Path(value).exists() else value
+    return spec.model_copy(update=changed)
+
+
+def _last(path: str) -> str:
+    return Path(path).expanduser().resolve().name or "root"

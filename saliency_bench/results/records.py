@@ -1,15 +1,18 @@
-"""Records: one sample, one metric, a row of Parquet; and their identities."""
+"""Records: one sample, one metric, one part of a score: a row of Parquet."""
 
-import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from saliency_bench.results.parts import POSITION
 from saliency_bench.utils.files import write_with
-from saliency_bench.utils.messages import complain
 
+ROWS = 100_000  # of a row group
+READ = ROWS  # at once
 SCHEMA = pa.schema(
     [
         ("cell_id", pa.string()),
@@ -31,14 +34,19 @@ SCHEMA = pa.schema(
     ]
 )
 
+# What a part file holds of it; the rest is the same for all rows of a cell or of a sample.
+STORED = pa.schema([(POSITION, pa.int64()), *(SCHEMA.field(name) for name in ("target", "part", "value", "reason"))])
+
 PREDICTIONS = pa.schema(
     [
         ("image_id", pa.string()),
         ("group", pa.string()),
         ("label", pa.int64()),
+        ("labels", pa.list_(pa.int64())),  # all classes of the image, where the dataset knows several
         ("prediction", pa.int64()),
         ("confidence", pa.float64()),
-        ("correct", pa.bool_()),
+        ("correct", pa.bool_()),  # null where the label is not known, or is not a class of the model
+        ("top5", pa.bool_()),  # whether a right class is among the five most probable; null without softmax over K > 5
         ("mask_share", pa.float64()),  # of the prepared frame; null where there is no usable mask
         ("left_out", pa.string()),  # why there is none
         ("logits", pa.list_(pa.float32())),
@@ -46,42 +54,105 @@ PREDICTIONS = pa.schema(
 )
 
 
-def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema, **notes: object) -> pa.Table:
-    """Parquet, whole or not at all; `notes` go into the file's metadata as JSON. The table that was written."""
+def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
+    """Parquet, whole or not at all."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
-    if notes:
-        table = table.replace_schema_metadata({"saliency-bench": json.dumps(notes, sort_keys=True)})
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
-    return table
 
 
-def read_whole(path: Path) -> pa.Table | None:
-    """A file that is there and whole, else None; a torn one is named on standard error."""
-    if not path.exists():
-        return None
-    try:
-        table = pq.read_table(path)
-        notes_in(table.schema)
-        return table
-    except (pa.ArrowException, OSError, ValueError, KeyError):
-        complain(f"{path} cannot be read and is recomputed")
-        return None
+def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:
+    """One file of many tables, one after the other, so that memory does not grow with their number.
 
-
-def notes_of(path: Path) -> dict:
-    return notes_in(pq.read_schema(path))
-
-
-def notes_in(schema: pa.Schema) -> dict:
-    return json.loads((schema.metadata or {}).get(b"saliency-bench", b"{}"))
-
-
-def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema) -> None:
-    """One file of many tables, one after the other, so that memory does not grow with their number."""
+    In row groups of so many rows, so that the same rows give the same bytes, whatever tables they come in.
+    """
 
     def stream(temporary: Path) -> None:
         with pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
-            for table in tables:
-                writer.write_table(table.replace_schema_metadata(None).cast(schema))
+            for table in _row_groups(tables, schema, rows):
+                writer.write_table(table)
 
     write_with(target, stream)
+
+
+def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    pending: list[pa.Table] = []
+    count = 0
+    for table in tables:
+        rest = table.replace_schema_metadata(None).cast(schema)
+        while count + len(rest) >= rows:
+            yield pa.concat_tables([*pending, rest.slice(0, rows - count)]).combine_chunks()
+            rest, pending, count = rest.slice(rows - count), [], 0
+        if len(rest):
+            pending.append(rest)
+            count += len(rest)
+    if pending:
+        yield pa.concat_tables(pending).combine_chunks()
+
+
+def by_cell(
+    path: Path, columns: Sequence[str], cells: Collection[str] | None = None
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(cell id, rows of that cell) of a file, stretch after stretch; texts are dictionaries.
+
+    A cell comes several times; its rows keep their order. At most `READ` rows are held. Where the rows of a cell stand
+    together, as a run writes them, stretches are few; any other order is only slower. cells: these alone, in whose row
+    groups is looked.
+
+    Raises: ValueError for a file without these columns, or with a row that is of no cell; what pyarrow raises.
+    """
+    wanted, about = ["cell_id", *columns], pq.read_metadata(path)
+    _check_types(about.schema.to_arrow_schema(), wanted)
+    texts = [name for name in wanted if SCHEMA.field(name).type == pa.string()]
+    with pq.ParquetFile(path, metadata=about, read_dictionary=texts) as file:
+        groups = [number for number in range(file.num_row_groups) if cells is None or _may_hold(file, number, cells)]
+        for batch in file.iter_batches(READ, row_groups=groups, columns=wanted):
+            for cell_id, rows in stretches(batch):
+                if cells is None or cell_id in cells:
+                    yield cell_id, rows
+
+
+def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(cell id, its rows) of records of which texts are dictionaries. Raises: ValueError for a row of no cell."""
+    ids = batch.column("cell_id")
+    if ids.null_count:
+        raise ValueError("a row has no cell_id")
+    codes = ids.indices.to_numpy()
+    edges = np.flatnonzero(np.diff(codes)) + 1
+    if len(edges) >= len(np.unique(codes)) > 0:  # the rows of a cell do not stand together
+        order = np.argsort(codes, kind="stable")
+        batch, codes = batch.take(pa.array(order)), codes[order]
+        edges = np.flatnonzero(np.diff(codes)) + 1
+    for start, end in pairwise([0, *edges.tolist(), len(codes)]):
+        if end > start:
+            yield ids.dictionary[int(codes[start])].as_py(), batch.slice(start, end - start)
+
+
+def _check_types(schema: pa.Schema, columns: Iterable[str]) -> None:
+    for name in columns:
+        if name not in schema.names:
+            raise ValueError(f"it has no column {name}")
+        own, kind = SCHEMA.field(name).type, schema.field(name).type
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) != own:
+            raise ValueError(f"its column {name} is not {own}")
+
+
+def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
+    """Whether a row group may have rows of these cells, by the least and the greatest id that its footer knows."""
+    group = file.metadata.row_group(number)
+    column = next(place for place in range(group.num_columns) if group.column(place).path_in_schema == "cell_id")
+    known = group.column(column).statistics
+    return known is None or not known.has_min_max or any(known.min <= one <= known.max for one in cells)
+
+
+def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
+    """(a part of the score, or None for the score itself; the rows that are of it), in the order they first come."""
+    column = rows.column("part")
+    codes = column.indices.fill_null(-1).to_numpy()
+    found, first = np.unique(codes, return_index=True)
+    for code in found[np.argsort(first)]:
+        yield None if code < 0 else column.dictionary[int(code)].as_py(), np.flatnonzero(codes == code)
+
+
+def numbers(rows: pa.RecordBatch) -> np.ndarray:
+    """The values of records; NaN where there is none."""
+    return rows.column("value").to_numpy(zero_copy_only=False)

@@ -1,11 +1,12 @@
 """A finished run read back from its folder, every file checked."""
 
-import json
 import zlib
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -13,12 +14,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellKey, CellResult, Interval, as_json, read_cells
-from saliency_bench.results.summary import FORMAT
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult, Interval, as_json, explainer_names, metric_names, read_cells
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.facts import SummaryFacts, Timings, check_facts, check_rows, most_records
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import MANIFEST, check_format, read_manifest
+from saliency_bench.results.ranking import Contrast, read_contrasts
+from saliency_bench.results.summary import FORMAT, in_order
+from saliency_bench.utils.files import load_arrays, parse_json, read_bytes
 
-NEEDED = {"dataset", "model", "masks", "target", "cells", "command", "provenance", "faults", "halved_chunks"}
-SCORES = ["cell_id", "image_id", "part", "value"]
+NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
+          "halved_chunks"}  # fmt: skip
+SCORES = ["image_id", "group", "part", "value"]
 PICTURES = ("ids", "kinds", "images", "masks")  # of examples.npz, beside a thumbnail per explainer
 RESUME = "start the run again to complete it"
 
@@ -54,27 +63,36 @@ class Column:
 class RunData:
     """A finished run.
 
+    groups      the cluster of each of `ids`; None where it stands for itself
     values      {cell id: one number per entry of `ids`, NaN for what was left out}
     summary     summary.json without its cells
     timings     timings.json
     examples    the arrays of examples.npz
     samples     {image id: label, prediction and mask} of the examples
     explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
+    identity    what all cells have in common, of run.json; None in a folder without it
     """
 
     folder: Path
     cells: list[CellResult]
     ids: list[str]
+    groups: list[str | None]
     values: dict[str, np.ndarray]
     summary: dict = field(default_factory=dict)
     timings: dict = field(default_factory=dict)
     examples: dict[str, np.ndarray] = field(default_factory=dict)
     samples: dict[str, dict] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
+    identity: Identity | None = None
 
     def as_json(self) -> dict:
         """summary.json."""
         return self.summary | {"cells": as_json(self.cells)}
+
+    @cached_property
+    def contrasts(self) -> list[Contrast]:
+        """Every two explainers compared."""
+        return read_contrasts(self.summary.get("comparisons", []))
 
     @cached_property
     def position(self) -> dict[str, int]:
@@ -92,21 +110,23 @@ class RunData:
     def samples_explained(self) -> int:
         """Chunks are computed whole, also the last."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
+        if only := self.summary.get("only"):
+            return only["samples"]
         return min(-(-dataset["used"] // size) * size, dataset["samples"])
 
     @cached_property
     def rows(self) -> list[Row]:
-        """In the order of the run, baselines last."""
-        names = _names(self.cells, lambda cell: (cell.explainer_text, cell.explainer_version, cell.explainer_id))
+        """By the mean of the first metric, the best first; baselines last."""
+        names = explainer_names(self.cells)
         rows = {
             cell.explainer_id: Row(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
             for cell in self.cells
         }
-        return sorted(rows.values(), key=lambda row: row.baseline)
+        return [rows[key] for key in in_order(self.cells)]
 
     @cached_property
     def columns(self) -> list[Column]:
-        names = _names(self.cells, lambda cell: (cell.metric_text, cell.metric_version, cell.metric_id))
+        names = metric_names(self.cells)
         columns = {cell.metric_id: Column(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
                    for cell in self.cells}  # fmt: skip
         return list(columns.values())
@@ -125,35 +145,30 @@ class RunData:
         return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
 
-def _names(cells: list[CellResult], described: Callable[[CellKey], tuple]) -> dict:
-    """{id: text}, with the version where two ids share a text. `described`: (text, version, id) of a cell."""
-    ids: dict[str, set] = {}
-    for text, _, key in map(described, cells):
-        ids.setdefault(text, set()).add(key)
-    return {
-        key: text + (f" (version {version})" if len(ids[text]) > 1 else "")
-        for text, version, key in map(described, cells)
-    }
-
-
 def read_run(folder: Path) -> RunData:
     """Raises: UserError naming a folder that holds no finished run, or the file in it that cannot be read."""
     summary, cells = _summary(folder)
     try:
-        scores = _table(folder / "records.parquet", SCORES, coded=SCORES[:2])
+        most = most_records(summary, cells)
+        with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
+            scores = Scores.of(records.by_cell(path, SCORES))
         examples = _examples(folder / "examples.npz")
-        samples = _samples(folder, list(examples.get("ids", [])))
-        timings = _json(folder / "timings.json") if (folder / "timings.json").exists() else {}
+        ids = pa.array(map(str, examples.get("ids", [])), pa.string())
+        samples = _samples(folder, ids, cells[0].cell_id, most, summary["dataset"]["samples"])
+        timings = _timings(folder / "timings.json")
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
-    ids, values, counts = read_values(scores)
     for cell in cells:
-        if counts.get(cell.cell_id, 0) != cell.n or cell.cell_id not in values:
+        count = scores.count(cell.cell_id)
+        if count != cell.n or cell.cell_id not in scores.values:
             raise UserError(
-                f"records.parquet of {folder} has {counts.get(cell.cell_id, 0)} scores of {cell.explainer_text} by "
-                f"{cell.metric_text}, but summary.json {cell.n}; {RESUME}"
+                f"records.parquet of {folder} has {count} scores of {cell.explainer_text} by {cell.metric_text}, but "
+                f"summary.json {cell.n}; {RESUME}"
             )
-    return RunData(folder, cells, ids, values, summary, timings, examples, samples)
+    identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
+    return RunData(
+        folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples, identity=identity
+    )
 
 
 def _summary(folder: Path) -> tuple[dict, list[CellResult]]:
@@ -162,23 +177,34 @@ def _summary(folder: Path) -> tuple[dict, list[CellResult]]:
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     summary = _json(path)
-    if "format" in summary and summary["format"] != FORMAT:
-        raise UserError(
-            f"{path} has format {summary['format']}, this version of saliency-bench reads format {FORMAT}; "
-            "make the run again with another --out"
-        )
-    if (NEEDED | {"format"}) - set(summary) or not summary["cells"]:
+    check_format(path, summary, FORMAT, "give the --out of a run, or make the run again with another --out")
+    if NEEDED - set(summary) or not summary["cells"]:
         raise UserError(f"{path} is not the summary of a run of saliency-bench")
     try:
+        check_facts(summary, SummaryFacts)
+        read_contrasts(summary["comparisons"])
         return summary, read_cells(summary.pop("cells"))
     except UserError as error:
         raise _damaged(path, error) from error
 
 
+def _timings(path: Path) -> dict:
+    if not path.exists():
+        return {}
+    timings = _json(path)
+    try:
+        check_facts(timings, Timings)
+    except UserError as error:
+        raise _damaged(path, error) from error
+    return timings
+
+
 def _json(path: Path) -> dict:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        content = parse_json(read_bytes(path))
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
         raise _damaged(path, error) from error
     if not isinstance(content, dict):
         raise _damaged(path, ValueError("not a JSON object"))
@@ -186,38 +212,103 @@ def _json(path: Path) -> dict:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
-    what = str(error).strip() or type(error).__name__
-    return UserError(f"{path} is damaged ({what}); {RESUME}")
+    return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
 
 
-def _table(path: Path, columns: list[str], coded: list[str] | None = None) -> pa.Table:
+@contextmanager
+def _checked(path: Path, columns: list[str], most: int) -> Iterator[Path]:
+    """The path of a table of at most so many rows. Raises: UserError for one that is, or turns out to be, damaged."""
     try:
-        return pq.read_table(path, columns=columns, read_dictionary=coded).unify_dictionaries()
-    except (pa.ArrowException, OSError, KeyError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise FileNotFoundError(2, "no such file", str(path)) from error
+        with pq.ParquetFile(path) as file:
+            check_rows(file, columns, most)
+        yield path
+    except FileNotFoundError as error:
+        raise FileNotFoundError(2, "no such file", str(path)) from error
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise _damaged(path, error) from error
 
 
-def read_values(table: pa.Table) -> tuple[list[str], dict[str, np.ndarray], dict[str, int]]:
-    """Of records, parts aside: (image ids, {cell id: a score per image id or NaN}, {cell id: number of scores})."""
-    table = table.filter(pc.is_null(table["part"]))
-    cell_ids, cells = _coded(table["cell_id"])
-    image_ids, images = _coded(table["image_id"])
-    matrix = np.full((len(cell_ids), len(image_ids)), np.nan)
-    scores = table["value"].to_numpy()  # null becomes NaN
-    matrix[cells, images] = scores
-    counts = np.bincount(cells[np.isfinite(scores)], minlength=len(cell_ids))
-    return image_ids, dict(zip(cell_ids, matrix, strict=True)), dict(zip(cell_ids, counts.tolist(), strict=True))
+@dataclass(frozen=True)
+class Scores:
+    """The scores of records: ids and groups (None: its own) of images as they first come, {cell id: a score per image
+    or NaN}.
+    """
+
+    ids: list[str]
+    groups: list[str | None]
+    values: dict[str, np.ndarray]
+
+    @classmethod
+    def of(cls, stretches: Iterable[tuple[str, pa.RecordBatch]], part: str | None = None) -> Self:
+        """Of rows with the columns `SCORES` (`records.by_cell`); or of one part of the scores."""
+        images = _Images()
+        values: dict[str, np.ndarray] = {}
+        for cell_id, rows in stretches:
+            column = rows.column("part")
+            own = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
+            if len(own):
+                places = images.places(own)
+                values[cell_id] = images.widened(values.get(cell_id, np.empty(0)))
+                values[cell_id][places] = records.numbers(own)
+        for cell_id, scores in values.items():
+            values[cell_id] = images.widened(scores)
+        return cls(images.ids.to_pylist(), images.groups, values)
+
+    @classmethod
+    def in_table(cls, table: pa.Table, part: str | None = None) -> Self:
+        """Of records in memory."""
+        return cls.of((own for batch in _coded(table).to_batches() for own in records.stretches(batch)), part)
+
+    @cached_property
+    def clusters(self) -> np.ndarray:
+        """(n,) the number of the cluster of each image."""
+        return cluster_codes(self.ids, self.groups)
+
+    def count(self, cell_id: str) -> int:
+        """How many scores a cell has."""
+        return int(np.isfinite(self.values.get(cell_id, np.empty(0))).sum())
 
 
-def _coded(column: pa.ChunkedArray) -> tuple[list[str], np.ndarray]:
-    """(distinct texts, the index of each row's text)."""
-    if len(column) == 0:
-        return [], np.empty(0, int)
-    array = column.combine_chunks()
-    array = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
-    return array.dictionary.to_pylist(), array.indices.to_numpy()
+def _coded(table: pa.Table) -> pa.Table:
+    """Texts of records as dictionaries, as `records.by_cell` reads them."""
+    columns = {name: table[name] for name in ["cell_id", *SCORES]}
+    texts = {name: column.dictionary_encode() for name, column in columns.items() if column.type == pa.string()}
+    return pa.table(columns | texts)
+
+
+class _Images:
+    """Image ids in the order they first come, each with its group."""
+
+    def __init__(self) -> None:
+        self.ids = pa.array([], pa.string())
+        self.groups: list[str | None] = []
+        self._last: tuple[pa.Array, np.ndarray] = self.ids, np.empty(0, np.intp)
+
+    def places(self, rows: pa.RecordBatch) -> np.ndarray:
+        """(n,) the index of each row's image."""
+        if rows.column("image_id").null_count:
+            raise ValueError("a row has no image_id")
+        ids = rows.column("image_id").cast(pa.string())
+        before, places = self._last
+        if not ids.equals(before):  # mostly another cell has the same images
+            found = pc.index_in(ids, self.ids)
+            if found.null_count:
+                self._add(rows.filter(pc.is_null(found)))
+                found = pc.index_in(ids, self.ids)
+            places = found.to_numpy()
+            self._last = ids, places
+        return places
+
+    def widened(self, scores: np.ndarray) -> np.ndarray:
+        """Scores of the first images, with NaN for those that came later."""
+        more = len(self.ids) - len(scores)
+        return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
+
+    def _add(self, rows: pa.RecordBatch) -> None:
+        names, groups = rows.column("image_id").to_pylist(), rows.column("group").to_pylist()
+        new = dict(zip(reversed(names), reversed(groups), strict=True))  # of rows of one image the first
+        self.groups += [new[name] for name in dict.fromkeys(names)]
+        self.ids = pa.concat_arrays([self.ids, pa.array(dict.fromkeys(names), pa.string())])
 
 
 def _examples(path: Path) -> dict[str, np.ndarray]:
@@ -225,18 +316,28 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
     if not path.exists():
         return {}
     try:
-        with np.load(path, allow_pickle=False) as stored:
-            return {name: stored[name] for name in (*PICTURES, *stored.files)}
+        stored = load_arrays(path)
+        return {name: stored[name] for name in (*PICTURES, *stored)}
     except (BadZipFile, zlib.error, ValueError, KeyError, EOFError, OSError) as error:
         raise _damaged(path, error) from error
 
 
-def _samples(folder: Path, wanted: list[str]) -> dict[str, dict]:
-    """{image id: its label, prediction and mask} of the samples with pictures."""
-    names = _table(folder / "records.parquet", ["image_id", "label", "prediction", "target"])
-    numbers = _table(folder / "predictions.parquet", ["image_id", "confidence", "correct", "mask_share", "left_out"])
+def _samples(folder: Path, ids: pa.Array, cell_id: str, rows: int, images: int) -> dict[str, dict]:
+    """{image id: its label, prediction and mask} of the samples with pictures; its target is that of this cell.
+
+    rows, images: the most there may be.
+    """
+    names = ["image_id", "label", "prediction", "target"]
+    numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]
+    with _checked(folder / "records.parquet", ["cell_id", *names], rows) as path:
+        about = [row for _, own in records.by_cell(path, names, [cell_id]) for row in _of_images(own, ids)]
+    with _checked(folder / "predictions.parquet", numbers, images) as path:
+        about += _of_images(pq.read_table(path, columns=numbers), ids)
     samples: dict[str, dict] = {}
-    for table in (names, numbers):
-        for row in table.filter(pc.is_in(table["image_id"], pa.array(map(str, wanted), pa.string()))).to_pylist():
-            samples.setdefault(row["image_id"], {}).update(row)
+    for row in about:
+        samples.setdefault(row["image_id"], {}).update(row)
     return samples
+
+
+def _of_images(rows: pa.RecordBatch | pa.Table, ids: pa.Array) -> list[dict]:
+    return rows.filter(pc.is_in(rows.column("image_id"), ids)).to_pylist()

@@ -1,33 +1,53 @@
 """The summary of a run: per cell a score with its interval, what was left out and why; versions and hardware."""
 
-from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from saliency_bench.errors import one_line
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey, CellResult, ForwardPasses, Interval, PartResult, as_json
-from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.statistics import bootstrap, contrasts, ranks
+from saliency_bench.results.accuracy import COLUMNS, quality
+from saliency_bench.results.cell import (
+    CellKey,
+    CellResult,
+    ForwardPasses,
+    Interval,
+    PartResult,
+    as_json,
+    by_metric,
+    explainer_names,
+    metric_names,
+)
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import intervals, is_bounded
+from saliency_bench.results.manifest import Manifest, read_manifest
+from saliency_bench.results.parts import chunks_of, run_id
+from saliency_bench.results.ranking import Standing, compare
 from saliency_bench.utils.files import read_json, write_json
 
-FORMAT = 2
-NAN = float("nan")
-LEGEND = "95 % bootstrap intervals in brackets; #: rank, 1 + number of significantly better explainers (paired test)"
+FORMAT = 3
+SHOWN = 60  # characters of a reason in a table
+LEGEND = "95 % intervals in brackets; #: the ranks that a paired test leaves open"
 
 
 @dataclass(frozen=True)
 class RunFacts:
     """What a summary says of a run besides its cells and scores.
 
-    samples: of the split; used: those the run covers. groups: {"name", "identity"} of groups of classes. provenance:
-    library versions and hardware.
+    dataset_repo, dataset_revision, model_repo, revision: the repositories on the Hub that both were loaded from, and
+    the commits (of torchvision its weights); None of what came from elsewhere.
+    samples: of the split; used: those the run covers. only: the conditions of those that
+    are explained, and how many they are; None: all. activation_assumed: whether no one said that the network ends in
+    a softmax. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
+    provenance: library versions and hardware.
     """
 
     folder: Path
@@ -46,8 +66,13 @@ class RunFacts:
     precision: str
     seed: int
     batch_size: int
-    command: str
     provenance: dict
+    dataset_repo: str | None = None
+    dataset_revision: str | None = None
+    model_repo: str | None = None
+    only: dict[str, Any] | None = None
+    activation_assumed: bool = False
+    no_accuracy: str | None = None
 
     @property
     def chunks(self) -> int:
@@ -65,21 +90,38 @@ class Outcome:
     marks: Counter[str]
 
 
+@dataclass(frozen=True)
+class Numbers:
+    """The score of a cell, and its parts."""
+
+    score: Interval
+    parts: dict[str, PartResult]
+
+
 def summarise(facts: RunFacts) -> dict:
     """Write summary.json from a run's records and predictions, and return its JSON."""
-    plan = read_manifest(facts.folder).cells
-    predictions = pq.read_table(facts.folder / "predictions.parquet", columns=["correct", "mask_share", "left_out"])
-    outcomes = _outcomes(facts.folder / "records.parquet")
+    manifest = read_manifest(facts.folder)
+    plan, identity = manifest.cells, manifest.identity
+    columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
+    predictions = pq.read_table(facts.folder / "predictions.parquet", columns=columns)
+    explained, outcomes = _outcomes(facts.folder / "records.parquet")
+    clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
+    codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in plan.values() if key.cell_id in outcomes]
-    passes, halved = _passes(facts.folder, list(plan), facts.chunks)
-    comparisons, ranked = _comparisons(keys, outcomes, facts.seed)
+    passes, halved = _passes(facts.folder, manifest, facts.chunks)
+    numbers = {name: score for own in by_metric(keys) for name, score in _numbers(own, outcomes, codes, facts.seed)}
+    scores = {cell_id: outcome.scores for cell_id, outcome in outcomes.items()}
+    contrasts, standings = compare(keys, scores, codes, facts.seed)
     cells = [
-        _result(key, outcomes[key.cell_id], passes[key.cell_id], ranked.get(key.cell_id), facts.seed) for key in keys
+        _result(key, outcomes[key.cell_id], numbers[key.cell_id], passes[key.cell_id], standings[key.cell_id])
+        for key in keys
     ]
     summary = {
         "format": FORMAT,
         "dataset": {
             "id": facts.dataset,
+            "repo": facts.dataset_repo,
+            "revision": facts.dataset_revision,
             "split": facts.split,
             "fingerprint": facts.fingerprint,
             "samples": facts.samples,
@@ -88,11 +130,16 @@ def summarise(facts: RunFacts) -> dict:
         },
         "model": {
             "id": facts.model,
+            "repo": facts.model_repo,
             "revision": facts.revision,
             "digest": facts.digest,
             "geometry": facts.geometry,
-            "accuracy": _accuracy(predictions, facts.seed).model_dump(),
+            "activation": identity.activation,
+            "activation_assumed": facts.activation_assumed,
+            **quality(predictions, identity.labels, identity.activation, facts.seed),
+            "no_accuracy": facts.no_accuracy,
         },
+        "only": facts.only,
         "masks": _masks(predictions),
         "target": facts.target,
         "groups": facts.groups,
@@ -100,40 +147,43 @@ def summarise(facts: RunFacts) -> dict:
         "seed": facts.seed,
         "batch_size": facts.batch_size,
         "cells": as_json(cells),
-        "comparisons": comparisons,
+        "comparisons": as_json(contrasts),
         "faults": faults_of(cells),
         "halved_chunks": halved,
-        "command": facts.command,
+        "command": manifest.commands(keys),
         "provenance": facts.provenance,
     }
     write_json(facts.folder / "summary.json", summary)
     return read_json(facts.folder / "summary.json")  # where what is not known is None
 
 
-def _outcomes(path: Path) -> dict[str, Outcome]:
-    scores: dict[str, array] = defaultdict(lambda: array("d"))
-    parts: dict[str, dict[str, array]] = defaultdict(lambda: defaultdict(lambda: array("d")))
+def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
+    """(the image ids of one cell in their order, which all cells share; {cell id: what its records say})"""
+    ids: list[pa.Array] = []
+    values: dict[str, dict[str | None, list[np.ndarray]]] = {}
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
     marks: dict[str, Counter[str]] = defaultdict(Counter)
-    for batch in pq.ParquetFile(path).iter_batches(columns=["cell_id", "part", "value", "reason"]):
-        for cell_id, part, value, reason in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            series = scores[cell_id] if part is None else parts[cell_id][part]
-            series.append(NAN if value is None else value)
-            if part is not None:
-                continue
-            if value is None:
-                left_out[cell_id][reason] += 1
-            elif reason is not None:
-                marks[cell_id].update(reason.split(MARKS))
-    return {
-        cell_id: Outcome(
-            np.array(values, dtype=float),
-            {name: np.array(part, dtype=float) for name, part in parts[cell_id].items()},
-            left_out[cell_id],
-            marks[cell_id],
-        )
-        for cell_id, values in scores.items()
-    }
+    for cell_id, rows in records.by_cell(path, ["image_id", "part", "value", "reason"]):
+        numbers, own = records.numbers(rows), values.setdefault(cell_id, {})
+        for part, places in records.places_by_part(rows):
+            own.setdefault(part, []).append(numbers[places])
+        scores = rows.filter(pc.is_null(rows.column("part")))
+        if cell_id == next(iter(values)):
+            ids.append(scores.column("image_id").cast(pa.string()))
+        has_value = pc.is_valid(scores.column("value"))
+        left_out[cell_id] += _counted(scores.column("reason").filter(pc.invert(has_value)))
+        for reason, times in _counted(scores.column("reason").filter(has_value)).items():
+            marks[cell_id] += Counter({one: times * count for one, count in Counter(reason.split(MARKS)).items()})
+    outcomes = {}
+    for cell_id in list(values):
+        whole = {part: np.concatenate(pieces) for part, pieces in values.pop(cell_id).items()}
+        scores, parts = whole.pop(None), {part: own for part, own in whole.items() if part is not None}
+        outcomes[cell_id] = Outcome(scores, parts, left_out[cell_id], marks[cell_id])
+    return pa.chunked_array(ids, pa.string()).to_pylist(), outcomes
+
+
+def _counted(reasons: pa.Array) -> Counter[str]:
+    return Counter({one["values"]: one["counts"] for one in reasons.drop_null().value_counts().to_pylist()})
 
 
 def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
@@ -142,66 +192,51 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
 
-def _passes(folder: Path, cell_ids: list[str], chunks: int) -> tuple[dict[str, ForwardPasses], int]:
+def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int]:
     """({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
-    for path in (folder / "chunks").glob("*/*.parquet"):
-        if int(path.name[:6]) < chunks:
-            notes = records.notes_of(path)
-            halved += notes["halved"]
-            for cell_id in notes["cells"]:
-                explain[cell_id] += notes["passes"].get("explain", 0)
-                metric[cell_id] += notes["passes"].get(cell_id, 0)
-    return {cell_id: ForwardPasses(explain=explain[cell_id], metric=metric[cell_id]) for cell_id in cell_ids}, halved
+    size = manifest.spec.batch_size
+    for explainer_id in {key.explainer_id for key in manifest.cells.values()}:
+        parts = chunks_of(folder, explainer_id, run_id(manifest.identity, size), size).parts()
+        for entry in (entry for part in parts for entry in part.entries):
+            count = sum(number < chunks for number in entry.chunks)
+            halved += count * entry.about["halved"]
+            for cell_id in entry.keys:
+                explain[cell_id] += count * entry.about["passes"].get("explain", 0)
+                metric[cell_id] += count * entry.about["passes"].get(cell_id, 0)
+    passes = {cell: ForwardPasses(explain=explain[cell], metric=metric[cell]) for cell in manifest.cells}
+    return passes, halved
 
 
-def _comparisons(
-    keys: list[CellKey], outcomes: dict[str, Outcome], seed: int
-) -> tuple[list[dict], dict[str, int | None]]:
-    """Of each metric: its explainers in pairs on the samples that both have, and {cell id: rank}."""
-    by_metric: dict[tuple[str, int], list[CellKey]] = {}
-    for key in keys:
-        by_metric.setdefault(key.metric_id, []).append(key)
-    comparisons: list[dict] = []
-    ranked: dict[str, int | None] = {}
-    for (text, _), rivals in by_metric.items():
-        if len(rivals) < 2:
-            continue
-        columns = np.stack([outcomes[key.cell_id].scores for key in rivals], axis=1)
-        pairs = contrasts(columns, seed)
-        ids = [key.cell_id for key in rivals]
-        ranked |= zip(ids, ranks(columns, pairs, rivals[0].higher_is_better), strict=True)
-        for pair in pairs:
-            both = rivals[pair.first], rivals[pair.second]
-            names = {"explainers": [key.explainer_text for key in both], "cells": [key.cell_id for key in both]}
-            numbers = {name: value for name, value in asdict(pair).items() if name not in ("first", "second")}
-            comparisons.append({"metric": text} | names | numbers)
-    return comparisons, ranked
+def _numbers(
+    keys: Sequence[CellKey], outcomes: dict[str, Outcome], codes: np.ndarray, seed: int
+) -> Iterator[tuple[str, Numbers]]:
+    """(cell id, what its scores come to) of each cell of one metric, whose parts are let go: they need much memory."""
+    columns = [outcomes[key.cell_id].scores for key in keys]
+    parts = [(key.cell_id, name) for key in keys for name in outcomes[key.cell_id].parts]
+    columns += [outcomes[cell_id].parts[name] for cell_id, name in parts]
+    found = intervals(np.stack(columns, axis=1), codes, keys[0].limits, seed)
+    of_parts = dict(zip(parts, found[len(keys) :], strict=True))
+    for key, score in zip(keys, found, strict=False):
+        own = {name: PartResult.of(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts}
+        outcomes[key.cell_id].parts.clear()
+        yield key.cell_id, Numbers(Interval.of(score), own)
 
 
-def _result(key: CellKey, outcome: Outcome, passes: ForwardPasses, rank: int | None, seed: int) -> CellResult:
+def _result(key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing) -> CellResult:
+    unbounded = not is_bounded(key.limits) and numbers.score.n > 0
     return CellResult(
         **dict(key),
-        **dict(_interval(outcome.scores, seed)),
-        rank=rank,
-        parts={name: PartResult(**dict(_interval(values, seed))) for name, values in outcome.parts.items()},
+        **dict(numbers.score),
+        **standing.as_dict(),
+        median=float(np.nanmedian(outcome.scores)) if unbounded else None,
+        parts=numbers.parts,
         left_out=dict(sorted(outcome.left_out.items())),
         flat=outcome.marks[FLAT],
         marked={reason: count for reason, count in sorted(outcome.marks.items()) if reason != FLAT},
         forward_passes=passes,
     )
-
-
-def _interval(values: np.ndarray, seed: int) -> Interval:
-    """Of the values that are not NaN."""
-    values = values[~np.isnan(values)]
-    value, low, high = (None if np.isnan(number) else number for number in bootstrap(values, seed=seed))
-    return Interval(value=value, low=low, high=high, n=len(values))
-
-
-def _accuracy(predictions: pa.Table, seed: int) -> Interval:
-    return _interval(np.array(predictions["correct"].drop_null().to_pylist(), dtype=float), seed)
 
 
 def _masks(predictions: pa.Table) -> dict:
@@ -214,29 +249,65 @@ def _masks(predictions: pa.Table) -> dict:
     }
 
 
-def table(cells: Sequence[CellResult], used: int) -> str:
-    """The cells as text: a row per explainer, a column per metric, value [low, high] #rank; n where it is not `used`.
+def covered(summary: dict) -> int:
+    """How many samples the cells of a summary are about."""
+    only = summary.get("only")
+    return only["samples"] if only else summary["dataset"]["used"]
 
-    used: samples that the run covers.
+
+def table(cells: Sequence[CellResult], used: int) -> str:
+    """The cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
+
+    n stands where it is not `used`, and the number of clusters C where samples depend on each other.
+
+    A cell without value says why in short, and a line below the table names an explainer of which something failed.
+    Rows are sorted by the mean of the first metric, baselines last. used: samples that the run covers.
     """
-    metrics = {cell.metric_id: f"{cell.metric_text} {'↑' if cell.higher_is_better else '↓'}" for cell in cells}
-    explainers = {cell.explainer_id: cell.explainer_text for cell in cells}
-    texts = Counter(explainers.values())  # two functions may have one name
-    versions = {cell.explainer_id: f" ({str(cell.explainer_version)[:6]})" for cell in cells}
+    arrows = {cell.metric_id: "↑" if cell.higher_is_better else "↓" for cell in cells}
+    metrics = {key: f"{name} {arrows[key]}" for key, name in metric_names(cells).items()}
+    names = explainer_names(cells)
     by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
     header = ["explainer", *metrics.values()]
-    names = {key: text + (versions[key] if texts[text] > 1 else "") for key, text in explainers.items()}
-    body = [[name, *(_score(by_ids.get((key, metric)), used) for metric in metrics)] for key, name in names.items()]
+    body = [[names[key], *(_score(by_ids.get((key, metric)), used) for metric in metrics)] for key in in_order(cells)]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))
+    if faulty := fault_lines(cells):
+        lines += ["", *faulty]
     return "\n".join(line.rstrip() for line in lines)
 
 
+def fault_lines(cells: Sequence[CellResult]) -> list[str]:
+    """A line for each explainer of which records have no score because something failed, with what failed most."""
+    lines = []
+    for key, name in explainer_names(cells).items():
+        faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
+        for reason, _ in faults.most_common(1):
+            lines.append(f"{name}: {faults.total()} records have no score: {one_line(reason)}")
+    return lines
+
+
+def in_order(cells: Sequence[CellResult]) -> list[str]:
+    """The ids of the explainers by their mean score in the first metric, the best first; baselines last."""
+    sign = -1 if cells[0].higher_is_better else 1
+    first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
+    places = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}
+    by_mean = sorted(cells, key=lambda cell: (cell.baseline, places.get(cell.explainer_id, np.inf)))
+    return list(dict.fromkeys(cell.explainer_id for cell in by_mean))
+
+
 def _score(cell: CellResult | None, used: int) -> str:
-    if cell is None or cell.value is None:
+    if cell is None:
         return "-"
-    interval = f" [{cell.low:.3f}, {cell.high:.3f}]" if cell.ends else ""
-    rank = f" #{cell.rank}" if cell.rank else ""
-    fewer = "" if cell.n == used else f" n={cell.n}"
-    return f"{cell.value:.3f}{interval}{rank}{fewer}"
+    if cell.without:
+        return f"- ({one_line(cell.without, SHOWN)})"
+    text = f"{cell.value:.3f}"
+    if cell.ends:
+        text += f" [{cell.low:.3f}, {cell.high:.3f}]"
+    if cell.median is not None:
+        text += f" median {cell.median:.3f}"
+    if cell.rank:
+        text += f" #{cell.ranks}"
+    notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate + ["best"] * cell.best
+    fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
+    return " ".join([text, *notes, *fewer])

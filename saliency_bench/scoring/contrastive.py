@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.scoring.perturbation import Curves, check_path
+from saliency_bench.scoring.perturbation import Curves
 
-SALIENT = ("range", "maximum")
+Salient = Literal["range", "maximum"]
+SALIENT = get_args(Salient)
 POINTS_AT_ONCE = 64  # pictures whose probabilities are looked at together
 
 
@@ -78,9 +80,8 @@ def _sides(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
     return a.astype(np.float64), b.astype(np.float64)
 
 
-def check_deletion(*, step: int, threshold: float, salient: str, reference: str) -> None:
+def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
     """Raises: UserError for a value out of range."""
-    check_path(reference=reference)
     if step < 1:
         raise UserError(f"step={step} must be 1 pixel or more")
     if not 0 <= threshold <= 1:

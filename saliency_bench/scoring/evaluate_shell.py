@@ -13,15 +13,18 @@ import datasets
 import evaluate
 import numpy as np
 
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.maps import read_array, read_maps, read_pair
+from saliency_bench.options import defaults, resolved
 
 NO_CLASS = -1  # in place of a class that was not given
 
 
 class MapShell:
-    """Turns `scores(maps, masks, **options) -> (B,) or (B, T)` of a subclass into a module of evaluate.
+    """Turns `scores(maps, masks, *, option=default) -> (B,) or (B, T)` of a subclass into a module of evaluate.
 
-    The subclass's docstring becomes the description (its first paragraph) and the inputs' description (the rest).
+    Options are what the annotations of `scores` allow. The subclass's docstring becomes the description (its first
+    paragraph) and the inputs' description (the rest).
     """
 
     CITATION = ""
@@ -81,6 +84,9 @@ class MapShell:
         self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
     ) -> dict[str, Any]:
         name = self.name  # type: ignore[attr-defined]
+        options = self.read_options(options)
+        if not isinstance(per_sample, bool):
+            raise UserError(f"per_sample of {name} is True or False; got {per_sample!r}")
         if len(predictions) == 0:
             raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
@@ -94,6 +100,11 @@ class MapShell:
             warnings.warn(line, stacklevel=5)  # the caller of `compute`
         result = {name: scores[~left_out].mean(axis=0).tolist()}
         return result | {"scores": scores.tolist()} if per_sample else result
+
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """All options of `scores`. Raises: UserError for one that it does not have, or a value it does not take."""
+        known = [*defaults(self.scores), "per_sample"]
+        return dict(resolved(self.name, self.scores, _known(self.name, options, known)))  # type: ignore[attr-defined]
 
     def _use_size(self, size: tuple[int, ...]) -> None:
         features = self._features((size[0], size[1]))
@@ -144,7 +155,8 @@ class ExplainerShell(MapShell):
     """A module of evaluate for a metric that asks the explainer itself: images come in, and no maps.
 
     compute(images=(B, 3, H, W) in [0, 1], classifier=, explainer=) and, where the metric knows them, references (the
-    class of each image; None: the predicted one), target, groups, seeds, batch_size and the metric's own options.
+    class of each image; None: the predicted one), target, groups, seeds or image_ids and seed of a run, batch_size and
+    the metric's own options.
     """
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
@@ -180,6 +192,10 @@ class ExplainerShell(MapShell):
     def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
         return super()._averaged(predictions=images, **options)
 
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """As they are: `scores` reads them, where the metric is loaded."""
+        return options
+
     def scores(
         self,
         images: np.ndarray,
@@ -197,13 +213,19 @@ class ExplainerShell(MapShell):
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
+        known = [*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"]
+        options = _known(name, options, known)
         if target is None and (references != NO_CLASS).any():
             target = references
         return score_samples(name, images, classifier, explainer, target=target, **options)
 
 
 class CurveShell(MapShell):
-    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed."""
+    """The same for metrics of perturbation curves, which are computed where saliency_bench is installed.
+
+    compute(predictions=maps, images=(B, 3, H, W) in [0, 1], classifier=), references (the class of each image) or
+    target; seeds, or image_ids and seed of a run, for the reference "noise"; batch_size and the metric's own options.
+    """
 
     LEFT_OUT = "a score that is not a number"
 
@@ -215,6 +237,10 @@ class CurveShell(MapShell):
     def reference_feature(self, size: tuple[int, int]) -> Any:
         return datasets.Value("int64")
 
+    def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
+        """As they are: `scores` reads them, where the metric is loaded."""
+        return options
+
     def scores(
         self,
         maps: Any,
@@ -223,23 +249,49 @@ class CurveShell(MapShell):
         images: Any = None,
         classifier: Any = None,
         target: Any = None,
+        seeds: Any = None,
+        image_ids: Any = None,
+        seed: int = 0,
         batch_size: int = 16,
         **options: Any,
     ) -> np.ndarray:
         name = self.name  # type: ignore[attr-defined]
         try:
             from saliency_bench.metric import load_metric
-            from saliency_bench.scoring.perturbation import batched_curves
+            from saliency_bench.scoring.draws import Draws
+            from saliency_bench.scoring.perturbation import batched_curves, right_classes
         except ModuleNotFoundError as error:
             raise ImportError(f"{name} runs the classifier: pip install saliency-bench") from error
         if images is None or classifier is None:
             raise ValueError(f"{name} needs images=(B, 3, H, W) in [0, 1] and classifier=, a name or a module")
-        if target is None and (references == NO_CLASS).any():
+        options = _known(name, options, [*defaults(self.scores), *_options_of(name), "per_sample"])
+        metric, unlabelled = load_metric(name, **options), (references == NO_CLASS).any()
+        if "labels" in metric.needs and (target is not None or unlabelled):
+            raise ValueError(f"{name} compares with references, the class of each image; give them, and no target")
+        if target is None and unlabelled:
             raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
-        metric = load_metric(name, **options)
-        target = references if target is None else target
-        batches = batched_curves(classifier, images, target, maps, batch_size)
-        return np.concatenate([metric(curves) for curves in batches])
+        scores: list[np.ndarray] = []
+        given = references if target is None else target
+        noise = Draws.of(len(maps), seeds, image_ids, seed).seeds("noise")
+        for curves in batched_curves(classifier, images, given, maps, batch_size, noise):
+            start = sum(map(len, scores))
+            own = references[start : start + len(curves.images)]
+            labels = [right_classes(own, curves.target.shape[1])] if "labels" in metric.needs else []
+            scores.append(metric(curves, *labels))
+        return np.concatenate(scores)
+
+
+def _options_of(name: str) -> list[str]:
+    from saliency_bench.metric import load_metric
+
+    return list(dict(load_metric(name).options))
+
+
+def _known(name: str, options: dict[str, Any], known: list[str]) -> dict[str, Any]:
+    for key in options:
+        if key not in known:
+            raise unknown(f"option of {name}", key, known)
+    return options
 
 
 def _classes(references: Any, count: int, what: str) -> np.ndarray:

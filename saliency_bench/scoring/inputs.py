@@ -1,23 +1,26 @@
 """From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 from torch import Tensor, nn
 
+from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer
-from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.explainer import Explainer, is_ours, unchanged
+from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
-from saliency_bench.reasons import NO_PROBABILITIES_CHANGED, reason_for
+from saliency_bench.reasons import NO_LABEL, NO_PROBABILITIES_CHANGED, reason_for
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Images, Maps, Target
 
 Value = float | None
+REACHING = {"classifier", "curves", "explain"}  # needs through which a metric reaches the network
 
 
 @dataclass
@@ -53,7 +56,9 @@ class MetricInputs:
     seed_for    (sample, purpose) -> the seed of what is drawn at random for it
     maps        None where no metric asks for the maps of the images as they are
     masks       bool (B, H, W), and `unusable`: why a sample has none
+    labels      bool (B, K), the classes that are right for each image; none of an image without label
     faults      {sample: why no metric can score it}
+    map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
     """
 
@@ -67,13 +72,19 @@ class MetricInputs:
     masks: np.ndarray | None = None
     unusable: list[str | None] | None = None
     groups: ClassGroups | None = None
+    labels: np.ndarray | None = None
     faults: dict[int, str] = field(default_factory=dict)
+    map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
 
     @cached_property
     def curves(self) -> Curves:
+        return self._new_curves()
+
+    def _new_curves(self) -> Curves:
         assert self.maps is not None
-        return Curves(self.classifier, self.images, self.target, self.maps, self._seeds("noise"))
+        images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
+        return Curves(self.classifier, images, target, maps, self._seeds("noise"))
 
     @cached_property
     def flat(self) -> np.ndarray:
@@ -87,7 +98,10 @@ class MetricInputs:
         """A metric's scores where they are defined, reasons where not; of flat maps and of what it marks, both."""
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
-        reasons = [self.faults.get(sample, reason) for sample, reason in enumerate(reasons)]
+        if "labels" in metric.needs and self.labels is not None:
+            reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
+        faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
+        reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
         asked = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
         names = metric.parts(self.classifier)
@@ -98,21 +112,28 @@ class MetricInputs:
         return result
 
     def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int]) -> None:
-        explain = self._provider(asked)
+        explain = self._provider(asked, metric.asks_of_target)
         inputs = self._inputs(metric, asked, explain)
         try:
-            (scores, parts), marked = metric.with_parts(**inputs), metric.marks(**inputs)
+            with self._guarded(metric):
+                (scores, parts), marked = metric.with_parts(**inputs), metric.marks(**inputs)
         except ExplainerRaisedError as error:
             result.raised = True
             return result.fail(dict.fromkeys(asked, str(error)))
-        except UserError:
-            raise
+        except UserError as error:
+            if not isinstance(error, RefusedImagesError):
+                raise
+            result.raised = True
+            return result.fail(dict.fromkeys(asked, f"the model raised for a changed image: {error}"))
         except ValueError as error:  # metrics that need no core have their own words
             raise UserError(f"{metric}: {error}") from error
+        except Exception as error:  # of the network, for one of the pictures that the metric makes
+            result.raised = True
+            return result.fail(dict.fromkeys(asked, reason_of(error, "the metric")))
         self.halved += explain.halved
         faulty = explain.faulty
-        if "curves" in metric.needs:
-            faulty = faulty | dict.fromkeys(self.curves.lost(scores), NO_PROBABILITIES_CHANGED)
+        if isinstance(curves := inputs.get("curves"), Curves):
+            faulty = faulty | dict.fromkeys(curves.lost(scores), NO_PROBABILITIES_CHANGED)
         result.fail({asked[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(asked):
             if result.reasons[sample] is None:
@@ -122,42 +143,55 @@ class MetricInputs:
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
+    def _guarded(self, metric: Metric) -> AbstractContextManager:
+        """What a metric leaves changed is refused; one of the package that is given no network can change none."""
+        if is_ours(metric.function) and not REACHING & set(metric.needs):
+            return nullcontext()
+        return unchanged(self.classifier, metric.name, "metric", metric.function)
+
     def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
         if "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs):
             return index in explain.flat
         return bool(self.flat[sample])
 
-    def _provider(self, kept: list[int]) -> MapProvider:
+    def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
         """Further maps of the samples that are kept; those of the images as they are need not be made again."""
         seeds = self._seeds("explain")
         first = None
-        if self.maps is not None:
+        if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):
             whole = len(kept) == len(self.images)
-            given = self.images, self.target, self.maps
-            first = given if whole else (self.images[kept], self.target[kept], self.maps[kept])
+            part = slice(None) if whole else kept
+            first = self.images[part].clone(), self.target[part].clone(), self.maps[part].clone()
         return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
 
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
-        """What the metric asks for by the names of its parameters, of the samples that are kept."""
+        """What the metric asks for by the names of its parameters, of the samples that are kept: copies of its own."""
         whole = len(kept) == len(self.images)
         # The very images of the first maps, by which further maps of them are recognised.
         images, target, maps = explain.first or (
-            (self.images, self.target, None) if whole else (self.images[kept], self.target[kept], None)
+            (self.images.clone(), self.target.clone(), None) if whole else (self.images[kept], self.target[kept], None)
         )
         inputs: dict[str, Callable[[], object]] = {
-            "maps": lambda: None if maps is None else maps.cpu().numpy(),
+            "maps": lambda: None if maps is None else maps.cpu().numpy().copy(),
             "masks": lambda: None if self.masks is None else self.masks[kept],
-            "curves": lambda: self.curves,
+            # Shared by metrics, which have passes in common; the curves of others' metrics are their own.
+            "curves": lambda: self.curves if is_ours(metric.function) else self._new_curves(),
             "classifier": lambda: self.classifier,
             "images": lambda: images,
             "target": lambda: target,
             "logits": lambda: self.logits[kept],
+            "labels": lambda: None if self.labels is None else self._of_labels(metric, kept),
             "groups": lambda: self.groups,
             "explain": lambda: explain,
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
         }
         return {need: inputs[need]() for need in metric.needs}
+
+    def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
+        """Beside curves, which hold the whole batch, the labels of the whole batch."""
+        assert self.labels is not None
+        return self.labels.copy() if "curves" in metric.needs else self.labels[kept]
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:

@@ -5,9 +5,8 @@ them once per batch and map; a picture that two metrics, or two points of a path
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain
 from math import ceil
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.maps import descending, read_array, read_maps
-from saliency_bench.target import expand, one_hot
+from saliency_bench.target import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 
@@ -27,6 +26,8 @@ PIXELS_PER_PASS = 2**21
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
+Reference = Literal["black", "blur", "mean", "noise", "inpaint"]
+
 EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves (Lu et al., 2021)
 
 
@@ -34,7 +35,8 @@ class Curves:
     """The classifier's probabilities on pictures that keep the top `count` pixels of a map, or all others.
 
     Args:
-        classifier: module images -> logits (B, K). "blur" and "mean" read its buffer `mean` (1, 3, 1, 1).
+        classifier: module images -> logits (B, K); its `activation` turns them into p, softmax if it has none. "blur"
+            and "mean" read its buffer `mean` (1, 3, 1, 1).
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
@@ -62,6 +64,7 @@ class Curves:
                 f"maps have shape {values.shape}, but the images {tuple(images.shape)}; sizes must be the same"
             )
         self.classifier = classifier
+        self.activation = activation_of(classifier)
         self.images = images.detach()
         self.target = expand(target, images).double().cpu().numpy()
         self.height, self.width = values.shape[1:]
@@ -84,18 +87,19 @@ class Curves:
         p = self.probabilities(keep, reference, counts)
         return np.einsum("bck,bk->bc", p.astype(np.float64), weights)
 
-    def recognised(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Float64 (B, len(counts)): 1 where the top class is one that the target weighs positively, else 0.
+    def recognised(
+        self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
+    ) -> np.ndarray:
+        """Float64 (B, len(counts)): 1 where the classifier is right (`target.recognised`), else 0; NaN where p is NaN.
 
-        For a one-hot target: whether the classifier is right about the sample's class. Of equal probabilities the class
-        of the lower number is the top one. NaN where the classifier gave NaN.
+        labels: Bool (B, K), the classes that are right for each sample, whatever the target is.
         """
         p = self.probabilities(keep, reference, counts)
-        hits = np.take_along_axis(self.target > 0, p.argmax(axis=2), axis=1)
+        hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
         return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Float32 (B, len(counts), K): softmax of the pictures in which `count` top pixels stay or go.
+        """Float32 (B, len(counts), K): p of the pictures in which `count` top pixels stay or go.
 
         Args:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
@@ -131,7 +135,7 @@ class Curves:
         self.passes += len(pictures)
         if logits.shape[1] != self.target.shape[1]:
             raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {logits.shape[1]}")
-        p = logits.float().softmax(dim=1).cpu().numpy()
+        p = probabilities(logits.float(), self.activation).cpu().numpy()
         self.undefined |= np.isnan(p).any(axis=1)
         return p
 
@@ -168,18 +172,23 @@ class Curves:
 
 
 def batched_curves(
-    classifier: nn.Module | str, images: Images, target: Target, maps: Tensor | np.ndarray, batch_size: int = 16
+    classifier: nn.Module | str,
+    images: Images,
+    target: Target,
+    maps: Tensor | np.ndarray,
+    batch_size: int = 16,
+    seeds: Sequence[int] | None = None,
 ) -> Iterator[Curves]:
     """Curves of any number of samples, a batch at a time, for a caller outside a run.
 
     Args:
-        classifier: what `load_classifier` takes; a module with a buffer `mean` is taken as it is.
+        classifier: what `load_classifier` takes.
         images: (B, 3, H, W) in [0, 1], torch, numpy or a list. maps: torch or numpy (B, H, W).
         target: weights (B, K) or (1, K), or one class for each image (B,).
+        seeds: of each image, for the reference "noise"; None means 0 to B-1.
     """
-    plain = isinstance(classifier, nn.Module) and hasattr(classifier, "mean")
-    module: nn.Module = classifier if plain else load_classifier(classifier)  # type: ignore[assignment]
-    device = next((tensor.device for tensor in chain(module.parameters(), module.buffers())), None)
+    module = load_classifier(classifier)
+    device = module.device
     images, target = read_images(images), torch.as_tensor(target)
     needed = (len(maps), 3, *maps.shape[1:])
     if images.shape != needed:
@@ -189,19 +198,30 @@ def batched_curves(
     if len(images) == 0:
         raise UserError("there is no image to score")
     check_frame(images)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be 1 or more")
-    if len(target) != len(images) and (target.ndim == 1 or len(target) != 1):
-        raise UserError(
-            f"give one class, or row of the target, for each of the {len(images)} images; got {len(target)}"
-        )
+    seeds = range(len(images)) if seeds is None else seeds
+    check_batch_size(batch_size)
+    target = per_image(target, len(images))
     if target.ndim == 1:
         with untouched(module), torch.inference_mode():
             target = one_hot(target, module(images[:1].to(device)).shape[1])
-    target = target.expand(len(images), -1) if len(target) == 1 else target
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
-        yield Curves(module, images[part].to(device), target[part], maps[part], range(len(images))[part])
+        yield Curves(module, images[part].to(device), target[part], maps[part], seeds[part])
+
+
+def per_image(target: Tensor, count: int) -> Tensor:
+    """A target (B, K) or (1, K), or classes (B,), with one row for each of the images. Raises: UserError."""
+    if target.ndim == 2 and len(target) == 1:
+        return target.expand(count, -1)
+    if len(target) != count:
+        raise UserError(f"give one class, or row of the target, for each of the {count} images; got {len(target)}")
+    return target
+
+
+def check_batch_size(batch_size: object) -> None:
+    """Raises: UserError for anything but a whole number of 1 or more."""
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be 1 or more")
 
 
 def read_images(images: Any) -> Images:
@@ -240,9 +260,20 @@ def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
 
-def recognised_at(curves: Curves, keep: str, reference: str, exposure: float | None) -> np.ndarray:
+def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
     """Float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
-    return curves.recognised(keep, reference, fraction_counts(curves.height, curves.width, _exposures(exposure)))
+    counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
+    return curves.recognised(labels, keep, reference, counts)
+
+
+def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
+    """Bool (B, K) of the class of each image (B,), or of such a table. Raises: UserError for classes that are none."""
+    labels = np.asarray(labels)
+    if labels.ndim == 1:
+        return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
+    if labels.shape[1] != classes:
+        raise UserError(f"the labels are of {labels.shape[1]} classes, but the classifier has {classes}")
+    return labels.astype(bool)
 
 
 def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
@@ -333,19 +364,16 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
 
 
 FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
-REFERENCES = (*FIXED, "noise", "inpaint")
+REFERENCES = get_args(Reference)
 
 
-def check_path(*, reference: str, steps: int | None = None) -> None:
-    """Raises: UserError for an unknown reference, or fewer steps than one."""
-    if reference not in REFERENCES:
-        raise unknown("reference", reference, REFERENCES)
+def check_steps(*, steps: int | None, **others: object) -> None:
+    """Raises: UserError for fewer steps than one."""
     if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1; got {steps}")
 
 
-def check_exposure(*, reference: str, exposure: float | None) -> None:
-    """Raises: UserError for an unknown reference, or an exposure outside [0, 1]."""
-    check_path(reference=reference)
+def check_exposure(*, exposure: float | None, **others: object) -> None:
+    """Raises: UserError for an exposure outside [0, 1]."""
     if exposure is not None and not 0 <= exposure <= 1:
         raise UserError(f"exposure={exposure} must lie in [0, 1]")

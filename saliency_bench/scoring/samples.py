@@ -14,8 +14,9 @@ from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES
+from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs
-from saliency_bench.scoring.perturbation import check_frame, read_images
+from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Images, Maps, Scores, Target
@@ -28,31 +29,41 @@ def score_samples(
     explainer: str | Explainer | Callable[..., Maps],
     *,
     target: Target | Sequence[int] | None = None,
+    labels: Sequence[int] | np.ndarray | None = None,
     groups: ClassGroups | Mapping | str | Path | None = None,
     seeds: Sequence[int] | None = None,
+    image_ids: Sequence[str] | None = None,
+    seed: int = 0,
     batch_size: int = 16,
     **options: object,
 ) -> Scores:
     """Float64 (B,): a metric that needs no masks, on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
 
     classifier: what `load_classifier` takes. explainer: a name or a function (classifier, images, target) -> maps.
-    target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted. groups: what
-    `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1.
+    target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
+    labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy. groups: what
+    `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1. image_ids, seed: those
+    of a run instead, whose very scores these are then, given its `batch_size` and order; `seed` also is that of what is
+    drawn once for all images, such as the masks of RISE.
 
     Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
+    if isinstance(metric, Metric) and options:
+        raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
     metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
-    explainer, module = as_explainer(explainer).seeded(0), load_classifier(classifier)
-    images, given, seeds = _checked(metric, images, target, seeds)
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be 1 or more")
+    images, given = _checked(metric, images, target)
+    draws = Draws.of(len(images), seeds, image_ids, seed)
+    right = _labels(metric, labels, len(images))
+    check_batch_size(batch_size)
+    explainer, module = as_explainer(explainer).seeded(seed), load_classifier(classifier)
     scores = []
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
-        inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, seeds[part])
+        inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, draws[part])
+        inputs.labels = None if right is None else right_classes(right[part], inputs.logits.shape[1])
         batch = inputs.score(metric)
-        if faulty := batch.faulty | inputs.faults:
+        if faulty := batch.faulty | inputs.map_faults | inputs.faults:
             first = min(faulty)
             raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
         scores.append(np.array([np.nan if value is None else value for value in batch.values]))
@@ -63,24 +74,29 @@ def _checked(
     metric: Metric,
     images: Images | np.ndarray,
     target: Target | Sequence[int] | None,
-    seeds: Sequence[int] | None,
-) -> tuple[Images, Tensor | None, list[int]]:
-    """Images, target and seeds, one of each per sample. Raises: UserError for what the metric cannot take."""
+) -> tuple[Images, Tensor | None]:
+    """Images and target, one of each per sample. Raises: UserError for what the metric cannot take."""
     if "masks" in metric.needs:
         raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
-    if target is not None and not {"target", "maps", "curves"} & set(metric.needs):
+    if target is not None and not metric.asks_of_target:
         raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
     images = read_images(images)
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
     check_frame(images)
-    listed = list(range(len(images))) if seeds is None else list(seeds)
-    given = None if target is None else torch.as_tensor(target)
-    if given is not None and given.ndim == 2 and len(given) == 1:
-        given = given.expand(len(images), -1)
-    if len(listed) != len(images) or (given is not None and len(given) != len(images)):
-        raise UserError(f"give one seed and one class, or row of the target, for each of the {len(images)} images")
-    return images, given, listed
+    return images, None if target is None else per_image(torch.as_tensor(target), len(images))
+
+
+def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: int) -> np.ndarray | None:
+    """Raises: UserError unless a metric that asks for labels has one for each sample, and no other has any."""
+    if ("labels" in metric.needs) != (labels is not None):
+        if labels is None:
+            raise UserError(f"{metric.name} asks for accuracy: give labels, the class of each image")
+        raise UserError(f"{metric.name} asks for no labels; leave them out")
+    given = None if labels is None else np.asarray(labels)
+    if given is not None and (given.ndim not in (1, 2) or len(given) != count):
+        raise UserError(f"give one label, or row of right classes, for each of the {count} images; got {given.shape}")
+    return given
 
 
 def _inputs(
@@ -90,7 +106,7 @@ def _inputs(
     explainer: Explainer,
     given: Tensor | None,
     groups: ClassGroups | Mapping | str | Path | None,
-    seeds: Sequence[int],
+    draws: Draws,
 ) -> MetricInputs:
     """given: the target (B, K), the classes (B,), or None for the predicted classes."""
     with untouched(classifier), torch.inference_mode():
@@ -103,16 +119,16 @@ def _inputs(
     known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
-    faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits)).tolist(), NO_PROBABILITIES)
+    faults = dict.fromkeys(np.flatnonzero(no_probabilities(logits, classifier.activation)).tolist(), NO_PROBABILITIES)
     inputs = MetricInputs(
-        classifier, explainer, images, target, logits, lambda sample, purpose: seeds[sample], groups=known,
+        classifier, explainer, images, target, logits, draws.seed, groups=known,
         faults=faults,
     )  # fmt: skip
     if {"maps", "curves"} & set(metric.needs):
-        explain = MapProvider(explainer, classifier, seeds)
+        explain = MapProvider(explainer, classifier, draws.seeds("explain"))
         try:
             inputs.maps = torch.from_numpy(explain(images, target))
         except ExplainerRaisedError as error:
             raise UserError(f"{metric.name} of {explainer}: {error}") from error
-        inputs.faults = explain.faulty | faults
+        inputs.map_faults = explain.faulty
     return inputs

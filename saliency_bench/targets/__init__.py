@@ -4,10 +4,11 @@ Every builder returns float32. `one_hot` and `contrast` give one row per sample,
 samples.
 """
 
-from saliency_bench.target import expand, no_probabilities, one_hot, score
+from saliency_bench.target import activation_of, expand, no_probabilities, one_hot, probabilities, score
 from saliency_bench.targets.contrasts import class_vs_group, contrast, group, group_vs_group
 
 __all__ = [
+    "activation_of",
     "class_vs_group",
     "contrast",
     "expand",
@@ -15,5 +16,6 @@ __all__ = [
     "group_vs_group",
     "no_probabilities",
     "one_hot",
+    "probabilities",
     "score",
 ]

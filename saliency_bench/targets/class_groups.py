@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.targets.label_maps import Members, index_of
+from saliency_bench.utils.files import parse_json, read_bytes
 
 HERE = Path(__file__).parent
 ALIKE = 0.99  # share of names that must match in order: libraries spell some ImageNet classes differently
@@ -25,14 +26,23 @@ ALIKE = 0.99  # share of names that must match in order: libraries spell some Im
 
 @dataclass(frozen=True)
 class ClassGroups:
-    """Groups of a classifier's classes, by number; they may nest and overlap."""
+    """Groups of a classifier's classes, by number; they may nest and overlap.
+
+    called: the name of each. joined: the numbers of groups that were made for classes without one of their own.
+    """
 
     name: str
     members: tuple[tuple[int, ...], ...]
+    called: tuple[str, ...] = ()
+    joined: frozenset[int] = frozenset()
 
     def of(self, label: int) -> tuple[int, ...]:
-        """The smallest group that contains a class, the first of equal ones; () if none does."""
-        return min((group for group in self.members if label in group), key=len, default=())
+        """The smallest group that contains a class, the first of equal ones; () if none does.
+
+        A joined group counts for classes that are in no other alone.
+        """
+        held = [(index in self.joined, len(group), index) for index, group in enumerate(self.members) if label in group]
+        return self.members[min(held)[2]] if held else ()
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
         """The other member of the class's group with the highest score; None if it has no other."""
@@ -47,7 +57,8 @@ class ClassGroups:
 
     @property
     def identity(self) -> str:
-        return blake2b(json.dumps(self.members).encode(), digest_size=8).hexdigest()
+        content = [self.members, sorted(self.joined)] if self.joined else self.members
+        return blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
 
 def load_groups(
@@ -73,18 +84,20 @@ def load_groups(
         name = "own" if isinstance(given, Mapping) else Path(given).name
         if not listed or (empty := next((group for group, held in listed.items() if not held), None)):
             raise UserError(f"the groups of {name} hold no class" + (f" in {empty}" if listed else ""))
-        return _groups(name, [[index_of(member, known, classes) for member in listed[key]] for key in listed])
+        return _groups(name, {key: [index_of(member, known, classes) for member in listed[key]] for key in listed})
     own = [[number] for number in range(classes)]
     for called, meant in ((names or (), own), (dataset, members)):
         for name, table in _tables().items():
-            if len(called) == len(meant) and (places := _places(called, table)):
-                return _groups(name, [[one for place in held for one in meant[places[place]]] for held in
-                                      table["groups"].values()])  # fmt: skip
+            if len(called) == len(meant) and (places := places_in(called, table)):
+                held = {key: [one for place in group for one in meant[places[place]]] for key, group in
+                        table["groups"].items()}  # fmt: skip
+                return _groups(name, held, table.get("joined", ()))
     return None
 
 
-def _groups(name: str, members: list[list[int]]) -> ClassGroups:
-    return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members))
+def _groups(name: str, members: dict[str, list[int]], joined: Sequence[str] = ()) -> ClassGroups:
+    numbers = frozenset(index for index, group in enumerate(members) if group in set(joined))
+    return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), numbers)
 
 
 @cache
@@ -94,12 +107,12 @@ def _tables() -> dict[str, dict]:
     return {path.stem.removeprefix("groups_"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
-def _places(names: Sequence[str], table: dict) -> list[int]:
+def places_in(names: Sequence[str], table: dict) -> list[int]:
     """The index of each class of the table among the names; [] unless they are the table's classes, in any order.
 
     A few ImageNet classes may be spelled differently if all are in ImageNet's order.
     """
-    keys, known = [_key(name) for name in names], [_key(name) for name in table["classes"]]
+    keys, known = [key_of(name) for name in names], [key_of(name) for name in table["classes"]]
     if len(keys) != len(known):
         return []
     if sum(one == other for one, other in zip(keys, known, strict=True)) >= ALIKE * len(known):
@@ -107,7 +120,7 @@ def _places(names: Sequence[str], table: dict) -> list[int]:
     return [keys.index(key) for key in known] if len(set(known)) == len(known) and set(keys) == set(known) else []
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
     """ "Tench, Tinca tinca" and "tench" are one class, and so are "tv/monitor" and "tvmonitor"."""
     return "".join(sign for sign in name.partition(",")[0].lower() if sign.isalnum())
 
@@ -115,10 +128,10 @@ def _key(name: str) -> str:
 def _read(path: Path) -> dict[str, list]:
     rows = path.suffix.lower() == ".csv"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-        read = list(csv.DictReader(text.splitlines())) if rows else json.loads(text)
+        text = read_bytes(path).decode("utf-8-sig")
+        read = list(csv.DictReader(text.splitlines())) if rows else parse_json(text)
     except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
-        raise UserError(f"the groups {path} cannot be read: {error}") from error
+        raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
     if rows:
         return _of_rows(read, path)
     if not isinstance(read, dict) or not all(isinstance(held, list) for held in read.values()):

@@ -1,10 +1,11 @@
 """Matches the classes of a dataset with those of a model."""
 
-import json
 from pathlib import Path
 
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.utils.files import parse_json, read_bytes
 
+DIGITS = 18  # of a class's number; Python refuses to read thousands
 Members = list[list[int]]  # for each dataset class, the model classes that stand for it
 
 
@@ -12,7 +13,8 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
     """By name (case, spaces and underscores aside), by number where the model has no names, or by a label map.
 
     label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-    members has the sum of their logits as target. Raises: UserError for classes the model does not have.
+    members has the sum of their logits as target. For a model with one logit, the class that it speaks against has no
+    class of the model: null, [] or no entry, and no members. Raises: UserError for classes the model does not have.
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
@@ -29,33 +31,36 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
-    if missing := [name for name in dataset if name not in label_map]:
+    if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(label_map)):
+        missing = [name for name in dataset if name not in label_map]
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
-    if empty := [name for name in dataset if label_map[name] in ([], ())]:
+    named = {name: _listed(label_map.get(name)) for name in dataset}
+    empty = [name for name in dataset if not named[name]]
+    if empty and (classes > 1 or len(empty) == len(dataset)):
         raise UserError(f"the label map names no class for {empty[0]}")
-    return [[index_of(member, model, classes) for member in _listed(label_map[name])] for name in dataset]
+    return [[index_of(member, model, classes) for member in named[name]] for name in dataset]
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """The number of a model class given by name, or by number where no class has that name."""
+    """The number of a model class given by name, or by number where no class has that name: one rule for all files."""
     text = str(member).strip()
     named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)]
     if len(named) > 1:
         raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
-    if named and not isinstance(member, int):
+    if named:
         return named[0]
-    if text.isdecimal() and int(text) < classes:
+    if text.isdecimal() and len(text) <= DIGITS and int(text) < classes:
         return int(text)
-    raise unknown("class of the model", text, model or [f"0 to {classes - 1}"])
+    raise unknown("class of the model", one_line(text, 100), model or [f"0 to {classes - 1}"])
 
 
 def _read(label_map: dict | str | Path) -> dict:
     if isinstance(label_map, dict):
         return label_map
     try:
-        read = json.loads(Path(label_map).read_text())
+        read = parse_json(read_bytes(Path(label_map)))
     except (OSError, ValueError) as error:  # also text that is not UTF-8
-        raise UserError(f"the label map {label_map} cannot be read as JSON: {error}") from error
+        raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
     if not isinstance(read, dict):
         raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
     return read
@@ -74,4 +79,4 @@ def _plain(name: str) -> str:
 
 
 def _listed(value: object) -> list:
-    return list(value) if isinstance(value, list | tuple) else [value]
+    return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

@@ -7,33 +7,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from saliency_bench import targets
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members, index_of
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Target
+from saliency_bench.utils.files import read_bytes
 
+# Of a label without a class of the model, as that which speaks against a single logit.
+NO_CLASS = (
+    "what the model has no class for; explain the others with --only label=NAME or --only masked, or give "
+    "--target predicted"
+)
 RULES = ("label", "predicted", "contrast:second")
-
-
-@dataclass(frozen=True)
-class TargetTerms:
-    """One sample's target: +1 on each class of `plus`, -1 on each of `minus`."""
-
-    plus: tuple[int, ...]
-    minus: tuple[int, ...] = ()
-
-    def row(self, classes: int) -> Tensor:
-        row = targets.group(self.plus, classes)
-        return row - targets.group(self.minus, classes) if self.minus else row
-
-    def text(self, names: list[str] | None) -> str:
-        def side(members: tuple[int, ...]) -> str:
-            return "|".join(names[m] if names else str(m) for m in members)
-
-        return side(self.plus) + (f" - {side(self.minus)}" if self.minus else "")
 
 
 @dataclass(frozen=True)
@@ -50,24 +37,44 @@ class TargetRule:
         """Whether the target depends on the logits."""
         return self.by_id is None and self.name != "label"
 
-    def terms(self, image_id: str, label: int, logits: np.ndarray, members: Members) -> TargetTerms:
+    def has_target(self, image_id: str, label: int | None, members: Members | None) -> bool:
+        """Whether this sample has a target: its id is in the file, or its label a class of the model, if asked for."""
+        if self.by_id is not None:
+            return image_id in self.by_id
+        return self.name != "label" or (label is not None and members is not None and bool(members[label]))
+
+    def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
+        """The target of a sample. label, members: for the rule "label" alone."""
         if self.by_id is not None:
             if image_id not in self.by_id:
                 raise UserError(f"the target file {self.name} has no row for image {image_id}")
             return self.by_id[image_id]
         if self.name == "label":
+            assert label is not None
+            assert members is not None
+            if not members[label]:
+                raise UserError(f"image {image_id}: its label is {NO_CLASS}")
             return TargetTerms(tuple(members[label]))
-        first, second = (int(index) for index in np.argsort(-logits, kind="stable")[:2])
+        ordered = [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
         if self.name == "predicted":
-            return TargetTerms((first,))
-        runner_up = None if self.groups is None else self.groups.runner_up(first, logits)
-        return TargetTerms((first,), (second if runner_up is None else runner_up,))
+            return TargetTerms((ordered[0],))
+        runner_up = None if self.groups is None else self.groups.runner_up(ordered[0], logits)
+        return TargetTerms((ordered[0],), (ordered[1] if runner_up is None else runner_up,))
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
     """Raises: UserError for an image of the dataset that is missing in a target file."""
     if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
         raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
+
+
+def check_known(rule: TargetRule, ids: list[str]) -> None:
+    """Raises: UserError for an image in a target file that the dataset does not have. ids: of the whole split."""
+    if strange := sorted((rule.by_id or {}).keys() - set(ids)):
+        raise UserError(
+            f"the target file {rule.name} has rows for images that the split does not have: "
+            f"{one_line(strange[0], 100)} ({len(strange)} in all); correct the ids, or delete these rows"
+        )
 
 
 def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGroups | None = None) -> TargetRule:
@@ -77,6 +84,8 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     where there are no groups, or the predicted class has none or is alone in its group. Entries of a file are names or
     numbers of the model's classes; several joined by "|" are a group.
     """
+    if text == "contrast:second" and classes < 2:
+        raise UserError("contrast:second needs two classes; the model has one logit, so give --target predicted")
     if text == "contrast:second" and groups is not None:
         return TargetRule(text, f"{text} {groups.identity}", groups=groups)
     if text in RULES:
@@ -85,19 +94,26 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
     if not path.is_file():
         raise UserError(f"target '{text}' is neither a rule ({', '.join(RULES)}) nor a CSV file")
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
         rows = list(csv.DictReader(content.decode("utf-8-sig").splitlines()))
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"the target file {text} cannot be read as CSV: {error}") from error
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"the target file {text} cannot be read as CSV: {one_line(error)}") from error
     if not rows or not {"image_id", "target"} <= set(rows[0]):
         raise UserError(f"the target file {text} needs a header with image_id,target (and against, for contrasts)")
 
     def members(entry: str | None) -> tuple[int, ...]:
         return tuple(index_of(part, names, classes) for part in (entry or "").split("|") if part.strip())
 
-    by_id = {row["image_id"]: TargetTerms(members(row["target"]), members(row.get("against"))) for row in rows}
+    by_id: dict[str, TargetTerms] = {}
+    for row in rows:
+        terms = TargetTerms(members(row["target"]), members(row.get("against")))
+        if both := set(terms.plus) & set(terms.minus):
+            raise UserError(f"the target file {text} has class {min(both)} for and against image {row['image_id']}")
+        if by_id.setdefault(row["image_id"], terms) != terms:
+            image = one_line(row["image_id"], 100)
+            raise UserError(f"the target file {text} has two targets for image {image}; keep one")
     if empty := [image_id for image_id, terms in by_id.items() if not terms.plus]:
-        raise UserError(f"the target file {text} names no class for image {empty[0]}")
+        raise UserError(f"the target file {text} names no class for image {one_line(empty[0], 100)}")
     return TargetRule(path.name, blake2b(content, digest_size=16).hexdigest(), by_id)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
-ENOUGH = 5  # classes in a group
+ENOUGH, MOST = 5, 50  # classes in a group; without the upper end some of ImageNet's would have 522
 TABLE = Path(__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
@@ -35,11 +35,12 @@ times remain with Princeton University and LICENSEE agrees to preserve same."""
 
 
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str, list[str]]:
-    """{group: its leaves}: for each leaf its smallest hypernym with at least five leaves, of equal ones the lowest id.
+    """{group: its leaves}: for each leaf its smallest hypernym of 5 to 50 leaves, of equal ones that of the lowest id.
 
-    A leaf without one takes the leaves of its largest hypernym, if any, and is joined by the groups of its neighbours,
-    the leaves nearest in the order of WordNet ids (of two equally near the lower one first), until five are together;
-    the group is then called by the ids of what was joined. Groups may nest; those of several leaves come once.
+    A leaf without one takes the leaves of its largest hypernym of fewer, if any, and is joined by the groups of its
+    neighbours, the leaves nearest in the order of WordNet ids (of two equally near the lower one first), until five are
+    together; a neighbour with whose group there would be more than 50 is passed over. The group is then called by the
+    ids of what was joined. Groups may nest; those of several leaves come once.
     """
     parents: Mapping[str, set[str]] = defaultdict(set)
     for hypernym, hyponym in edges:
@@ -52,8 +53,8 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str,
             below[hypernym].add(leaf)
     own: dict[str, str | None] = {}
     for leaf in ordered:
-        large = [(len(below[hypernym]), hypernym) for hypernym in above[leaf] if len(below[hypernym]) >= ENOUGH]
-        own[leaf] = min(large)[1] if large else None
+        sizes = [(len(below[hypernym]), hypernym) for hypernym in above[leaf]]
+        own[leaf] = min(((size, name) for size, name in sizes if ENOUGH <= size <= MOST), default=(0, None))[1]
     groups = {name: sorted(below[name]) for name in set(own.values()) if name is not None}
     for leaf in (leaf for leaf in ordered if own[leaf] is None):
         name, members = _joined(leaf, ordered, own, above, below)
@@ -74,8 +75,9 @@ def _above(leaf: str, parents: Mapping[str, set[str]]) -> set[str]:
 
 def _joined(leaf: str, ordered: list[str], own: dict, above: dict, below: dict) -> tuple[str, list[str]]:
     def largest(node: str) -> str:
-        """The group of a leaf, or of a leaf without one its largest hypernym, or itself."""
-        return own[node] or min(((-len(below[name]), name) for name in above[node]), default=(0, node))[1]
+        """The group of a leaf, or of a leaf without one its largest hypernym of fewer than five, or itself."""
+        small = [(-len(below[name]), name) for name in above[node] if len(below[name]) < ENOUGH]
+        return own[node] or min(small, default=(0, node))[1]
 
     index = ordered.index(leaf)
     near = sorted(range(len(ordered)), key=lambda other: (abs(other - index), other))
@@ -86,8 +88,10 @@ def _joined(leaf: str, ordered: list[str], own: dict, above: dict, below: dict) 
             break
         if ordered[other] not in members:
             name = largest(ordered[other])
-            names.append(name)
-            members |= below.get(name, {ordered[other]})
+            more = members | below.get(name, {ordered[other]})
+            if len(more) <= MOST:
+                names.append(name)
+                members = more
     return "+".join(sorted(names)), sorted(members)
 
 
@@ -105,6 +109,7 @@ def table_of(folder: Path) -> dict:
         "about": " ".join(NOTICE.split()),
         "classes": [index[str(key)][1] for key in range(len(index))],
         "groups": {name: sorted(number[leaf] for leaf in held) for name, held in groups.items()},
+        "joined": [name for name in groups if "+" in name],
     }
 
 

@@ -1,31 +1,49 @@
-"""Atomic file writes: to a temporary file in the same folder, then a rename."""
+"""Files: written atomically, to a temporary file in the same folder, then a rename (`storage.py`); read within bounds.
+
+What is read may come from a stranger: a pipe that never ends, a file of gigabytes, or one that unpacks to them.
+"""
 
 import json
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import zipfile
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from io import BytesIO
+from math import prod
 from pathlib import Path
+from stat import S_ISREG
+from typing import Any
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.storage import check_output_file, make_folder, rename, storage_error
+
+LARGEST = 2**26  # bytes of text that are read at once
+LARGEST_ARRAYS = 2**29  # bytes that the arrays of one file unpack to
+DEEPEST = 100  # levels of lists and objects of JSON
+ABOVE = 2  # folders above a source in which its other parts may lie
+_source: ContextVar[Path | None] = ContextVar("source", default=None)
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write(temporary path)`, then rename to `path`; on an error nothing is left behind.
+    """Call `write(temporary path)`, then rename to `path`, both on the disk; on an error nothing is left behind.
 
-    Raises: UserError for a full disk, a folder that cannot be written to and the like.
+    Raises: UserError for a full disk, a folder that cannot be written to and the like, or a `path` that is no file.
     """
+    check_output_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write(temporary)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; free some space or choose another --out, and start again"
-        ) from error
+        rename(temporary, path)
+    except UserError:
+        raise
+    except Exception as error:
+        if named := storage_error(error, path):
+            raise named from error
+        raise
     finally:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -48,12 +66,98 @@ def _without_nan(content: object) -> object:
     return None if isinstance(content, float) and content != content else content
 
 
+@contextmanager
+def links_stay_in(source: Path | None) -> Iterator[None]:
+    """Within it and this thread, no link is followed from a source folder to a file outside of it."""
+    token = _source.set(source)
+    try:
+        yield
+    finally:
+        _source.reset(token)
+
+
+def read_bytes(path: Path, most: int = LARGEST) -> bytes:
+    """The whole content of a regular file.
+
+    Raises: OSError; ValueError, whose text says why, for a pipe or device, more than `most` bytes, or a link that leads
+    out of the source folder (`links_stay_in`).
+    """
+    check_readable(path, most)
+    with path.open("rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:  # it has grown, or has no size
+        raise ValueError(f"it has more than {most:,} bytes")
+    return content
+
+
+def check_readable(path: Path, most: int) -> None:
+    """Raises: as `read_bytes`, before anything is read."""
+    status = path.stat()
+    if not S_ISREG(status.st_mode):
+        raise ValueError("it is not a regular file")
+    if status.st_size > most:
+        raise ValueError(f"it has {status.st_size:,} bytes, of which at most {most:,} are read")
+    source = _source.get()
+    if source is None:
+        return
+    around = [base for base in (source, *source.parents[:ABOVE]) if path.is_relative_to(base)]
+    if around and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(around[0])):
+        raise ValueError("it is a link that leads out of the source folder; put the file itself there")
+
+
+def parse_json(content: bytes | str) -> Any:
+    """JSON of a stranger. Raises: ValueError, also for more than `DEEPEST` levels."""
+    too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
+    try:
+        parsed = json.loads(content)
+    except RecursionError:
+        raise too_deep from None
+    level = [parsed]
+    for _ in range(DEEPEST):
+        level = [inner for one in level if isinstance(one, dict | list) for inner in _items(one)]
+        if not level:
+            return parsed
+    raise too_deep
+
+
+def _items(held: dict | list) -> Iterable:
+    return held.values() if isinstance(held, dict) else held
+
+
 def read_json(path: Path) -> dict:
     """Raises: UserError for a file that cannot be read."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read ({error}); restore the file, or choose another --out") from error
+        why = one_line(error)
+        raise UserError(f"{path} cannot be read ({why}); restore the file, or choose another --out") from error
+
+
+def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """The arrays of an .npz file, whose directory and headers say before anything is unpacked how large they are.
+
+    names: those that are read; default: all.
+    Raises: OSError, EOFError, KeyError, zlib.error, BadZipFile; ValueError for arrays of more than `most` bytes.
+    """
+    check_readable(path, most)
+    with zipfile.ZipFile(path) as packed:
+        members = packed.infolist()
+        if sum(member.file_size for member in members) > most:
+            raise ValueError(f"its arrays unpack to more than {most:,} bytes")
+        for member in members:
+            if names is None or member.filename.removesuffix(".npy") in names:
+                _check_header(packed, member)
+    with np.load(path, allow_pickle=False) as stored:
+        return {name: stored[name] for name in (stored.files if names is None else names)}
+
+
+def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    with packed.open(member) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+    if prod(shape) * dtype.itemsize > member.file_size:
+        raise ValueError(f"{one_line(member.filename, 100)} is smaller than its header says")
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:

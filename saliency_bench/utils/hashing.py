@@ -1,8 +1,18 @@
 """Hashes of files and of plain data."""
 
 import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from errno import EINVAL
 from hashlib import blake2b, sha256
 from pathlib import Path
+
+from saliency_bench.errors import UserError
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.storage import cache_folder
+
+SETTLED = 2.0  # seconds since its last change after which a file cannot change again within one tick of its clock
 
 
 def hash_of(*parts: object) -> str:
@@ -12,8 +22,42 @@ def hash_of(*parts: object) -> str:
 
 
 def sha256_of(path: Path) -> str:
+    """Raises: OSError, also for a pipe, which might never end."""
+    if path.exists() and not path.is_file():
+        raise OSError(EINVAL, "is not a regular file", str(path))
     digest = sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
+
+
+def known_sha256(path: Path) -> str:
+    """`sha256_of` a file, `remembered`."""
+    return remembered(["sha256", str(path.resolve())], [path], lambda: sha256_of(path))
+
+
+def remembered(what: object, files: Sequence[Path], find: Callable[[], str]) -> str:
+    """What `find` finds in files, kept in the cache folder under the name `what` for as long as they stay as they are.
+
+    Size and date of the content can be the same after a change; the time of the last change of anything (ctime), which
+    no program can set, cannot. (Windows has no such time.)
+    """
+    state = _state(files)
+    note = cache_folder() / "hashes" / f"{hash_of(what)}.json"
+    with suppress(OSError, ValueError):
+        kept = json.loads(note.read_text(encoding="utf-8"))
+        if isinstance(kept, list) and kept[:-1] == [hash_of(state)]:
+            return str(kept[-1])
+    start = time.time_ns()
+    found = find()
+    newest = max((max(times) for *_, times in state), default=0)
+    if _state(files) == state and start - newest > SETTLED * 1e9:
+        with suppress(UserError):  # no writable cache: read again next time
+            write_text(note, json.dumps([hash_of(state), found]))
+    return found
+
+
+def _state(files: Sequence[Path]) -> list[tuple[int, int, int, tuple[int, int]]]:
+    known = [path.stat() for path in files]
+    return [(one.st_dev, one.st_ino, one.st_size, (one.st_mtime_ns, one.st_ctime_ns)) for one in known]

@@ -1,4 +1,9 @@
-"""Reads untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log."""
+"""Reads untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
+
+Cameras store turned pictures and say so in EXIF: orientation 1 is upright, 2 to 8 are mirrored or turned, and anything
+else (0, or EXIF that cannot be read) counts as upright. `read` turns the picture; what was drawn on the file as stored
+(a mask, a box) is turned with it by `turned` and `turned_box`.
+"""
 
 import warnings
 from collections.abc import Mapping
@@ -10,10 +15,24 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from saliency_bench.errors import one_line
+from saliency_bench.utils.files import read_bytes
+
 FORMATS = ("JPEG", "PNG", "GIF", "BMP", "WEBP", "TIFF", "PPM")  # none of these runs an external program
 SUFFIXES = {"JPEG": ".jpg", "PNG": ".png"}
 ORIENTATION = 0x0112
 MAX_PIXELS = 64_000_000
+LARGEST = 2**29  # bytes of a file: so many pixels without compression, and to spare
+FLIPS = {  # orientation: rows reversed, columns reversed; from 5 on rows and columns are then exchanged
+    1: (False, False),
+    2: (False, True),
+    3: (True, True),
+    4: (True, False),
+    5: (False, False),
+    6: (True, False),
+    7: (True, True),
+    8: (False, True),
+}
 
 
 class UnreadableError(ValueError):
@@ -22,12 +41,19 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded RGB picture: its bytes, the matching file suffix, and its size in pixels."""
+    """An encoded upright RGB picture: its bytes, the matching file suffix, its size in pixels, and the EXIF orientation
+    (1 to 8) of the file it was read from."""
 
     data: bytes
     suffix: str
     width: int
     height: int
+    orientation: int = 1
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """(height, width) of the file as stored, before EXIF turned it."""
+        return (self.width, self.height) if self.orientation >= 5 else (self.height, self.width)
 
 
 def read(path: Path) -> Picture:
@@ -39,10 +65,37 @@ def read(path: Path) -> Picture:
     """
     data = file_bytes(path)
     image = decode(data)
-    if _plain(image):
+    orientation = _orientation(image)
+    if orientation == 1 and _plain(image):
         return Picture(data, SUFFIXES[image.format or ""], *image.size)
-    upright = ImageOps.exif_transpose(image)
-    return Picture(png(np.asarray(upright.convert("RGB"))), ".png", *upright.size)
+    shown = upright(image)
+    return Picture(png(np.asarray(shown.convert("RGB"))), ".png", *shown.size, orientation or 1)
+
+
+def turned(values: np.ndarray, orientation: int) -> np.ndarray:
+    """An array (H, W, ...) drawn on a file as stored, as EXIF shows it: (W, H, ...) from orientation 5 on."""
+    rows, columns = FLIPS[orientation]
+    values = values[:: -1 if rows else 1, :: -1 if columns else 1]
+    return np.ascontiguousarray(values.swapaxes(0, 1) if orientation >= 5 else values)
+
+
+def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
+    """[xmin, ymin, xmax, ymax], counted from 1 in a file stored as (height, width), as EXIF shows it."""
+    left, top, right, bottom = box
+    rows, columns = FLIPS[orientation]
+    if columns:
+        left, right = width + 1 - right, width + 1 - left
+    if rows:
+        top, bottom = height + 1 - bottom, height + 1 - top
+    return [top, left, bottom, right] if orientation >= 5 else [left, top, right, bottom]
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image as EXIF shows it; as stored if EXIF is damaged, as viewers do."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:  # damaged EXIF raises many kinds of errors
+        return image
 
 
 def values(path: Path) -> np.ndarray:
@@ -58,9 +111,10 @@ def values(path: Path) -> np.ndarray:
 
 def file_bytes(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UnreadableError(f"cannot be read ({error.strerror})") from None
+        return read_bytes(path, LARGEST)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise UnreadableError(f"cannot be read ({why})") from None
 
 
 def decode(data: bytes) -> Image.Image:
@@ -80,10 +134,21 @@ def decode(data: bytes) -> Image.Image:
     except Image.DecompressionBombError:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels") from None
     except Exception as error:  # decoders raise many kinds of errors on damaged files
-        raise UnreadableError(f"damaged image ({' '.join(str(error).split()) or type(error).__name__})") from None
+        raise UnreadableError(f"damaged image ({one_line(error)})") from None
     if image.mode.startswith(("I", "F")):
         raise UnreadableError(f"has pixels of type {image.mode}, not 8 bits a channel")
     return image
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """The EXIF orientation, 1 to 8; 1 for other values, None where EXIF cannot be read."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = image.getexif().get(ORIENTATION, 1)
+        return int(value) if value in FLIPS else 1
+    except Exception:  # damaged EXIF raises many kinds of errors
+        return None
 
 
 def _refuse_giant(image: Image.Image) -> None:
@@ -93,11 +158,8 @@ def _refuse_giant(image: Image.Image) -> None:
 
 
 def _plain(image: Image.Image) -> bool:
-    upright = image.getexif().get(ORIENTATION, 1) == 1
     one_frame = getattr(image, "n_frames", 1) == 1
-    return (
-        image.format in SUFFIXES and image.mode == "RGB" and upright and one_frame and "transparency" not in image.info
-    )
+    return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 
 
 def png(pixels: np.ndarray) -> bytes:
@@ -124,4 +186,9 @@ def open_picture(picture: Any) -> Image.Image:
         picture = decode(picture)
     if not isinstance(picture, Image.Image):
         raise UnreadableError("no picture" if picture is None else f"{type(picture).__name__} is not a picture")
-    return ImageOps.exif_transpose(picture)
+    _refuse_giant(picture)
+    try:
+        picture.load()  # an opened file is decoded only now
+    except Exception as error:
+        raise UnreadableError(f"damaged image ({one_line(error)})") from None
+    return upright(picture)

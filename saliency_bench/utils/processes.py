@@ -1,6 +1,7 @@
 """Several processes started by torchrun or accelerate: each computes a share, the main one decides for all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TypeVar
 
@@ -25,17 +26,36 @@ def accelerator_on(device: str | None) -> Accelerator:
 def agreed(accelerator: Accelerator, decide: Callable[[], T]) -> T:
     """The result of `decide` in the main process, in every process.
 
-    Raises: UserError in the main process; the others exit without a message.
+    Raises: UserError in the main process; the others exit without a message. And where one was lost, in all.
     """
     message: list = [None, False]
     if accelerator.is_main_process:
         try:
             message = [decide(), True]
         except UserError:
-            broadcast_object_list(message)
+            with _none_lost():
+                broadcast_object_list(message)
             raise
-    broadcast_object_list(message)
+    with _none_lost():
+        broadcast_object_list(message)
     decision, has_decided = message
     if not has_decided:
         raise SystemExit(2)
     return decision
+
+
+def wait_for_all(accelerator: Accelerator) -> None:
+    """Raises: UserError where a process was lost."""
+    with _none_lost():
+        accelerator.wait_for_everyone()
+
+
+@contextmanager
+def _none_lost() -> Iterator[None]:
+    """Inside, what torch says of a process that is not there any more becomes one line."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise UserError(
+            "a process of this run ended before the others; start the same command again: complete chunks are kept"
+        ) from error

@@ -1,13 +1,43 @@
-"""Progress bars: live on a terminal, a line every 30 seconds in a log."""
+"""Progress: a live bar on a terminal, a line every 30 seconds in a log."""
 
 import sys
+import time
 from collections.abc import Iterable
 from typing import Any
 
 from tqdm import tqdm
 
+EVERY = 30  # seconds between two lines of a log
+
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
     """A tqdm bar on standard error; `options` are tqdm's (desc, unit, total ...)."""
-    options.setdefault("mininterval", 0.1 if sys.stderr.isatty() else 30)
-    return tqdm(iterable, disable=not shown, **options)
+    kind = tqdm if sys.stderr.isatty() else _Lines
+    return kind(iterable, disable=not shown, **options)
+
+
+class _Lines(tqdm):
+    """Whole lines instead of a bar that is drawn anew: at the start, every `EVERY` seconds, and at the end."""
+
+    disable: bool
+
+    def __init__(self, *args: Any, **options: Any):
+        self._written, self._last = float("-inf"), ""
+        super().__init__(*args, **options | {"mininterval": EVERY, "leave": True, "ascii": True})
+
+    def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        now = time.monotonic()
+        if now - self._written >= EVERY:
+            self._write(now)
+        return True
+
+    def close(self) -> None:
+        if not self.disable:
+            self._write(time.monotonic())
+            self.disable = True  # nothing is left to draw
+            self._decr_instances(self)
+
+    def _write(self, now: float) -> None:
+        if (line := str(self)) != self._last:
+            print(line, file=sys.stderr, flush=True)
+        self._written, self._last = now, line

@@ -79,7 +79,7 @@ REDUCED = {
     ),
     "timm resnet18": (timm("resnet18", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
     "timm resnet50": (timm("resnet50", **NARROW), 64, "timm_model.layer4", "timm_model.layer3"),
-    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 64, "timm_model.features", "timm_model.features.22"),
+    "timm vgg16": (timm("vgg16", mlp_ratio=0.02), 64, "timm_model.features.29", "timm_model.features.22"),
     "timm convnext_base": (timm("convnext_base", **ROUGH), 64, "timm_model.stages", None),
     "torchvision resnet18": (lambda: ResNet(BasicBlock, [1, 1, 1, 1], num_classes=4), 64, "layer4", "layer3"),
     "torchvision resnet50": (
@@ -88,8 +88,8 @@ REDUCED = {
         "layer4",
         "layer3",
     ),
-    "torchvision vgg16": (vgg("D"), 64, "features", "features.22"),
-    "torchvision vgg19": (vgg("E"), 64, "features", "features.26"),
+    "torchvision vgg16": (vgg("D"), 64, "features.29", "features.22"),
+    "torchvision vgg19": (vgg("E"), 64, "features.35", "features.26"),
     "torchvision convnext": (lambda: torchvision.models.ConvNeXt(BLOCKS, num_classes=4), 64, "features", None),
     "torchvision inception_v3": (
         lambda: torchvision.models.inception_v3(num_classes=4, init_weights=False),
@@ -100,7 +100,7 @@ REDUCED = {
 }
 FULL = {
     "transformers resnet-50": (resnet(), 64, "resnet.encoder.stages.3", "resnet.encoder.stages.2"),
-    "timm vgg19": (timm("vgg19"), 64, "timm_model.features", "timm_model.features.26"),
+    "timm vgg19": (timm("vgg19"), 64, "timm_model.features.35", "timm_model.features.26"),
     "timm inception_v3": (timm("inception_v3"), 139, "timm_model.Mixed_7c", "timm_model.Mixed_6e"),
     "torchvision resnet18": (lambda: torchvision.models.resnet18(num_classes=4), 64, "layer4", "layer3"),
     "torchvision convnext_base": (lambda: torchvision.models.convnext_base(num_classes=4), 64, "features", None),
@@ -168,7 +168,7 @@ OF_ONE_SIZE = {  # and a side that they do not take
 @pytest.mark.parametrize("network", OF_ONE_SIZE)
 def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network, explainer_of, map_or_refusal):
     make, side = OF_ONE_SIZE[network]
-    classifier = load_classifier(make(), device="cpu")
+    classifier = load_classifier(make(), device="cpu", mean=0, std=1)
     for name in contracts.complete("explainers"):
         chosen = explainer_of(name, **VERY_FEW)
         maps, refusal = map_or_refusal(chosen, classifier, torch.rand(1, 3, side, side), targets.one_hot([0], 4))

@@ -7,6 +7,8 @@ import pytest
 import torch
 from torchvision.models import vit_b_16
 from transformers import (
+    CLIPConfig,
+    CLIPForImageClassification,
     DeiTConfig,
     DeiTForImageClassificationWithTeacher,
     Dinov2Config,
@@ -104,6 +106,26 @@ def _timm(architecture, sizes=None):
 SMALL = {"img_size": 32, "patch_size": 8, "embed_dim": 16, "depth": 2, "num_heads": 2}
 SIGLIP = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
           "image_size": 32, "patch_size": 8}  # fmt: skip
+CLIP = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+        "image_size": 32, "patch_size": 8}  # fmt: skip
+WORDS = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+         "vocab_size": 20}  # fmt: skip
+
+
+def _clip():
+    config = CLIPConfig(vision_config=CLIP, text_config=WORDS, projection_dim=8)
+    config.num_labels = 5
+    return CLIPForImageClassification(config)
+
+
+WHOLLY = {
+    "clip, transformers": _clip,
+    "clip, timm": lambda: _timm("vit_base_patch32_clip_quickgelu_224", SMALL),
+    "group norm in the stem": lambda: _timm("vit_tiny_r_s16_p8_224", SMALL | {"img_size": 64}),
+    "beit, timm": lambda: _timm("beit_base_patch16_224", SMALL),
+    "relative positions by a network": lambda: _timm("vit_relpos_base_patch16_clsgap_224", SMALL),
+    "relative positions, shared": lambda: _timm("vit_srelpos_small_patch16_224", SMALL),
+}
 PARTLY = {  # how to make it, and what tattr has no rule for
     "rotary positions": (lambda: _timm("eva02_tiny_patch14_224", SMALL), "neg"),
     "rotary positions and registers": (lambda: _timm("vit_small_patch16_dinov3", SMALL | {"init_values": 1.0}), "neg"),
@@ -125,6 +147,17 @@ def with_large_weights(make):
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.25)
     return load_classifier(network, mean=(0.5,) * 3, std=(0.3,) * 3, device="cpu")
+
+
+@pytest.mark.parametrize("network", WHOLLY)
+def test_all_explainers_of_attention_are_defined_on(network, explained):
+    classifier = with_large_weights(WHOLLY[network])
+    side = 64 if "stem" in network else 32
+    images = torch.rand(2, 3, side, side, generator=torch.Generator().manual_seed(1))
+    for name in [*BY_ATTENTION, "tattr"]:
+        maps, refusal = explained(name, classifier, images)
+        assert refusal is None, name
+        assert are_maps_of(images, maps), name
 
 
 @pytest.mark.parametrize("network", PARTLY)
@@ -179,8 +212,14 @@ def test_integrated_gradients_are_complete_on_a_transformer(classifier_of):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_channels_last_and_training_change_nothing(name, vision_transformer, maps_or_a_way_out):
-    plain, way_out = maps_or_a_way_out(name, load_classifier(vision_transformer("vit"), device="cpu"), IMAGES)
-    other = load_classifier(vision_transformer("vit"), device="cpu", channels_last=True).train().requires_grad_(False)
+    plain, way_out = maps_or_a_way_out(
+        name, load_classifier(vision_transformer("vit"), device="cpu", mean=0, std=1), IMAGES
+    )
+    other = (
+        load_classifier(vision_transformer("vit"), device="cpu", channels_last=True, mean=0, std=1)
+        .train()
+        .requires_grad_(False)
+    )
     maps, same_way_out = maps_or_a_way_out(name, other, IMAGES.contiguous(memory_format=torch.channels_last))
     assert are_maps_of(IMAGES, maps) == are_maps_of(IMAGES, plain)
     assert way_out == same_way_out
@@ -191,7 +230,7 @@ def test_channels_last_and_training_change_nothing(name, vision_transformer, map
 
 @pytest.mark.parametrize("name", NAMES)
 def test_weights_of_half_precision(name, vision_transformer, maps_or_a_way_out):
-    half = load_classifier(vision_transformer("vit").bfloat16(), device="cpu")
+    half = load_classifier(vision_transformer("vit").bfloat16(), device="cpu", mean=0, std=1)
     maps, way_out = maps_or_a_way_out(name, half, IMAGES)
     assert are_maps_of(IMAGES, maps) or way_out
 
@@ -211,7 +250,7 @@ def test_true_sizes(network, maps_or_a_way_out):
     model = TRUE_SIZES[network]()
     if network.endswith("torchvision"):
         torch.nn.init.normal_(model.heads.head.weight, std=0.02)  # its head is zero before training
-    classifier, images = load_classifier(model, device="cpu"), torch.rand(1, 3, 224, 224)
+    classifier, images = load_classifier(model, device="cpu", mean=0, std=1), torch.rand(1, 3, 224, 224)
     found = {name: maps_or_a_way_out(name, classifier, images) for name in NAMES}
     defined = {name for name, (maps, _) in found.items() if are_maps_of(images, maps)}
     assert all(found[name][1] for name in NAMES if name not in defined)

@@ -16,7 +16,7 @@ def enlarged(grid):
 @pytest.mark.parametrize("before", [1, 3])
 def test_it_is_the_class_tokens_row_of_the_last_block(before, tiny, attended):
     model = tiny(before=before)
-    ours = load_explainer("attention")(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    ours = load_explainer("attention")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     attention = attended(model, IMAGES, TARGET)[0][-1]
     expected = np.zeros((3, 2, 3))
     for image in range(3):
@@ -28,7 +28,7 @@ def test_it_is_the_class_tokens_row_of_the_last_block(before, tiny, attended):
 
 def test_without_a_class_token_it_is_the_mean_row(tiny, attended):
     model = tiny(before=0)
-    ours = load_explainer("attention")(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    ours = load_explainer("attention")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     attention = attended(model, IMAGES, TARGET)[0][-1]
     torch.testing.assert_close(ours, enlarged(attention.mean(axis=(1, 2)).reshape(3, 2, 3)))
 
@@ -38,11 +38,11 @@ def test_queries_of_zero_attend_to_all_tokens_alike(tiny):
     torch.nn.init.zeros_(model.blocks[1]["qkv"].weight)
     torch.nn.init.zeros_(model.blocks[1]["qkv"].bias)
     model.blocks[1]["qkv"].bias.data[16:] = 1  # values
-    maps = load_explainer("attention")(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    maps = load_explainer("attention")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     torch.testing.assert_close(maps, torch.full((3, 8, 12), 1 / 7))
 
 
 def test_it_takes_one_forward_pass(tiny):
-    classifier = load_classifier(tiny(), device="cpu")
+    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
     load_explainer("attention")(classifier, IMAGES, TARGET)
     assert classifier.passes == 3

@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError
 
 @pytest.fixture
 def classifier():
-    return load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 3)), device="cpu")
+    return load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 3)), device="cpu", mean=0, std=1)
 
 
 def test_random_is_uniform_and_redrawn_for_every_seed_class_and_picture(classifier):

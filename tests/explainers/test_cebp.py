@@ -125,7 +125,7 @@ def test_a_case_worked_out_by_hand():
     head.weight.data = torch.tensor([[1.0, -1.0, 2.0], [0.0, 0.0, 0.0]])
     model = nn.Sequential(nn.Conv2d(3, 1, 1, bias=False), nn.ReLU(), nn.Flatten(), head)
     model[0].weight.data.fill_(1.0)
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     images = torch.tensor([1.0, 2.0, 3.0]).view(1, 1, 1, 3).expand(1, 3, 1, 3) / 3
     target = targets.one_hot([0], 2)
     plain = load_explainer("cebp", layer="1", contrastive=False)(classifier, images, target)
@@ -144,7 +144,7 @@ def test_plain_excitation_sums_to_one_at_each_layer_without_biases():
         nn.MaxPool2d(2), nn.Conv2d(8, 8, 3, padding=1, bias=False), nn.ReLU(inplace=True), nn.AvgPool2d(2),
         nn.Flatten(), nn.Linear(72, 64, bias=False), nn.ReLU(), nn.Linear(64, 4, bias=False),
     )  # fmt: skip
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     images, target = torch.rand(3, 3, 12, 12), targets.one_hot([0, 1, 3], 4)
     factor = {"1": 1, "3": 1, "4": 4, "6": 4, "7": 16}  # enlarging by n repeats every value about n times
     for layer, times in factor.items():
@@ -155,7 +155,7 @@ def test_plain_excitation_sums_to_one_at_each_layer_without_biases():
 def test_the_contrast_may_be_taken_at_any_layer():
     """TorchRay subtracts the dual's relevance at a layer of choice; by linearity that is the difference of two maps."""
     model, images, target = Network().eval(), torch.rand(2, 3, 13, 12), targets.contrast([0, 2], [1, 0], 3)
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     plain = load_explainer("cebp", layer="stem", contrastive=False)
     difference = plain(classifier, images, target) - plain(classifier, images, -target)
     contrast = load_explainer("cebp", layer="stem")(classifier, images, target)
@@ -175,7 +175,7 @@ def ways(relu, add):
             x = relu(self, self.stem(x))
             return self.head(relu(self, add(self.body(x), x)).mean((2, 3)))
 
-    return load_classifier(Way(), layer="stem", device="cpu")
+    return load_classifier(Way(), layer="stem", device="cpu", mean=0, std=1)
 
 
 def added_in_place(a, b):
@@ -211,4 +211,6 @@ def test_what_it_is_not_defined_for_is_refused_with_names_of_others(what):
             return self.head(REFUSED[what](self.convolution(x)).flatten(1))
 
     with pytest.raises(UserError, match=r"cebp.*gradcam.*gradient.*rise"):
-        load_explainer("cebp")(load_classifier(Other(), device="cpu"), torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
+        load_explainer("cebp")(
+            load_classifier(Other(), device="cpu", mean=0, std=1), torch.rand(1, 3, 8, 8), targets.one_hot([0], 3)
+        )

@@ -49,7 +49,7 @@ def transformer(seed: int = 0) -> nn.Module:
 def maker_of(name):
     """The network an explainer is defined for: convolutional, else a transformer."""
     try:
-        classifier = load_classifier(convolutional(), device="cpu")
+        classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
         load_explainer(name)(classifier, torch.rand(1, 3, 20, 28), targets.one_hot([0], CLASSES))
     except UserError:
         return transformer
@@ -123,7 +123,7 @@ def test_no_pass_is_larger_than_asked_for(name, batch_size, images, explainer_of
     """Memory is bounded by the size of a pass, not by how many points, masks, windows or channels there are."""
     network = Widest(convolutional())
     explainer = explainer_of(name, batch_size=batch_size)
-    explainer(load_classifier(network, device="cpu"), images[:2], targets.one_hot([0, 1], CLASSES))
+    explainer(load_classifier(network, device="cpu", mean=0, std=1), images[:2], targets.one_hot([0, 1], CLASSES))
     assert network.images <= batch_size
 
 
@@ -192,7 +192,7 @@ def state_of(classifier):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_callers_model_and_random_states_are_left_as_they_were(name, images, explainer_of):
     model = Failing(maker_of(name)())
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     classifier.train()
     list(model.modules())[-1].eval()
     next(model.parameters()).requires_grad_(False)
@@ -227,9 +227,11 @@ def test_a_caller_without_gradients_gets_the_same_maps(name, context, classifier
 def test_half_precision_gives_float32_maps_near_those_of_full(name, images, explainer_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     make = maker_of(name)
-    full = explainer_of(name)(load_classifier(make(), device="cpu"), images, target)
+    full = explainer_of(name)(load_classifier(make(), device="cpu", mean=0, std=1), images, target)
     for network, precision in ((make(), "bf16"), (make().bfloat16(), "fp32")):
-        maps = explainer_of(name)(load_classifier(network, device="cpu", precision=precision), images, target)
+        maps = explainer_of(name)(
+            load_classifier(network, device="cpu", precision=precision, mean=0, std=1), images, target
+        )
         assert maps.dtype == torch.float32
         correlation = torch.corrcoef(torch.stack([full.flatten(), maps.flatten()]))[0, 1]
         assert correlation > 0.95
@@ -256,7 +258,10 @@ def test_images_are_not_changed(name, classifier, images, explainer_of):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, explainer_of):
     """Without dropout, and with the batch norms' running statistics, which stay."""
-    classifier, target = load_classifier(maker_of(name)(), device="cpu"), targets.one_hot([0, 1, 2, 3], CLASSES)
+    classifier, target = (
+        load_classifier(maker_of(name)(), device="cpu", mean=0, std=1),
+        targets.one_hot([0, 1, 2, 3], CLASSES),
+    )
     expected = explainer_of(name)(classifier, images, target)
     assert torch.equal(explainer_of(name)(classifier.train(), images, target), expected)
 
@@ -265,7 +270,7 @@ def test_a_network_in_training_mode_gives_the_maps_of_evaluation(name, images, e
 @pytest.mark.parametrize("name", ON_CONVOLUTIONS)
 def test_small_images_have_a_map_or_are_refused(name, size, explainer_of, map_or_refusal, others_named):
     """With the options' own defaults but for how much is computed."""
-    classifier = load_classifier(convolutional(), device="cpu")
+    classifier = load_classifier(convolutional(), device="cpu", mean=0, std=1)
     explainer = explainer_of(name, window=None, stride=None)
     maps, refusal = map_or_refusal(explainer, classifier, torch.rand(2, 3, *size), targets.one_hot([0, 1], CLASSES))
     if refusal is None:
@@ -307,8 +312,8 @@ WAYS = {
 def test_how_a_network_is_written_hardly_matters(name, way, images, explainer_of, error_of):
     target = targets.one_hot([0, 1, 2, 3], CLASSES)
     plain = Written(lambda net, index, x: (net.one, net.two)[index](x), operator.add)
-    expected = explainer_of(name)(load_classifier(plain, layer="second", device="cpu"), images, target)
-    other = load_classifier(Written(*WAYS[way]), layer="second", device="cpu")
+    expected = explainer_of(name)(load_classifier(plain, layer="second", device="cpu", mean=0, std=1), images, target)
+    other = load_classifier(Written(*WAYS[way]), layer="second", device="cpu", mean=0, std=1)
     assert error_of(explainer_of(name)(other, images, target), expected) <= 1e-5
 
 
@@ -329,11 +334,13 @@ def test_a_network_that_switches_gradients_off_gives_the_same_map_or_is_refused(
 ):
     target = targets.one_hot([0], CLASSES)
     network, explainer = maker_of(name)(), explainer_of(name)
-    maps, refusal = map_or_refusal(explainer, load_classifier(GradientsOff(network), device="cpu"), images, target)
+    maps, refusal = map_or_refusal(
+        explainer, load_classifier(GradientsOff(network), device="cpu", mean=0, std=1), images, target
+    )
     if refusal:
         assert others_named(refusal, name)
     else:
-        assert torch.equal(maps, explainer(load_classifier(network, device="cpu"), images, target))
+        assert torch.equal(maps, explainer(load_classifier(network, device="cpu", mean=0, std=1), images, target))
 
 
 @pytest.mark.parametrize("name", NAMES)

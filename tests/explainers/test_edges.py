@@ -9,7 +9,7 @@ from saliency_bench import load_classifier, load_explainer, targets
 
 @pytest.fixture
 def edges():
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), device="cpu")
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), device="cpu", mean=0, std=1)
     return lambda images: load_explainer("edges")(classifier, images, targets.one_hot([0], 2)).numpy()
 
 

@@ -38,7 +38,9 @@ def literal(attentions, gradients, image):
 @pytest.mark.parametrize("form", TARGETS)
 def test_relevance_is_added_block_by_block(form, start, tiny, attended):
     model = tiny(blocks=3, before=2)
-    ours = load_explainer("gae", start=start)(load_classifier(model, device="cpu"), IMAGES, TARGETS[form])
+    ours = load_explainer("gae", start=start)(
+        load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS[form]
+    )
     attentions, gradients = attended(model, IMAGES, TARGETS[form])
     expected = [literal(attentions[start:], gradients[start:], i)[0, 2:].reshape(2, 3) for i in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)), rtol=1e-4, atol=1e-6)
@@ -46,7 +48,7 @@ def test_relevance_is_added_block_by_block(form, start, tiny, attended):
 
 def test_without_a_class_token_it_is_the_mean_row_less_the_tokens_themselves(tiny, attended):
     model = tiny(blocks=3, before=0)
-    ours = load_explainer("gae")(load_classifier(model, device="cpu"), IMAGES, TARGETS["class"])
+    ours = load_explainer("gae")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS["class"])
     matrices = attended(model, IMAGES, TARGETS["class"])
     expected = [(literal(*matrices, image) - np.eye(6)).mean(axis=0).reshape(2, 3) for image in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)), rtol=1e-4, atol=1e-6)
@@ -72,7 +74,7 @@ class OneBlock(nn.Module):
 
 def test_one_block_has_a_closed_form():
     model = OneBlock()
-    ours = load_explainer("gae")(load_classifier(model, device="cpu"), IMAGES, targets.one_hot([1], 2))
+    ours = load_explainer("gae")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, targets.one_hot([1], 2))
     with torch.no_grad():
         q, k, v = model.tokens(IMAGES)
         row = (q[:, :1] @ k.transpose(1, 2) / 2).softmax(dim=-1)[:, 0]  # (3, 7)
@@ -81,7 +83,7 @@ def test_one_block_has_a_closed_form():
 
 
 def test_it_takes_one_forward_pass(tiny):
-    classifier = load_classifier(tiny(), device="cpu")
+    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
     load_explainer("gae")(classifier, IMAGES, TARGETS["class"])
     assert classifier.passes == 3
 

@@ -54,7 +54,7 @@ def test_one_layer_network_has_a_closed_form():
     model = nn.Sequential(convolution, nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
     images = torch.rand(1, 3, 6, 7)
     ours = load_explainer("gradcam_plus_plus", layer="0")(
-        load_classifier(model, device="cpu"), images, targets.one_hot([1], 2)
+        load_classifier(model, device="cpu", mean=0, std=1), images, targets.one_hot([1], 2)
     )
     with torch.no_grad():
         a, g = convolution(images)[0], head.weight[1] / 42
@@ -67,6 +67,6 @@ def test_a_layer_it_is_not_defined_for_is_refused(peer):
     explainer = load_explainer("gradcam_plus_plus", layer="6")
     classifier = load_classifier(
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6), nn.ReLU(),
-                      nn.Linear(6, 3)), device="cpu")  # fmt: skip
+                      nn.Linear(6, 3)), device="cpu", mean=0, std=1)  # fmt: skip
     with pytest.raises(UserError, match=r"gradcam_plus_plus.*feature map"):
         explainer(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))

@@ -33,7 +33,7 @@ def literal(attention, gradient, before, reading):
 @pytest.mark.parametrize("form", TARGETS)
 def test_it_is_the_weighted_attention_of_the_last_block(form, before, tiny, attended):
     model = tiny(before=before, seed=5)
-    ours = load_explainer("gradcam_vit")(load_classifier(model, device="cpu"), IMAGES, TARGETS[form])
+    ours = load_explainer("gradcam_vit")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS[form])
     attentions, gradients = attended(model, IMAGES, TARGETS[form])
     reading = [0] if before else range(6)
     cams = np.stack([literal(attentions[-1][i], gradients[-1][i], before, reading) for i in range(3)])
@@ -43,7 +43,7 @@ def test_it_is_the_weighted_attention_of_the_last_block(form, before, tiny, atte
 
 
 def test_a_contrast_keeps_what_speaks_against(tiny):
-    classifier = load_classifier(tiny(seed=2), device="cpu")
+    classifier = load_classifier(tiny(seed=2), device="cpu", mean=0, std=1)
     explainer = load_explainer("gradcam_vit")
     one_way = explainer(classifier, IMAGES, TARGETS["contrast"])
     other_way = explainer(classifier, IMAGES, -TARGETS["contrast"])
@@ -55,7 +55,7 @@ def test_the_backward_pass_stops_at_the_last_block(tiny):
     model = tiny()
     reached = []
     model.blocks[1]["qkv"].register_full_backward_hook(lambda *_: reached.append(1))
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])
     reached.clear()  # of looking for the tokens
     load_explainer("gradcam_vit")(classifier, IMAGES, TARGETS["class"])

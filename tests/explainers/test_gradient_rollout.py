@@ -19,7 +19,7 @@ def enlarged(grid):
     return F.interpolate(torch.tensor(grid)[:, None].float(), size=(8, 12), mode="bilinear", align_corners=False)[:, 0]
 
 
-def literal(attentions, gradients, image):
+def literal(attentions, gradients, image, relu=True):
     """The token matrix of one image, element by element."""
     tokens = attentions[0].shape[-1]
     joint = np.eye(tokens)
@@ -28,25 +28,31 @@ def literal(attentions, gradients, image):
         for i in range(tokens):
             for j in range(tokens):
                 products = [float(g[i, j]) * float(a[i, j]) for a, g in zip(attention[image], gradient[image])]  # noqa: B905
-                mixed[i, j] = np.mean([max(product, 0) for product in products]) + (i == j)
+                mixed[i, j] = np.mean([max(product, 0) if relu else product for product in products]) + (i == j)
             mixed[i] /= sum(mixed[i])
         joint = mixed @ joint
     return joint
 
 
+@pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("start", [0, 1])
 @pytest.mark.parametrize("form", TARGETS)
-def test_it_is_the_product_over_the_blocks(form, start, tiny, attended):
+def test_it_is_the_product_over_the_blocks(form, start, relu, tiny, attended):
     model = tiny(blocks=3, before=2)
-    ours = load_explainer("gradient_rollout", start=start)(load_classifier(model, device="cpu"), IMAGES, TARGETS[form])
+    ours = load_explainer("gradient_rollout", start=start, relu=relu)(
+        load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS[form]
+    )
     attentions, gradients = attended(model, IMAGES, TARGETS[form])
-    expected = [literal(attentions[start:], gradients[start:], i)[0, 2:].reshape(2, 3) for i in range(3)]
+    expected = [literal(attentions[start:], gradients[start:], i, relu)[0, 2:].reshape(2, 3) for i in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)), rtol=1e-4, atol=1e-6)
+    assert (ours >= 0).all() or not relu
 
 
 def test_without_a_class_token_it_is_the_mean_row_less_the_tokens_themselves(tiny, attended):
     model = tiny(blocks=3, before=0)
-    ours = load_explainer("gradient_rollout")(load_classifier(model, device="cpu"), IMAGES, TARGETS["class"])
+    ours = load_explainer("gradient_rollout")(
+        load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGETS["class"]
+    )
     matrices = attended(model, IMAGES, TARGETS["class"])
     expected = [(literal(*matrices, image) - np.eye(6)).mean(axis=0).reshape(2, 3) for image in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)), rtol=1e-4, atol=1e-6)
@@ -64,7 +70,7 @@ def test_rows_of_the_whole_token_matrix_sum_to_one(tiny, attended):
 
 
 def test_it_takes_one_forward_pass(tiny):
-    classifier = load_classifier(tiny(), device="cpu")
+    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
     load_explainer("gradient_rollout")(classifier, IMAGES, TARGETS["class"])
     assert classifier.passes == 3
 

@@ -49,6 +49,30 @@ def test_agrees_with_captum_on_one_baseline_and_one_point(peer, error_of, monkey
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
 
 
+@KINKS
+@pytest.mark.parametrize("baseline", ["zero", "black", "white"])
+def test_agrees_with_captum_on_one_fixed_baseline_and_its_five_draws(baseline, peer, error_of, monkeypatch):
+    """As P3's code calls it (zeros after normalisation). Captum draws its points with numpy: given ours, it agrees."""
+    explainer = load_explainer("gradient_shap", baseline=baseline, samples=5)
+    ours = explainer(peer.classifier, peer.images, peer.target, seeds=[5, 6, 7])
+    points = np.concatenate([uniform(seed_of(seed, "gradient_shap", "point"), 5) for seed in (5, 6, 7)])
+    monkeypatch.setattr(np.random, "uniform", lambda low, high, size: points)
+    fill = {"zero": peer.classifier.mean, "black": torch.zeros(1, 3, 1, 1), "white": torch.ones(1, 3, 1, 1)}[baseline]
+    start = ((fill - peer.classifier.mean) / peer.classifier.std).expand(1, *peer.images.shape[1:])
+    theirs = captum.attr.GradientShap(peer.model).attribute(peer.inputs, start, n_samples=5, target=peer.labels)
+    assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
+
+
+def test_a_fixed_baseline_is_the_same_for_all_draws_and_seeds_of_the_bank(peer):
+    one, other = (
+        load_explainer("gradient_shap", baseline="blur", samples=3, baselines=count, seed=seed)(
+            peer.classifier, peer.images, peer.target
+        )
+        for count, seed in ((1, 0), (4, 7))
+    )
+    assert torch.equal(one, other)
+
+
 def test_on_a_linear_network_it_shares_out_the_score_above_the_baselines_drawn():
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * 6 * 7, 3))

@@ -82,16 +82,18 @@ RELUS = {
 @pytest.mark.parametrize("relu", RELUS.values(), ids=RELUS)
 def test_every_way_to_write_a_relu_is_met(relu, error_of):
     images, target = torch.rand(3, 3, 9, 8), targets.one_hot([0, 1, 3], 4)
-    maps = load_explainer("guided_backprop")(load_classifier(Written(relu), device="cpu"), images, target)
+    maps = load_explainer("guided_backprop")(
+        load_classifier(Written(relu), device="cpu", mean=0, std=1), images, target
+    )
     modules = Written(nn.ReLU())
-    plain = load_explainer("gradient")(load_classifier(modules, device="cpu"), images, target)
-    expected = load_explainer("guided_backprop")(load_classifier(modules, device="cpu"), images, target)
+    plain = load_explainer("gradient")(load_classifier(modules, device="cpu", mean=0, std=1), images, target)
+    expected = load_explainer("guided_backprop")(load_classifier(modules, device="cpu", mean=0, std=1), images, target)
     assert error_of(maps, expected) <= 1e-5
     assert error_of(maps, plain) > 0.1
 
 
 @pytest.mark.parametrize("other", [nn.GELU(), nn.SiLU(), nn.LeakyReLU(), lambda x: x.clamp(min=-1), torch.tanh])
 def test_a_network_without_relu_is_refused_with_names_of_others(other):
-    classifier = load_classifier(Written(other), device="cpu")
+    classifier = load_classifier(Written(other), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=r"guided_backprop.*gradient.*smoothgrad"):
         load_explainer("guided_backprop")(classifier, torch.rand(1, 3, 9, 8), targets.one_hot([0], 4))

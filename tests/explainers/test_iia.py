@@ -44,7 +44,7 @@ def test_under_a_linear_head_it_has_a_closed_form():
     torch.manual_seed(1)
     trunk = nn.Sequential(nn.Conv2d(3, 5, 3), nn.ReLU())
     head = nn.Linear(5 * 36, 2)
-    classifier = load_classifier(nn.Sequential(trunk, nn.Flatten(), head), layer="0", device="cpu")
+    classifier = load_classifier(nn.Sequential(trunk, nn.Flatten(), head), layer="0", device="cpu", mean=0, std=1)
     images = torch.rand(1, 3, 8, 8)
     ours = load_explainer("iia", steps=6)(classifier, images, targets.one_hot([1], 2))
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_a_sum_past_the_layer_stays_what_it_is_for_the_image(error_of):
     model, images, target = Past(torch.add), torch.rand(1, 3, 6, 6), targets.one_hot([1], 3)
     model(images)
     ours = load_explainer("iia", steps=2, layer="layer", published=True)(
-        load_classifier(model, device="cpu"), images, target
+        load_classifier(model, device="cpu", mean=0, std=1), images, target
     )
     small = torch.zeros(4, 4)
     for a in (0, 0.5, 1):
@@ -87,12 +87,14 @@ def test_a_branch_concatenated_past_the_layer_is_refused():
     model, images = Past(lambda a, b: torch.cat([a, b], dim=1)), torch.rand(1, 3, 6, 6)
     model(images)
     with pytest.raises(UserError, match=r"\blayer layer\b"):
-        load_explainer("iia", layer="layer")(load_classifier(model, device="cpu"), images, targets.one_hot([1], 3))
+        load_explainer("iia", layer="layer")(
+            load_classifier(model, device="cpu", mean=0, std=1), images, targets.one_hot([1], 3)
+        )
 
 
 def test_bad_layers_and_options():
     images, target = torch.rand(1, 3, 8, 8), targets.one_hot([0], 4)
-    classifier = load_classifier(nn.Sequential(*parts()), device="cpu")
+    classifier = load_classifier(nn.Sequential(*parts()), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=r"steps.*iia.*1"):
         load_explainer("iia", steps=0)
     with pytest.raises(UserError, match=r"iia.*feature map"):
@@ -187,7 +189,7 @@ class OneBlock(nn.Module):
 def test_on_attention_read_by_a_linear_head_it_has_a_closed_form():
     """As for feature maps: the gradient is the same everywhere, and the mean over b of v is (r + A) / 2."""
     model, images = OneBlock(), torch.rand(1, 3, 8, 12)
-    ours = load_explainer("iia")(load_classifier(model, device="cpu"), images, targets.one_hot([1], 2))
+    ours = load_explainer("iia")(load_classifier(model, device="cpu", mean=0, std=1), images, targets.one_hot([1], 2))
     with torch.no_grad():
         rows = torch.cat([model.attention(a / 5 * images) for a in range(6)])[:, 0, 0]
         mean = (rows.amin(dim=0) + rows.mean(dim=0)) / 2
@@ -198,7 +200,7 @@ def test_on_attention_read_by_a_linear_head_it_has_a_closed_form():
 
 @pytest.mark.parametrize("published", [False, True])
 def test_by_default_attention_takes_six_points_each_way(published, tiny):
-    classifier = load_classifier(tiny(), device="cpu")
+    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
     load_explainer("iia", published=published)(classifier, torch.rand(2, 3, 8, 12), targets.one_hot([0, 1], 3))
     assert classifier.passes == 2 * (6 + 36)
 
@@ -207,14 +209,14 @@ def test_published_on_every_kind_of_transformer(vision_transformer):
     images = torch.rand(2, 3, 32, 32)
     explainer = load_explainer("iia", steps=2, published=True)
     for name in vision_transformer.names:
-        classifier = load_classifier(vision_transformer(name), device="cpu")
+        classifier = load_classifier(vision_transformer(name), device="cpu", mean=0, std=1)
         maps = explainer(classifier, images, targets.contrast(1, 2, 5))
         assert maps.amax(dim=(1, 2)).gt(maps.amin(dim=(1, 2))).all()
         assert explainer(classifier, images, targets.contrast(2, 2, 5)).abs().max() == 0
 
 
 def test_by_default_a_feature_map_takes_eleven_points_each_way():
-    classifier = load_classifier(nn.Sequential(*parts()), layer="0", device="cpu")
+    classifier = load_classifier(nn.Sequential(*parts()), layer="0", device="cpu", mean=0, std=1)
     images, target = torch.rand(1, 3, 12, 10), targets.one_hot([0], 4)
     ours = load_explainer("iia")(classifier, images, target)
     assert torch.equal(ours, load_explainer("iia", steps=10)(classifier, images, target))
@@ -223,7 +225,7 @@ def test_by_default_a_feature_map_takes_eleven_points_each_way():
 
 @pytest.mark.parametrize("published", [False, True])
 def test_a_network_with_neither_is_refused_by_naming_what_is_defined(published):
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), device="cpu")
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=r"no attention .*use integrated_gradients or rise"):
         load_explainer("iia", published=published)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))
 
@@ -233,7 +235,7 @@ def test_a_network_with_neither_is_refused_by_naming_what_is_defined(published):
 @pytest.mark.parametrize("attention", [False, True])
 def test_its_passes_are_counted(published, batch_size, attention, tiny):
     network = tiny() if attention else nn.Sequential(*parts())
-    classifier = load_classifier(network, layer=None if attention else "0", device="cpu")
+    classifier = load_classifier(network, layer=None if attention else "0", device="cpu", mean=0, std=1)
     explainer = load_explainer("iia", published=published, batch_size=batch_size)
     images = torch.rand(1, 3, 8, 12)
     explainer(classifier, images, targets.one_hot([1], 3 if attention else 4))  # what is found out once

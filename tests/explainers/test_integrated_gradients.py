@@ -36,7 +36,7 @@ def normalised(images):
 
 def test_agrees_with_captum(peer, error_of):
     """Without normalisation, so that both see the same points: deep networks have ReLUs that turn with the last bit."""
-    classifier, images = load_classifier(peer.model, device="cpu"), peer.images
+    classifier, images = load_classifier(peer.model, device="cpu", mean=0, std=1), peer.images
     ours = load_explainer("integrated_gradients", steps=10, batch_size=30)(classifier, images, peer.target)
     theirs = captum.attr.IntegratedGradients(peer.model).attribute(images, target=peer.labels, n_steps=10)
     assert error_of(ours, theirs.sum(dim=1)) <= 1e-4
@@ -100,6 +100,6 @@ def test_more_steps_come_closer_on_a_relu_network():
 
 @pytest.mark.parametrize(("options", "words"), [({"steps": 0}, "steps.*1"), ({"baseline": "grey"}, "grey")])
 def test_bad_options(options, words):
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=words):
         load_explainer("integrated_gradients", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 4))

@@ -72,7 +72,7 @@ def test_a_linear_reader_of_superpixels_is_found_again():
     reader[0, 0], reader[0, 1] = 1.0, 2.0  # red counts once, green twice
     head = nn.Linear(432, 2, bias=False)
     head.weight.data = reader.flatten(1)
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu")
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu", mean=0, std=1)
     image = STRIPES.clone()
     image[:, ::2] *= 0.5  # so that the mean colour is not the colour itself
     segments = lime.superpixels(image[None], 1.0, 4.0, 1.0)
@@ -132,7 +132,7 @@ def test_draws_are_fair_show_everything_first_and_differ_by_seed():
 
 
 def test_passes_are_the_samples():
-    classifier = load_classifier(network(), device="cpu")
+    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
     load_explainer("lime", samples=30)(classifier, STRIPES[None].expand(2, -1, -1, -1), targets.one_hot([0], 3))
     assert classifier.passes == 60
 

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from saliency_bench import load_classifier, load_explainer, targets
 from saliency_bench.errors import UserError
+from saliency_bench.scoring.perturbation import blurred
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
 
@@ -35,10 +36,14 @@ class Branched(nn.Module):
         return self.head(F.adaptive_avg_pool2d(x, 2).flatten(1))
 
 
-def theirs(model, images, labels, window, stride):
+def theirs(model, images, labels, window, stride, baselines=0):
     normalised = (images - torch.tensor(MEAN).view(1, 3, 1, 1)) / torch.tensor(STD).view(1, 3, 1, 1)
     maps = captum.attr.Occlusion(model).attribute(
-        normalised, target=labels, sliding_window_shapes=(3, window, window), strides=(3, stride, stride), baselines=0
+        normalised,
+        target=labels,
+        sliding_window_shapes=(3, window, window),
+        strides=(3, stride, stride),
+        baselines=baselines,
     )
     return maps[:, 0]  # the same in every channel
 
@@ -52,6 +57,18 @@ def test_agrees_with_captum(make, window, stride):
     ours = load_explainer("occlusion", window=window, stride=stride)(classifier, images, targets.one_hot(labels, 4))
     expected = theirs(model, images, labels, window, stride)
     assert (ours - expected).abs().max() <= 1e-4 * expected.abs().max()
+
+
+@pytest.mark.parametrize("baseline", ["black", "white", "blur"])
+def test_agrees_with_captum_on_other_fills(baseline):
+    model, images, labels = small(), torch.rand(2, 3, 14, 18), torch.tensor([0, 3])
+    classifier = load_classifier(model, mean=MEAN, std=STD, device="cpu")
+    explainer = load_explainer("occlusion", window=6, stride=4, baseline=baseline)
+    ours = explainer(classifier, images, targets.one_hot(labels, 4))
+    filled = {"black": images * 0, "white": images * 0 + 1, "blur": blurred(classifier, images)}[baseline]
+    expected = theirs(model, images, labels, 6, 4, (filled - classifier.mean) / classifier.std)
+    assert (ours - expected).abs().max() <= 1e-4 * expected.abs().max()
+    assert not torch.allclose(ours, theirs(model, images, labels, 6, 4))
 
 
 def test_agrees_with_captum_on_resnet18():
@@ -102,7 +119,7 @@ def test_a_reader_of_two_pixels_worked_out_by_hand():
     head = nn.Linear(24, 2, bias=False)
     nn.init.zeros_(head.weight)
     head.weight.data[0, 0], head.weight.data[0, 3] = 3.0, 1.0
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu")
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu", mean=0, std=1)
     maps = load_explainer("occlusion", window=2, stride=2)(classifier, torch.ones(1, 3, 2, 4), targets.one_hot([0], 2))
     assert maps[0].tolist() == [[3, 3, 1, 1], [3, 3, 1, 1]]
 
@@ -114,7 +131,7 @@ def test_a_positive_linear_reader_of_one_patch(window, stride):
     weight = torch.zeros(2, 3, 32, 40)
     weight[0, :, 12:18, 20:26] = torch.rand(3, 6, 6) + 0.1
     head.weight.data = weight.flatten(1)
-    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu")
+    classifier = load_classifier(nn.Sequential(nn.Flatten(), head), device="cpu", mean=0, std=1)
     (values,) = load_explainer("occlusion", window=window, stride=stride)(
         classifier, torch.rand(1, 3, 32, 40) + 0.1, targets.one_hot([0], 2)
     )
@@ -128,14 +145,14 @@ def test_a_positive_linear_reader_of_one_patch(window, stride):
 
 
 def test_a_window_is_an_eighth_of_the_shorter_side_half_a_window_apart():
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     images, target = torch.rand(1, 3, 32, 48), targets.one_hot([1], 4)
     default = load_explainer("occlusion")(classifier, images, target)
     assert torch.equal(default, load_explainer("occlusion", window=4, stride=2)(classifier, images, target))
 
 
 def test_passes_are_one_for_each_window_and_one_for_the_image():
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     load_explainer("occlusion", window=8, stride=4)(classifier, torch.rand(3, 3, 16, 22), targets.one_hot([0], 4))
     assert classifier.passes == 3 * (3 * 5 + 1)
 
@@ -152,6 +169,6 @@ def test_passes_are_one_for_each_window_and_one_for_the_image():
     ],
 )
 def test_bad_options(options, words):
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=words):
         load_explainer("occlusion", **options)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 4))

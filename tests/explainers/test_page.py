@@ -53,7 +53,9 @@ def test_an_explainer_that_refuses_a_network_is_left_for_the_next_with_its_reaso
 
     refusing.__name__ = "centre"
     monkeypatch.setattr(module, "centre", refusing)
-    classifier = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2)), device="cpu")
+    classifier = load_classifier(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(48, 2)), device="cpu", mean=0, std=1
+    )
     maps, reasons = _page.maps_of(
         classifier, torch.rand(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]), ["centre", "random", "occlusion"]
     )
@@ -73,7 +75,9 @@ def test_samples_are_seen_rightly_lie_whole_in_the_image_and_away_from_the_middl
 
 def test_a_sample_with_a_constant_map_is_passed_over(monkeypatch):
     batch = Batch(torch.rand(2, 3, 9, 9), torch.ones(2, 9, 9, dtype=torch.bool), torch.zeros(2), list("ab"), [None] * 2)
-    classifier = load_classifier(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(243, 2)), labels=["a", "b"])
+    classifier = load_classifier(
+        torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(243, 2)), labels=["a", "b"], mean=0, std=1
+    )
     shown = []
     monkeypatch.setattr(_page, "load_dataset", lambda *rows, **split: None)
     monkeypatch.setattr(type(classifier), "prepare", lambda self, rows: batch)

@@ -67,7 +67,7 @@ def test_converges_to_the_enumerated_expectation_on_a_linear_score():
     """A 2 x 2 grid has 16 patterns and, on 4 x 4 pixels, 4 shifts: the expectation is a finite sum."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Flatten(), nn.Linear(48, 2))
-    classifier = load_classifier(model, device="cpu")
+    classifier = load_classifier(model, device="cpu", mean=0, std=1)
     image, target = torch.rand(1, 3, 4, 4), targets.one_hot([0], 2)
     patterns = torch.tensor([[[i >> 3 & 1, i >> 2 & 1], [i >> 1 & 1, i & 1]] for i in range(16)]).float()
     expected = torch.zeros(4, 4)
@@ -94,7 +94,7 @@ def test_converges_to_the_enumerated_expectation_on_a_linear_score():
 
 @pytest.mark.parametrize("batch_size", [1, 7, 100])
 def test_the_size_of_a_pass_changes_nothing_that_matters(batch_size):
-    classifier = load_classifier(network(), device="cpu")
+    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
     images, target = torch.rand(2, 3, 12, 9), targets.one_hot([0, 2], 3)
     explainer = load_explainer("rise", masks=23)
     whole = explainer(classifier, images, target)
@@ -109,6 +109,6 @@ def test_a_pass_without_masks_is_refused():
 
 @pytest.mark.parametrize("options", [{"masks": 0}, {"cells": 0}, {"p": 0.0}, {"p": 1.5}])
 def test_bad_options(options):
-    classifier = load_classifier(network(), device="cpu")
+    classifier = load_classifier(network(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match="rise needs"):
         load_explainer("rise", **options)(classifier, torch.rand(1, 3, 8, 8), targets.one_hot([0], 3))

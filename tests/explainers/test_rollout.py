@@ -34,7 +34,7 @@ def literal(attentions, image):
 @pytest.mark.parametrize("before", [1, 3])
 def test_it_is_the_product_over_the_blocks(before, start, tiny, attended):
     model = tiny(blocks=3, before=before)
-    ours = load_explainer("rollout", start=start)(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    ours = load_explainer("rollout", start=start)(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     attentions, _ = attended(model, IMAGES, TARGET)
     expected = [literal(attentions[start:], image)[0, before:].reshape(2, 3) for image in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)))
@@ -42,7 +42,7 @@ def test_it_is_the_product_over_the_blocks(before, start, tiny, attended):
 
 def test_without_a_class_token_it_is_the_mean_row(tiny, attended):
     model = tiny(blocks=3, before=0)
-    ours = load_explainer("rollout")(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    ours = load_explainer("rollout")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     attentions, _ = attended(model, IMAGES, TARGET)
     expected = [literal(attentions, image).mean(axis=0).reshape(2, 3) for image in range(3)]
     torch.testing.assert_close(ours, enlarged(np.stack(expected)))
@@ -54,7 +54,7 @@ def test_uniform_attention_has_a_closed_form(tiny):
     for block in model.blocks:
         block["qkv"].weight.data[:16] = 0
         block["qkv"].bias.data[:16] = 0
-    maps = load_explainer("rollout")(load_classifier(model, device="cpu"), IMAGES, TARGET)
+    maps = load_explainer("rollout")(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, TARGET)
     torch.testing.assert_close(maps, torch.full((3, 8, 12), (1 - 1 / 8) / 7))
 
 
@@ -73,7 +73,7 @@ def test_the_product_by_hand():
 
 
 def test_it_takes_one_forward_pass(tiny):
-    classifier = load_classifier(tiny(), device="cpu")
+    classifier = load_classifier(tiny(), device="cpu", mean=0, std=1)
     load_explainer("rollout")(classifier, IMAGES, TARGET)
     assert classifier.passes == 3
 
@@ -81,4 +81,4 @@ def test_it_takes_one_forward_pass(tiny):
 @pytest.mark.parametrize(("start", "words"), [(-1, r"\bstart\b.*-1"), (2, r"\b2\b.*blocks")])
 def test_a_start_that_is_not_there(start, words, tiny):
     with pytest.raises(UserError, match=words):
-        load_explainer("rollout", start=start)(load_classifier(tiny(), device="cpu"), IMAGES, TARGET)
+        load_explainer("rollout", start=start)(load_classifier(tiny(), device="cpu", mean=0, std=1), IMAGES, TARGET)

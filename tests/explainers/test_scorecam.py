@@ -8,7 +8,8 @@ from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
 from torch import nn
 from torch.nn import functional as F
 
-from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench import load_classifier, load_explainer, registry, targets
+from saliency_bench.classifiers import geometry
 from saliency_bench.errors import UserError
 
 MEAN, STD = (0.4, 0.5, 0.6), (0.1, 0.2, 0.3)
@@ -54,12 +55,12 @@ def test_agrees_with_pytorch_grad_cam(name):
     classifier = load_classifier(model, mean=MEAN, std=STD, layer=layer, device="cpu")
     with ScoreCAM(model, [dict(model.named_modules())[layer]]) as cam:
         theirs = cam((images - classifier.mean) / classifier.std, [ClassifierOutputTarget(label) for label in labels])
-    shown = []
-    original = F.interpolate
+    small_maps = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "interpolate", lambda x, **options: shown.append(x) or original(x, **options))
+        module = registry.load("explainers", "scorecam")
+        patch.setattr(module, "enlarge", lambda cam, images: small_maps.append(cam) or geometry.enlarge(cam, images))
         load_explainer("scorecam", align_corners=True)(classifier, images, targets.one_hot(labels, 4))
-    for ours, expected in zip(shown[-1][:, 0].numpy(), theirs, strict=True):
+    for ours, expected in zip(small_maps[0].numpy(), theirs, strict=True):
         ours = (ours - ours.min()) / (ours.max() - ours.min())
         ours = cv2.resize(ours, (height + 4, height))
         ours = (ours - ours.min()) / (ours.max() - ours.min())
@@ -130,7 +131,7 @@ class Halves(nn.Module):
 
 def test_two_channels_worked_out_by_hand():
     """Seen through the left mask the score is 4, through the right 0: weights e^4 / (e^4 + 1) and 1 / (e^4 + 1)."""
-    classifier = load_classifier(Halves(), layer="features", device="cpu")
+    classifier = load_classifier(Halves(), layer="features", device="cpu", mean=0, std=1)
     (values,) = load_explainer("scorecam")(classifier, torch.ones(1, 3, 2, 4), targets.one_hot([0], 2))
     share = np.exp(4) / (np.exp(4) + 1)
     expected = [[share, share, 1 - share, 1 - share]] * 2
@@ -140,7 +141,7 @@ def test_two_channels_worked_out_by_hand():
 def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_the_channels():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
     model[0].weight.data[0] = 0
-    classifier = load_classifier(model, layer="0", device="cpu")
+    classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)
     images = torch.rand(2, 3, 6, 6)
     maps = load_explainer("scorecam")(classifier, images, targets.contrast([1], [1], 2))
     with torch.no_grad():
@@ -149,14 +150,14 @@ def test_a_flat_channel_shows_nothing_and_a_contrast_with_itself_is_the_mean_of_
 
 def test_negative_values_stay_if_the_target_has_a_negative_weight():
     model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Flatten(), nn.Linear(4 * 36, 2))
-    classifier = load_classifier(model, layer="0", device="cpu")
+    classifier = load_classifier(model, layer="0", device="cpu", mean=0, std=1)
     images, explainer = torch.rand(2, 3, 6, 6) - 0.5, load_explainer("scorecam")
     assert (explainer(classifier, images, targets.contrast([0], [1], 2)) < 0).any()
     assert (explainer(classifier, images, targets.one_hot([0], 2)) >= 0).all()
 
 
 def test_passes_are_one_for_each_channel_and_one():
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     load_explainer("scorecam")(classifier, torch.rand(3, 3, 12, 12), targets.one_hot([0], 4))
     assert classifier.passes == 3 * (12 + 1)
 
@@ -170,6 +171,6 @@ def test_passes_are_one_for_each_channel_and_one():
     ],
 )
 def test_bad_options(options, words):
-    classifier = load_classifier(small(), device="cpu")
+    classifier = load_classifier(small(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=words):
         load_explainer("scorecam", **options)(classifier, torch.rand(1, 3, 8, 12), targets.one_hot([0], 4))

@@ -119,7 +119,7 @@ def test_it_is_the_literal_propagation(form, before, start, tiny, attended):
     """In double precision: rules that divide by small sums magnify rounding."""
     model = tiny(width=4, before=before).double()
     target = TARGETS[form].expand(2, -1)
-    ours = load_explainer("tattr", start=start)(load_classifier(model, device="cpu"), IMAGES, target)
+    ours = load_explainer("tattr", start=start)(load_classifier(model, device="cpu", mean=0, std=1), IMAGES, target)
     _, gradients = attended(model, IMAGES, target)
     expected = []
     for i in range(2):
@@ -136,7 +136,7 @@ def test_relevance_is_conserved_down_to_the_tokens(tiny):
     model = tiny(blocks=3, width=32).double()
     tokens = []
     model.blocks[0]["norm1"].register_forward_pre_hook(lambda _, inputs: tokens.append(inputs[0]))
-    classifier = load_classifier(model, device="cpu").requires_grad_(False)
+    classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
     image = IMAGES[:1]
     with recording_attention(classifier, image, 0, tattr.Propagating, embedded=True) as seen:
         logits = classifier(image)
@@ -149,7 +149,7 @@ def test_relevance_is_conserved_down_to_the_tokens(tiny):
 def test_gradients_are_the_ordinary_ones(tiny, attended):
     model = tiny(blocks=3)
     _, expected = attended(model, IMAGES, targets.one_hot([1], 3))
-    classifier = load_classifier(model, device="cpu").requires_grad_(False)
+    classifier = load_classifier(model, device="cpu", mean=0, std=1).requires_grad_(False)
     with recording_attention(classifier, IMAGES, 0, tattr.Propagating, embedded=True) as seen:
         logits = classifier(IMAGES)
     gradients = torch.autograd.grad(logits[:, 1].sum(), seen.matrices)
@@ -172,7 +172,7 @@ def test_the_rules_by_hand():
 
 
 def test_a_map_does_not_depend_on_its_neighbours(tiny):
-    classifier, explainer = load_classifier(tiny(), device="cpu"), load_explainer("tattr")
+    classifier, explainer = load_classifier(tiny(), device="cpu", mean=0, std=1), load_explainer("tattr")
     images, target = torch.rand(5, 3, 8, 12), targets.one_hot([0, 1, 2, 0, 1], 3)
     together = explainer(classifier, images, target)
     alone = [explainer(classifier, images[i : i + 1], target[i : i + 1]) for i in range(5)]
@@ -204,7 +204,7 @@ class InPlace(Gated):
 
 @pytest.mark.parametrize("model", [Gated, InPlace])
 def test_an_operation_without_a_rule_is_refused_by_name(model):
-    classifier = load_classifier(model(), device="cpu")
+    classifier = load_classifier(model(), device="cpu", mean=0, std=1)
     with pytest.raises(UserError, match=r"'(mul|add_)'.*gae"):
         load_explainer("tattr")(classifier, IMAGES, TARGETS["class"])
 
@@ -212,3 +212,90 @@ def test_an_operation_without_a_rule_is_refused_by_name(model):
 def test_a_start_below_zero():
     with pytest.raises(UserError, match=r"start.*-1"):
         load_explainer("tattr", start=-1)
+
+
+def with_activation(tiny, activation):
+    """The tiny network, whose perceptrons have another activation."""
+    model = tiny()
+    forward = model.forward
+
+    def changed(x):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.nn.functional, "gelu", activation)
+            return forward(x)
+
+    model.forward = changed
+    return model
+
+
+QUICK = {
+    "x * sigmoid(c x)": lambda x: x * torch.sigmoid(1.702 * x),
+    "method": lambda x: x * (x * 1.702).sigmoid(),
+}
+
+
+@pytest.mark.parametrize("way", QUICK)
+def test_quick_gelu_is_an_activation_however_it_is_written(way, tiny):
+    """x * sigmoid(1.702 x) = silu(1.702 x) / 1.702, of which every step has a rule."""
+    known = with_activation(tiny, lambda x: torch.nn.functional.silu(1.702 * x) / 1.702)
+    maps = [
+        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
+        for model in (known, with_activation(tiny, QUICK[way]))
+    ]
+    assert maps[0].amax() > 0
+    assert (maps[0] - maps[1]).abs().max() <= 1e-4 * maps[0].abs().max()
+
+
+def test_a_gate_of_something_else_is_refused(tiny):
+    model = with_activation(tiny, lambda x: x * torch.sigmoid(x.flip(-1).roll(1, dims=-1)))
+    with pytest.raises(UserError, match="no rule"):
+        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
+    model = with_activation(tiny, lambda x: x * (2 * x))
+    with pytest.raises(UserError, match="no rule for 'mul'"):
+        load_explainer("tattr")(load_classifier(model, device="cpu", mean=0, std=1), STEM_IMAGES, STEM_TARGET)
+
+
+STEM_IMAGES = torch.rand(2, 3, 8, 12, generator=torch.Generator().manual_seed(3))
+STEM_TARGET = targets.contrast([0, 1], [1, 2], 3)
+STEMS = {
+    "group norm": lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.GroupNorm(2, 4),
+                                              torch.nn.ReLU(inplace=True), torch.nn.Conv2d(4, 3, 1)),
+    "pooling": lambda: torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.AvgPool2d(2),
+                                           torch.nn.Upsample(scale_factor=2), torch.nn.Conv2d(4, 3, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["tattr", "gae", "attention"])
+@pytest.mark.parametrize("stem", STEMS)
+def test_a_stem_before_the_patches_changes_what_is_seen_and_nothing_else(stem, name, tiny):
+    """The map is that of the network without it, of the image as it comes out of it."""
+    torch.manual_seed(0)
+    first, network = STEMS[stem](), tiny()
+    explainer = load_explainer(name)
+    whole = load_classifier(torch.nn.Sequential(first, network), device="cpu", mean=0, std=1)
+    ours = explainer(whole, STEM_IMAGES, STEM_TARGET)
+    with torch.no_grad():
+        seen = first(STEM_IMAGES)
+    alone = explainer(load_classifier(network, device="cpu", mean=0, std=1), seen, STEM_TARGET)
+    assert (ours - alone).abs().max() <= 1e-3 * alone.abs().max()
+
+
+class Pooled(torch.nn.Module):
+    """The patches are pooled, normed and activated before they become tokens."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        patch = torch.nn.Conv2d(3, 8, 2, stride=2)
+        network.patch = torch.nn.Sequential(patch, torch.nn.ReLU(), torch.nn.AvgPool2d(2))
+
+    def forward(self, x):
+        return self.network(x)
+
+
+@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
+def test_patches_that_are_pooled_are_still_patches(name, tiny):
+    classifier = load_classifier(Pooled(tiny()), device="cpu", mean=0, std=1)
+    maps = load_explainer(name)(classifier, STEM_IMAGES, STEM_TARGET)
+    assert maps.shape == (2, 8, 12)
+    assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()

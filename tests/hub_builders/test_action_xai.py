@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+import traceback
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ import huggingface_hub
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.io import savemat
 
 from saliency_bench import build
 from saliency_bench.data.jobs import BuildLog, samples_of
@@ -59,16 +61,17 @@ def service(monkeypatch):
     asked = []
 
     class Client:
-        def __init__(self, model, provider, timeout):
-            self.model = model
+        def __init__(self, model=None, *, provider=None, base_url=None, token=None, timeout=None):
+            self.model, self.token = model, token
 
         def chat_completion(self, messages, **settings):
             asked.append(messages[0]["content"])
-            text = "No." if "Answer: general" in asked[-1] else "Yes"
+            text = "No." if "Answer: ‘general’" in asked[-1] else "Yes"
             return SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content=text))])
 
     monkeypatch.setattr(huggingface_hub, "InferenceClient", Client)
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "token")
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: "hf_secret")
     return asked
 
 
@@ -80,8 +83,11 @@ def built(source, **options):
 def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, tmp_path):
     folder = build("action-xai", tmp_path / "out", source=source, progress=False)
     assert len(service) == 3
-    assert "Question: What is the person doing?\nAnswer: ironing\n" in service[1]
-    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    assert service[1] == (  # P0, appendix C
+        "Can the following question-answer pair be restructured into a classification problem? "
+        "Question: ‘What is the person doing?’ Answer: ‘ironing’. If yes, respond with ‘yes’. If no, respond with ‘no’."
+    )
+    monkeypatch.delenv("OPENAI_API_KEY")
     again = build("action-xai", tmp_path / "again", source=source, progress=False)
     assert len(service) == 3
     rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(again)).values()))
@@ -90,6 +96,42 @@ def test_each_pair_is_asked_once_and_never_again(source, service, monkeypatch, t
     assert (folder / "build_report.json").read_bytes() == (again / "build_report.json").read_bytes()
     lines = [json.loads(line) for line in (source / "answers.jsonl").read_text().splitlines()]
     assert [line["reply"] for line in lines] == ["No.", "Yes", "Yes"]
+    assert {line["model"] for line in lines} == {"gpt-4o-mini"}
+    assert (folder / "answers.jsonl").read_bytes() == (source / "answers.jsonl").read_bytes()
+    (source / "answers.jsonl").unlink()
+    build("action-xai", tmp_path / "third", source, progress=False, answers=str(folder / "answers.jsonl"))
+    assert len(service) == 3
+
+
+def annotations(path, frames):
+    """As MPII Human Pose has them: a structure of structures. frames: {name: number of its video, or None}."""
+    listed = np.zeros((1, len(frames)), dtype=[("image", object), ("annorect", object), ("vididx", object)])
+    for place, (name, video) in enumerate(frames.items()):
+        listed[0, place] = ({"name": name}, {"x1": 3.0}, np.empty((0, 0)) if video is None else float(video))
+    path.parent.mkdir(exist_ok=True)
+    savemat(path, {"RELEASE": {"annolist": listed, "version": "12", "img_train": np.ones((1, len(frames)))}})
+
+
+@pytest.mark.parametrize("place", ["", "images", "mpii_human_pose_v1_u12_2"])
+def test_frames_of_one_video_are_a_group(source, place):
+    frames = {"000001.jpg": 7, "000003.jpg": 7, "000002.jpg": None}
+    annotations(source / place / "mpii_human_pose_v1_u12_1.mat", frames)
+    samples, log = built(source, ask=False)
+    groups = {name: sample["group"] for name, sample in samples.items()}
+    assert groups == {"t1": "video 7", "v1": "video 7", "v2": "video 7", "t2": "000002"}
+    assert not any("mpii" in remark["id"] for remark in log.remarks)
+
+
+def test_annotations_of_one_image_and_damaged_ones(source):
+    path = source / "mpii_human_pose_v1_u12_1.mat"
+    assert any(path.name == remark["id"] for remark in built(source, ask=False)[1].remarks)
+    annotations(path, {"000003.jpg": 2})
+    assert built(source, ask=False)[0]["v1"]["group"] == "video 2"
+    for damage in (b"", b"MATLAB 5.0 and no more", path.read_bytes()[:300]):
+        path.write_bytes(damage)
+        with pytest.raises(UserError, match=r"mpii_human_pose_v1_u12_1\.mat cannot be read") as caught:
+            built(source, ask=False)
+        assert "\n" not in str(caught.value)
 
 
 def test_masks_votes_and_groups(source):
@@ -115,8 +157,13 @@ def test_what_the_model_refuses_is_named(source, service):
 
 def test_without_answers_and_without_token(source, monkeypatch):
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    with pytest.raises(UserError, match=r"\b3\b.*answers\.jsonl.*hf auth login"):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UserError, match=r"\b3\b.*gpt-4o-mini.*answers\.jsonl.*set OPENAI_API_KEY"):
         built(source)
+    with pytest.raises(UserError, match=r"\b3\b.*answers\.jsonl.*set HF_TOKEN.*hf auth login"):
+        built(source, model="someone/model")
+    with pytest.raises(UserError, match=r"set MY_TOKEN\b"):
+        built(source, model="someone/model", token="MY_TOKEN")
 
 
 def test_a_service_that_fails_midway_loses_no_answer(source, service, monkeypatch):
@@ -143,9 +190,12 @@ def test_answers_of_other_models_and_wordings_do_not_count(source, service):
     (source / "answers.jsonl").write_text(text)
     samples, log = built(source, model="m")
     assert "t1" in samples
-    assert [remark["text"] for remark in log.remarks] == [
-        "line 3 is no answer and is passed over", "line 4 is no answer and is passed over"
+    assert [remark["text"] for remark in log.remarks if remark["id"] != action_xai.ANNOTATIONS] == [
+        "line 3 is not an answer and is skipped", "line 4 is not an answer and is skipped"
     ]  # fmt: skip
+    asked = len(service)
+    built(source, model="m")  # the line that was cut off by a kill swallows no answer
+    assert len(service) == asked
 
 
 class Server(ThreadingHTTPServer):
@@ -168,7 +218,8 @@ class Route(BaseHTTPRequestHandler):
         plan = self.server.plan.pop(0) if self.server.plan else None
         if plan == "slow":
             time.sleep(1)
-        text = "No." if "Answer: general" in asked["messages"][0]["content"] else "Yes"
+        text = "No." if "Answer: ‘general’" in asked["messages"][0]["content"] else "Yes"
+        plan = self.headers["Authorization"].encode() if plan == "echo" else plan
         content = plan if isinstance(plan, bytes) else json.dumps(completion(text)).encode()
         self.send_response(plan if isinstance(plan, int) else 200)
         self.send_header("Content-Type", "application/json")
@@ -199,6 +250,7 @@ def server(monkeypatch):
     """The client is huggingface_hub's own; only waiting is cut short."""
     monkeypatch.setattr(_language_model, "WAITS", (0.0, 0.0))
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with Server() as listening:
         threading.Thread(target=listening.serve_forever, args=(0.02,), daemon=True).start()
         yield listening
@@ -212,7 +264,7 @@ def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_pat
     path, token, asked = server.requests[0]
     assert path == "/v1/chat/completions"
     assert "hf_secret" not in token  # it is no service of Hugging Face
-    assert asked["messages"][0]["content"].endswith("Answer: general\n\nReply with one word, yes or no.")
+    assert asked["messages"] == [{"role": "user", "content": asked["messages"][0]["content"]}]
     assert (asked["model"], asked["temperature"], asked["seed"]) == ("tiny", 0.0, 0)
     folder = build("action-xai", tmp_path / "out", source=source, progress=False, model="tiny")  # needs no call
     assert json.loads((folder / "build_report.json").read_text())["counts"]["samples"] == 3
@@ -222,11 +274,55 @@ def test_a_server_is_asked_through_the_client_of_the_hub(source, server, tmp_pat
 def test_the_providers_of_the_hub_get_the_token(source, server, monkeypatch):
     router = huggingface_hub.inference._providers.CONVERSATIONAL_AUTO_ROUTER
     monkeypatch.setattr(router, "base_url", server.address)
-    samples, _ = built(source)
+    samples, _ = built(source, model="meta-llama/Llama-3.1-8B-Instruct")
     assert sorted(samples) == ["t1", "v1", "v2"]
     path, token, asked = server.requests[0]
     assert (path, token) == ("/v1/chat/completions", "Bearer hf_secret")
     assert asked["model"] == "meta-llama/Llama-3.1-8B-Instruct"
+
+
+@pytest.mark.parametrize("how", ["openai", "server", "named", "named for any model"])
+def test_gpt_4o_mini_gets_the_token_of_openai_and_nothing_keeps_it(source, server, monkeypatch, tmp_path, capfd, how):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
+    monkeypatch.setenv("MY_TOKEN", "sk-second")
+    monkeypatch.setattr(_language_model, "OPENAI", f"{server.address}/v1")
+    options = {
+        "openai": {},
+        "server": {"server": f"{server.address}/v1"},
+        "named": {"token": "MY_TOKEN"},
+        "named for any model": {"server": f"{server.address}/v1", "model": "tiny", "token": "MY_TOKEN"},
+    }[how]
+    folder = build("action-xai", tmp_path / "out", source=source, **options)
+    path, token, asked = server.requests[0]
+    assert (path, token) == ("/v1/chat/completions", f"Bearer {'sk-second' if 'named' in how else 'sk-first'}")
+    assert asked["model"] == ("tiny" if "any" in how else "gpt-4o-mini")
+    build("action-xai", tmp_path / "again", source=source, **options)
+    assert len(server.requests) == 3
+    shown = "".join(capfd.readouterr())
+    assert not {"token", "server", "answers"} & set(json.loads((folder / "build_report.json").read_text())["options"])
+    files = [path for path in (*folder.rglob("*"), *source.rglob("*")) if path.is_file()]
+    for secret in ("sk-first", "sk-second"):
+        assert secret not in shown
+        assert not [path for path in files if secret.encode() in path.read_bytes()]
+
+
+def test_a_server_that_repeats_the_token_does_not_bring_it_into_errors_or_answers(source, server, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
+    server.plan = ["echo"]
+    with pytest.raises(UserError, match="did not answer") as caught:
+        built(source, server=server.address)
+    assert "sk-first" not in "".join(traceback.format_exception(caught.value))
+    server.plan = [json.dumps(completion("yes, sk-first")).encode()]
+    built(source, server=server.address)
+    assert "sk-first" not in (source / "answers.jsonl").read_text()
+
+
+@pytest.mark.parametrize("token", ["sk-abc123", "hf_abcDEF", "my token", "$TOKEN"])
+def test_a_token_is_not_taken_for_the_name_of_its_variable_and_not_repeated(source, tmp_path, token):
+    with pytest.raises(UserError, match="name of the environment variable") as caught:
+        build("action-xai", tmp_path / "out", source=source, token=token)
+    assert token not in str(caught.value)
+    assert not list(tmp_path.rglob("made_by.json"))
 
 
 @pytest.mark.parametrize("passing", [429, 500, 503, "slow"])
@@ -266,8 +362,16 @@ def test_a_server_that_fails_is_named_and_no_answer_is_lost(source, server, plan
 def test_a_server_that_is_not_there_and_a_wrong_address(source):
     with pytest.raises(UserError, match=r"did not answer: .*refused"):
         built(source, server="http://127.0.0.1:9")
-    with pytest.raises(UserError, match=r"server=localhost .*http://"):
-        built(source, server="localhost")
+    for wrong in ("localhost", "http://[::", "file:///etc/passwd"):
+        with pytest.raises(UserError, match=r"server=.* is not an address.*http://"):
+            built(source, server=wrong)
+
+
+def test_a_token_does_not_travel_unencrypted(source, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-first")
+    with pytest.raises(UserError, match=r"server=http://example\.org/v1 .*https") as caught:
+        built(source, server="http://example.org/v1")
+    assert "sk-first" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -311,7 +415,7 @@ def test_odd_entries_and_missing_parts(source, tmp_path):
     samples, log = built(source, ask=False)
     assert len(samples) == 4
     assert [entry["id"] for entry in log.left_out if entry["what"] == "image"] == ["a", "b", "c"]
-    assert log.remarks[0]["id"] == "t1"
+    assert [remark["id"] for remark in log.remarks] == [action_xai.ANNOTATIONS, "t1"]
     path.write_text("[1]")
     with pytest.raises(UserError, match=r"JSON"):
         built(source, ask=False)

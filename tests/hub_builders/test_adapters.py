@@ -1,6 +1,9 @@
-"""The sets that are for evaluation only: VOC, COCO and ImageNet validation, Food-101, OpenImages animals."""
+"""The sets that the papers train and evaluate on: VOC, COCO, ImageNet, Food-101, OpenImages animals."""
 
+import json
 import pickle
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import datasets
@@ -8,10 +11,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import saliency_bench as sb
 from saliency_bench import build
 from saliency_bench.data.jobs import BuildLog, samples_of
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders import _examples, coco_val, food_101, imagenet_val, openimages_animals, voc_val
+from saliency_bench.hub_builders import _coco, _examples, coco_val, food_101, imagenet_val, openimages_animals, voc_val
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 
@@ -21,31 +25,124 @@ def built(builder, source, **options):
     return {s["image_id"]: s for s in samples_of(builder.samples(source, log, **options), log)}, log
 
 
-def test_voc_gives_one_sample_for_each_class_of_an_image(tmp_path):
+def splits_of(samples):
+    found: dict = {}
+    for name, sample in samples.items():
+        found.setdefault(sample["split"], set()).add(name)
+    return found
+
+
+@pytest.fixture
+def voc(tmp_path):
+    """Three images to evaluate on, of which the first shows a person and, on fewer pixels, a cat."""
     _examples.write("voc-val", tmp_path, 3, 48)
-    path = tmp_path / "VOCdevkit/VOC2012/SegmentationClass/2007_000001.png"
     values = np.zeros((48, 48), np.uint8)
-    values[:10], values[20:30], values[10] = 15, 8, 255
-    Image.fromarray(values).save(path)
-    samples, _ = built(voc_val, tmp_path)
+    values[:11], values[20:30], values[11] = 15, 8, 255
+    Image.fromarray(values).save(tmp_path / "VOCdevkit/VOC2012/SegmentationClass/2007_000001.png")
+    return tmp_path, values
+
+
+def test_voc_gives_one_sample_for_each_class_of_an_image(voc):
+    source, values = voc
+    samples, _ = built(voc_val, source, parts="test")
     assert sorted(samples) == ["2007_000001:cat", "2007_000001:person", "2007_000003:boat", "2007_000005:bus"]
     assert (samples["2007_000001:cat"]["mask"] == (values == 8)).all()
-    assert samples["2007_000001:cat"]["classes"] == ["cat", "person"]
-    assert "2007_000001:person" not in built(voc_val, tmp_path, imagenet=True)[0]
+    assert {sample["group"] for sample in samples.values()} == {"2007_000001", "2007_000003", "2007_000005"}
+    assert samples["2007_000001:cat"]["labels"] == samples["2007_000001:person"]["labels"] == ["cat", "person"]
+
+
+def test_one_sample_an_image_and_images_dropped_by_content(voc):
+    source, values = voc
+    samples, _ = built(voc_val, source, parts="test", classes="image")
+    assert sorted(samples) == ["2007_000001", "2007_000003", "2007_000005"]
+    assert samples["2007_000001"]["label"] == "person"
+    assert (samples["2007_000001"]["mask"] == (values == 15)).all()
+    assert samples["2007_000001"]["labels"] == ["cat", "person"]
+    kept, log = built(voc_val, source, parts="test", drop=("cow", "person"))
+    assert sorted(kept) == ["2007_000003:boat", "2007_000005:bus"]
+    assert log.left_out == [
+        {"id": "2007_000001", "what": "image", "reason": "it shows a class that is dropped (person)"}
+    ]
+    with pytest.raises(UserError, match=r"pottedplants.*pottedplant"):
+        built(voc_val, source, drop=("pottedplants",))
+    with pytest.raises(UserError, match=r"classes=one .*image"):
+        built(voc_val, source, classes="one")
+
+
+def test_voc_trains_on_its_own_training_list(tmp_path):
+    samples, _ = built(voc_val, _examples.write("voc-val", tmp_path, 40, 32))
+    splits = splits_of(samples)
+    names = set((tmp_path / "VOCdevkit/VOC2012/ImageSets/Segmentation/val.txt").read_text().split())
+    assert {samples[name]["group"] for name in splits["test"]} == names
+    assert 1 <= len(splits["validation"]) < len(splits["train"])
+    assert set(splits_of(built(voc_val, tmp_path, parts="test")[0])) == {"test"}
+    with pytest.raises(UserError, match=r"parts=both.*test"):
+        built(voc_val, tmp_path, parts="both")
+
+
+def test_voc_2007_with_boxes(tmp_path):
+    source = _examples.write("voc-val detection", tmp_path, 4, 48)
+    root = source / "VOCdevkit/VOC2007"
+    objects = [("cat", 3, 4, 10, 8), ("person", 20, 20, 40, 40), ("cat", 30, 1, 48, 2), ("unicorn", 1, 1, 2, 2)]
+    boxes = [f"<object><name>{n}</name><bndbox>{_examples.boxed(box)}</bndbox></object>" for n, *box in objects]
+    (root / "Annotations/000001.xml").write_text(f"<annotation>{''.join(boxes)}</annotation>")
+    samples, log = built(voc_val, source, year=2007, lists="detection")
+    assert {samples[name]["group"] for name in splits_of(samples)["test"]} == {"000001", "000003", "000005", "000007"}
+    expected = np.zeros((48, 48), bool)
+    expected[3:8, 2:10] = expected[0:2, 29:48] = True
+    assert (samples["000001:cat"]["mask"] == expected).all()
+    assert samples["000001:cat"]["labels"] == ["cat", "person"]
+    assert [remark["text"] for remark in log.remarks] == ["object 'unicorn' is none of the 20 classes and is left out"]
+    with pytest.raises(UserError, match=r"VOC2007 is not VOC2012"):
+        built(voc_val, root)
+    with pytest.raises(UserError, match=r"year is 2012 or 2007"):
+        built(voc_val, source, year=2010)
+    for name in ("train", "val"):  # the archive of the test images alone
+        (root / f"ImageSets/Main/{name}.txt").unlink()
+    for number in range(0, 8, 2):
+        (root / f"Annotations/00000{number}.xml").unlink()
+    samples, log = built(voc_val, source, year=2007, lists="detection")
+    assert set(splits_of(samples)) == {"test"}
+    assert "lists no training images" in log.remarks[0]["text"]
 
 
 def test_coco_unites_the_objects_of_a_class(tmp_path):
     _examples.write("coco-val", tmp_path, 4, 48)
-    samples, log = built(coco_val, tmp_path)
+    samples, log = built(coco_val, tmp_path, parts="test")
     assert len(samples) == 8
-    assert samples["000000000001:dog"]["classes"] == ["person", "dog"]
+    assert samples["000000000001:dog"]["labels"] == ["person", "dog"]
+    assert {sample["group"] for sample in samples.values()} == {f"{n:012d}" for n in range(1, 5)}
     assert (samples["000000000001:dog"]["mask"] == _examples.drawn(16, 48)["mask"]).all()
     assert log.left_out == log.remarks == []
-    assert set(built(coco_val, tmp_path, imagenet=True)[0]) == {f"{n:012d}:dog" for n in range(1, 5)}
-    whole = coco_val.union(
-        [[[0, 0, 9, 0, 9, 9, 0, 9]], [[20, 20, 29, 20, 29, 29, 20, 29]]], samples["000000000001:dog"]["image"]
-    )
+    outlines = [[[0, 0, 9, 0, 9, 9, 0, 9]], [[20, 20, 29, 20, 29, 29, 20, 29]]]
+    whole = _coco.shown_mask(outlines, (48, 48), samples["000000000001:dog"]["image"])
     assert whole.sum() == 2 * 81
+
+
+def test_coco_draws_images_to_train_on_where_the_source_has_them(tmp_path):
+    _examples.write("coco-val", tmp_path, 4, 32)
+    samples, log = built(coco_val, tmp_path, classes="image", train_images=3)
+    splits = splits_of(samples)
+    assert splits.pop("test") == {f"{n:012d}" for n in range(1, 5)}
+    trained = set().union(*splits.values())
+    assert len(trained) == 3
+    assert {samples[name]["source_split"] for name in trained} == {"train2017"}
+    assert [remark["text"] for remark in log.remarks] == ["1 more images to train on were not drawn"]
+    shutil.rmtree(tmp_path / "train2017")
+    samples, log = built(coco_val, tmp_path)
+    assert set(splits_of(samples)) == {"test"}
+    assert "the source has no training images" in log.remarks[0]["text"]
+
+
+def test_coco_2014(tmp_path):
+    _coco.example(tmp_path, 3, 32, "val2014")
+    samples, _ = built(coco_val, tmp_path, year=2014, classes="image")
+    assert {sample["source_split"] for sample in samples.values()} == {"val2014"}
+    with pytest.raises(UserError, match="val2017"):
+        built(coco_val, tmp_path)
+    kept, log = built(coco_val, tmp_path, year=2014, drop=["Person"])
+    assert not kept
+    assert len(log.left_out) == 3
 
 
 def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
@@ -59,7 +156,11 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
     assert len(food_101.CLASSES) == len(set(food_101.CLASSES)) == 30
     samples, _ = built(food_101, tmp_path)
     labels = [sample["label"] for sample in samples.values()]
-    assert (labels.count("pizza"), len(labels)) == (10, 39)
+    assert (labels.count("pizza"), len(labels)) == (10 + 1, 39 + 30)
+    splits = splits_of(samples)
+    assert len(splits["test"]) == 39
+    assert len(splits["train"] | splits["validation"]) == 30
+    assert len(built(food_101, tmp_path, parts="test")[0]) == 39
     assert set(samples) != set(built(food_101, tmp_path, seed=1)[0])
     (folder / "meta/test.txt").write_text("pizza/1\n")
     with pytest.raises(UserError, match=r"\bapple_pie\b"):
@@ -68,7 +169,7 @@ def test_food_has_thirty_classes_and_ten_pictures_of_each(tmp_path):
 
 def test_imagenet_boxes_and_names_that_come_twice(tmp_path):
     _examples.write("imagenet-val", tmp_path / "a", 4, 48)
-    samples, log = built(imagenet_val, tmp_path / "a")
+    samples, log = built(imagenet_val, tmp_path / "a", parts="test")
     names = log.classes["label"]
     assert names[2:] == ["crane (n02012849)", "crane (n03126707)"]
     assert [sample["label"] for sample in samples.values()] == names
@@ -83,7 +184,7 @@ def test_imagenet_real_samples_with_the_class_in_their_names(tmp_path):
     (tmp_path / "val").symlink_to(SHARED / "imagenet-sample-images")
     for name in ("LOC_synset_mapping.txt", "imagenet_class_index.json"):
         (tmp_path / name).write_bytes((SHARED / "imagenet-hierarchy" / name).read_bytes())
-        samples, log = built(imagenet_val, tmp_path)
+        samples, log = built(imagenet_val, tmp_path, parts="test")
         assert len(samples) == 60
         assert len(log.classes["label"]) == 1000
         assert sum(sample["image"].suffix == ".png" for sample in samples.values()) == 6  # 5 grey, 1 rotated
@@ -105,7 +206,19 @@ def test_imagenet_as_image_net_org_packs_it(tmp_path, to):
     assert [sample["wnid"] for sample in samples.values()] == [sample["wnid"] for sample in kaggle.values()]
     for name, sample in samples.items():
         assert sample["label"] == kaggle[name]["label"]
-        assert (sample["mask"] == kaggle[name]["mask"]).all()
+        assert sample["split"] == kaggle[name]["split"]
+        if sample["split"] == "test":
+            assert (sample["mask"] == kaggle[name]["mask"]).all()
+
+
+def test_imagenet_draws_images_to_train_on_where_the_source_has_them(tmp_path):
+    _examples.write("imagenet-val", tmp_path, 12, 32)
+    samples, _ = built(imagenet_val, tmp_path, train_per_class=2)
+    splits = splits_of(samples)
+    assert len(splits.pop("test")) == 12
+    trained = [samples[name] for name in set().union(*splits.values())]
+    assert set(Counter(sample["label"] for sample in trained).values()) == {2}
+    assert {sample["source_split"] for sample in trained} == {"train"}
 
 
 def test_imagenet_devkit_that_cannot_be_right(tmp_path):
@@ -115,7 +228,7 @@ def test_imagenet_devkit_that_cannot_be_right(tmp_path):
     with pytest.raises(UserError, match=r"ground_truth\.txt line 2: '5'.*meta\.mat"):
         built(imagenet_val, tmp_path)
     (folder / "ILSVRC2012_validation_ground_truth.txt").write_text("1\n2\n")
-    samples, log = built(imagenet_val, tmp_path)
+    samples, log = built(imagenet_val, tmp_path, parts="test")
     assert len(samples) == 2
     assert [entry["id"][-1] for entry in log.left_out if entry["what"] == "image"] == ["3", "4"]
     (folder / "meta.mat").write_bytes(pickle.dumps({"synsets": []}))
@@ -158,15 +271,57 @@ def test_openimages_one_kind_of_animal(tmp_path):
     assert log.left_out == [{"id": "0" * 16, "what": "image", "reason": "animals of several kinds"}]
     assert "no box of four shares" in log.remarks[0]["text"]
     assert {sample["label"] for sample in built(openimages_animals, tmp_path, kinds=1)[0].values()} == {"Cat"}
-    assert len(built(openimages_animals, tmp_path, per_class=1)[0]) == 2
+    assert set(splits_of(samples)) == {"test"}
+    (tmp_path / "validation-images-with-rotation.csv").unlink()
+    splits = splits_of(built(openimages_animals, tmp_path, per_class=1)[0])
+    assert [len(splits.pop("test")), sum(map(len, splits.values()))] == [2, 3]
+    assert len(built(openimages_animals, tmp_path, per_class=1, parts="test")[0]) == 2
     box = openimages_animals.union([(0.25, 0.5, 0.75, 1.0)], samples["0" * 15 + "1"]["image"])
     expected = np.zeros((48, 48), bool)
     expected[24:, 12:36] = True
     assert (box == expected).all()
 
 
-def test_evaluation_sets_are_one_split(tmp_path):
-    folder = build(
-        "voc-val", tmp_path / "out", source=_examples.write("voc-val", tmp_path / "in", 15, 32), progress=False
-    )
+def test_openimages_of_one_photographer_are_a_group_that_is_in_one_part(tmp_path):
+    _examples.write("openimages-animals", tmp_path, 40, 48)
+    listing = tmp_path / "validation-images-with-rotation.csv"
+    address = "https://www.flickr.com/people/"
+    # The source's own columns; some of its addresses are empty, and the last image is in no list.
+    header = "ImageID,Subset,OriginalURL,OriginalLandingURL,License,AuthorProfileURL,Author,Title,OriginalSize"
+    rows = [f'{n:016x},validation,u,l,c,{address}{n // 4}/,"N, N.",t,1' for n in range(38)]
+    rows.append(f"{38:016x},validation,u,l,c,,N.N.,t,1")
+    listing.write_text("\n".join([header, *rows]) + "\n")
+    samples, log = built(openimages_animals, tmp_path, per_class=4)
+    assert not log.remarks
+    expected = {f"{n:016x}": f"{address}{n // 4}/" if n < 38 else None for n in range(40)}
+    assert {name: sample["group"] for name, sample in samples.items()} == {name: expected[name] for name in samples}
+    parts: dict = {}
+    for sample in samples.values():
+        parts.setdefault(sample["group"] or sample["image_id"], set()).add(sample["split"])
+    assert all(len(splits) == 1 for splits in parts.values())
+    assert {name: len(names) for name, names in splits_of(samples).items()}["test"] == 8
+    tested = {name for name, sample in samples.items() if sample["split"] == "test"}
+    assert tested == set(built(openimages_animals, tmp_path, per_class=4, parts="test")[0])
+    taken = {expected[name] for name in tested} - {None}
+    assert set(samples) == tested | {name for name in expected if expected[name] not in taken}
+    listing.unlink()
+    samples, log = built(openimages_animals, tmp_path, per_class=4)
+    assert {sample["group"] for sample in samples.values()} == {None}
+    assert tested == {name for name, sample in samples.items() if sample["split"] == "test"}
+    assert len(samples) == 40
+    assert "validation-images-with-rotation.csv" in log.remarks[0]["id"]
+
+
+def test_a_built_set_has_the_parts_and_all_labels(tmp_path):
+    source = _examples.write("voc-val", tmp_path / "in", 30, 32)
+    folder = build("voc-val", tmp_path / "out", source=source, progress=False)
+    rows = datasets.load_dataset(str(folder))
+    assert list(rows) == ["train", "validation", "test"]
+    assert rows["test"].features["labels"].feature.names == rows["test"].features["label"].names
+    assert rows["test"][0]["labels"] == [rows["test"][0]["label"]]
+    assert "15 % of the training images, by a hash of the seed, are `validation`" in (folder / "README.md").read_text()
+    folder = build("voc-val", tmp_path / "only", source=source, progress=False, parts="test", drop="cat,dog")
     assert list(datasets.load_dataset(str(folder))) == ["test"]
+    assert json.loads((folder / "build_report.json").read_text())["options"]["drop"] == ["cat", "dog"]
+    assert "Every sample is in the split `test`" in (folder / "README.md").read_text()
+    assert len(sb.load_dataset(folder)) == len(rows["test"]) - 6  # a tenth of the images shows a cat, a tenth a dog

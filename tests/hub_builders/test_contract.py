@@ -15,6 +15,7 @@ from huggingface_hub import DatasetCard
 
 from saliency_bench import build, cli, options, registry
 from saliency_bench.data import builders, building
+from saliency_bench.data.card import group_line
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _examples
@@ -126,5 +127,10 @@ def test_equal_bytes_with_one_thread_and_with_three(name, tmp_path):
     card = DatasetCard.load(folders[0] / "README.md").data.to_dict()
     terms = getattr(registry.load("hub_builders", dataset), "TERMS", (None, None))
     assert (card["license"], (card.get("license_name"), card.get("license_link"))) == (report["license"], terms)
+    groups = {split: {group for group in rows["group"] if group is not None} for split, rows in loaded.items()}
+    builder = registry.load("hub_builders", dataset)
+    assert any(groups.values()) == hasattr(builder, "GROUP"), "GROUP says what `group` is"
+    assert sum(map(len, groups.values())) == len(set().union(*groups.values())), "a group lies in one split"
+    assert group_line(builder) in (folders[0] / "README.md").read_text()
     for part in report["splits"].values():
         assert {"class_shares", "files", "fingerprint"} <= set(part)

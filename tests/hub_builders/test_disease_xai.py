@@ -247,7 +247,7 @@ def test_a_reading_that_ends_too_early_is_named(source):
     samples, log = built(source)
     assert samples == {}
     assert log.left_out[0]["id"] == "tcia-lidc-xml/157/158.xml"
-    assert log.left_out[0]["reason"].startswith("158.xml is no usable XML (")
+    assert log.left_out[0]["reason"].startswith("158.xml is not usable XML (")
 
 
 def test_what_is_missing_or_odd_is_named(source):
@@ -268,7 +268,7 @@ def test_what_is_missing_or_odd_is_named(source):
     assert reasons[:3] == ["no usable DICOM file in this folder", "marks of a chest X-ray, not of a CT",
                            "no DICOM series of this UID, which 161.xml is about"]  # fmt: skip
     assert "EntitiesForbidden" in reasons[3]
-    assert reasons[4] == "163.xml is no reading of LIDC-IDRI but html"
+    assert reasons[4] == "163.xml is not a LIDC-IDRI reading but html"
     texts = [remark["text"] for remark in log.remarks]
     assert "another XML of the same series was read before" in texts
     assert texts[0].startswith("1-001.dcm: no usable DICOM file")

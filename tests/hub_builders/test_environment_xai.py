@@ -100,7 +100,7 @@ def test_lists_that_lead_elsewhere_or_are_wrong(tmp_path):
         "reason": "its name leads out of the source folder",
     } in log.left_out
     assert log.remarks[0]["id"] == "Places365_val_00000002"
-    for wrong, message in (("x.jpg\n", "line 1"), ("x.jpg 999\n", "999 is no number"), ("x.jpg -1\n", "line 1")):
+    for wrong, message in (("x.jpg\n", "line 1"), ("x.jpg 999\n", "999 is not the number"), ("x.jpg -1\n", "line 1")):
         (tmp_path / "places365_val.txt").write_text(wrong)
         with pytest.raises(UserError, match=message):
             built(tmp_path)

@@ -77,7 +77,7 @@ def test_which_images_stay_and_why_the_others_do_not(tmp_path):
             10: (["a man"], [PERSON | {"segmentation": [[1, 2, 3]]}]),
         },
     )
-    samples, log = built(source)
+    samples, log = built(source, outline=True)
     assert {name: s["label"] for name, s in samples.items()} == {
         "000000000001": "man",
         "000000000002": "woman",
@@ -90,12 +90,22 @@ def test_which_images_stay_and_why_the_others_do_not(tmp_path):
         "several people",
         "the person is too small",
         "no person is annotated",
-        "a polygon that is no list of three or more points",
+        "a polygon that is not a list of three or more points",
     ]
     assert samples["000000000001"]["mask"][5:20, 5:16].all()
     assert samples["000000000001"]["mask_source"] == "outline"
     assert "000000000007" in built(source, min_area=0.0)[0]
-    assert built(source, outline=False)[0]["000000000001"]["mask"] is None
+
+
+def test_the_outline_stands_in_only_when_asked_for(tmp_path):
+    source = coco(tmp_path, {1: (["a man"], [PERSON]), 2: (["a woman"], [PERSON])})
+    (source / "masks").mkdir()
+    Image.new("L", (WIDTH, HEIGHT), 255).save(source / "masks/000000000002.png")
+    samples, log = built(source)
+    assert (samples["000000000001"]["mask"], samples["000000000001"]["mask_source"]) == (None, None)
+    assert samples["000000000002"]["mask_source"] == "annotators"
+    assert {"id": "000000000001", "what": "mask", "reason": "no mask was drawn"} in log.left_out
+    assert built(source, outline=True)[0]["000000000001"]["mask_source"] == "outline"
 
 
 def test_masks_that_people_drew_go_before_the_outline(tmp_path):
@@ -232,7 +242,7 @@ def test_a_missing_part_is_named(tmp_path, part, message):
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
 def test_real_samples(tmp_path):
-    folder = build("gender-xai", tmp_path / "gender", source=REAL, progress=False, min_area=0.0)
+    folder = build("gender-xai", tmp_path / "gender", source=REAL, progress=False, min_area=0.0, outline=True)
     rows = datasets.concatenate_datasets(list(datasets.load_dataset(str(folder)).values()))
     report = json.loads((folder / "build_report.json").read_text())
     reasons = [entry["reason"] for entry in report["left_out"]]

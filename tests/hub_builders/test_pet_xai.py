@@ -125,7 +125,7 @@ def test_columns(built):
     assert (samples["boxer_1"]["label"], samples["boxer_1"]["species"]) == ("boxer", "dog")
     assert samples["boxer_1"]["source_split"] is None
     assert [samples[f"Abyssinian_{n}"]["head_box"] for n in (2, 3, 4, 5)] == [None] * 4
-    assert [remark["id"] for remark in log.remarks] == ["Abyssinian_2", "Abyssinian_3", "Abyssinian_4"]
+    assert [remark["id"] for remark in log.remarks] == [f"Abyssinian_{n}" for n in (2, 3, 4, 5)]
     assert "entities" in log.remarks[0]["text"]
 
 

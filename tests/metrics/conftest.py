@@ -43,7 +43,7 @@ class Slow:
         return Curves(self.classifier, self.images, target, self.maps)
 
     def kept(self, i, pixels, fill="black"):
-        """Softmax of image i with these pixels its own and all others black or the normalisation mean."""
+        """Softmax, or sigmoids, of image i with these pixels its own and all others black or the normalisation mean."""
         picture = torch.zeros(1, 3, H, W)
         for pixel in range(H * W):
             y, x = divmod(pixel, W)
@@ -52,6 +52,8 @@ class Slow:
                 picture[0, channel, y, x] = self.images[i, channel, y, x] if pixel in pixels else other
         with torch.no_grad():
             logits = self.classifier(picture)[0].tolist()
+        if getattr(self.classifier, "activation", "softmax") == "sigmoid":
+            return [1 / (1 + math.exp(-logit)) for logit in logits]
         exponentials = [math.exp(logit) for logit in logits]
         return [e / sum(exponentials) for e in exponentials]
 

@@ -38,6 +38,7 @@ def inputs():
         "maps": rng.normal(size=(B, H, W)).astype(np.float32),
         "masks": masks,
         "logits": classifier(images).detach(),
+        "labels": np.eye(4, dtype=bool)[[1, 1, 3]],
         "groups": ClassGroups("halves", ((0, 1), (2, 3))),
         "seeds": [5, 6, 7],
     }

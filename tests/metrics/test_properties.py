@@ -10,13 +10,14 @@ from hypothesis.extra.numpy import arrays
 from torch import nn
 
 import saliency_bench as sb
+from saliency_bench.maps import levels
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]
-CURVES = [metric.name for metric in METRICS if metric.needs == ("curves",)]
+CURVES = [metric.name for metric in METRICS if "curves" in metric.needs]
 # They delete the pixels above a share of the map's range, so the values count beside their order.
 BY_VALUE = ["saliency_cauc", "saliency_cdrop"]
 # They look at nothing but the order of the pixels; a new metric that does can be added.
@@ -28,7 +29,8 @@ NORMALISED = [metric.name for metric in METRICS if {"normalise", "threshold"} <=
 
 MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
 MASKS = arrays(bool, (2, 4, 5))
-INCREASING = (np.exp, lambda x: x**3 - 7, np.arctan, lambda x: x * np.abs(x) / 3)
+# Values stay apart by more than 1/32768 of the range, to which they are rounded before they are ordered.
+INCREASING = (lambda x: np.exp(x / 2), lambda x: x**3 - 7, np.arctan, lambda x: x * np.abs(x) / 3)
 
 
 def with_both(masks):
@@ -38,7 +40,7 @@ def with_both(masks):
 
 
 def distinct(*arrays):
-    return [len(np.unique(one)) for array in arrays for one in array]
+    return [len(np.unique(one)) for array in arrays for one in levels(array)]
 
 
 class Network(nn.Module):
@@ -63,7 +65,12 @@ def network():
 
 def by_curves(name, network, maps, **options):
     classifier, images = network
-    return load_metric(name, **options)(Curves(classifier, images, one_hot([0, 1], 3), maps))
+    return scored(load_metric(name, **options), Curves(classifier, images, one_hot([0, 1], 3), maps))
+
+
+def scored(metric, curves):
+    """The label is the target's class, for the metrics that ask for one."""
+    return metric(curves, curves.target > 0) if "labels" in metric.needs else metric(curves)
 
 
 def test_what_is_tested_here_is_there():
@@ -160,7 +167,7 @@ def test_order_by_contribution_is_best_and_its_reverse_worst(name, weights, orde
     contribution = images[:, 0].numpy() * weights
 
     def score(maps):
-        value = metric(Curves(Monotone(weights), images, one_hot([1], 2), maps))[0]
+        value = scored(metric, Curves(Monotone(weights), images, one_hot([1], 2), maps))[0]
         return value if metric.higher_is_better else -value
 
     best, worst = score(contribution), score(-contribution)
@@ -175,7 +182,7 @@ def test_no_picture_is_classified_twice(options):
     classifier, maps = Network(8, 8), np.random.default_rng(0).normal(size=(1, 8, 8))
     curves = Curves(classifier, torch.rand(1, 3, 8, 8), one_hot(1, 3), maps)
     for text in ("insertion", "insertion:start=subtract", "deletion", "kae", "roae", "kae:exposure=0.3", "cds"):
-        load_metric(f"saliency_{text}")(curves)
+        scored(load_metric(f"saliency_{text}"), curves)
     for reference in ("mean", "blur"):
         load_metric("saliency_insertion", reference=reference, **options)(curves)
     load_metric("saliency_insertion", reference="blur", start="keep", **options)(curves)

@@ -63,7 +63,7 @@ def truth(classifier, images, target):
 
 
 def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **options):
-    classifier = load_classifier(classifier, device="cpu")
+    classifier = load_classifier(classifier, device="cpu", mean=0, std=1)
     with torch.no_grad():
         logits = classifier(images)
     seeds = list(range(len(images))) if seeds is None else seeds
@@ -75,6 +75,23 @@ def scored(name, classifier, images, explainer, groups=GROUPS, seeds=None, **opt
 def test_by_hand(name, value):
     groups = ClassGroups("two", ((0, 1), (2, 3)))
     assert scored(name, Halves(), torch.ones(2, 3, 4, 4), halves, groups) == pytest.approx([value] * 2, abs=1e-6)
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_direction_follows_the_options(name, published):
+    """What the asked-for class lives on leaves first, or last; as published, all but PGS score the former lower."""
+    metric = load_metric(name, published=published)
+    assert metric.higher_is_better == (not published or name == "saliency_pgs")
+    module, groups = Mixture(), ClassGroups("two", ((0, 1), (2, 3)))
+
+    def evidence(classifier, images, target):
+        return truth(classifier, images, target.clamp(min=0))
+
+    images = torch.stack([module.picture(k) for k in range(4)])
+    good = scored(name, module, images, evidence, groups, published=published)
+    bad = scored(name, module, images, lambda *given: -evidence(*given), groups, published=published)
+    assert (good > bad if metric.higher_is_better else good < bad).all()
 
 
 def literal(name, classifier, image, explainer, groups, published):
@@ -131,7 +148,7 @@ def literal(name, classifier, image, explainer, groups, published):
 def test_every_score_by_loops(name, published):
     module = Mixture(seed=2)
     images = torch.cat([torch.stack([module.picture(k) for k in range(K)]), torch.rand(4, 3, SIZE, SIZE)])
-    classifier = load_classifier(module, device="cpu")
+    classifier = load_classifier(module, device="cpu", mean=0, std=1)
     expected = [literal(name, classifier, image, truth, GROUPS, published) for image in images]
     scores = scored(name, module, images, truth, published=published)
     np.testing.assert_allclose(scores, expected, atol=1e-6)
@@ -149,7 +166,7 @@ def test_a_map_of_its_own_and_nine_passes_for_each_defined_sample(name):
 
     module, lonely = Mixture(), ClassGroups("lonely", ((0, 1), (2, 3)))
     images = torch.stack([module.picture(k) for k in (1, 4, 2)])
-    classifier = load_classifier(module, device="cpu")
+    classifier = load_classifier(module, device="cpu", mean=0, std=1)
     logits = classifier(images)
     assert logits.argmax(dim=1).tolist() == [1, 4, 2]  # the second one is in no group
     explain = MapProvider(as_explainer(watching), classifier, [0, 1, 2])
@@ -220,7 +237,7 @@ def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
     """So CGS is the loss of G_A, in sum, times (1 / |G_A| + 1 / |G_B|) / 2."""
     module, groups = Mixture(seed), ClassGroups("all", ((0, 1), (2, 3, 4, 5)))
     images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(seed))
-    classifier = load_classifier(module, device="cpu")
+    classifier = load_classifier(module, device="cpu", mean=0, std=1)
 
     def same(classifier, images, target):
         return images.mean(dim=1)
@@ -250,7 +267,7 @@ def test_the_true_order_is_best_and_its_reverse_worst(name):
 def test_other_references(reference):
     module, images = Mixture(), torch.rand(2, 3, SIZE, SIZE)
     scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)
-    classifier = load_classifier(module, device="cpu")
+    classifier = load_classifier(module, device="cpu", mean=0, std=1)
     p = classifier(images).double().softmax(dim=1)
     members = [list(GROUPS.of(int(one.argmax()))) for one in p.detach()]
     target = torch.zeros(2, K)

@@ -2,6 +2,7 @@
 
 import builtins
 import math
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -16,9 +17,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metric import load_metric
-from saliency_bench.metrics.saliency_consistency import score as module
 from saliency_bench.metrics.saliency_consistency.score import distance, shares
-from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, rotated, shifted
+from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Choice, rotated, shifted
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
 from saliency_bench.target import one_hot
 
@@ -29,11 +29,11 @@ def saliency_consistency(*inputs, **options):
     return load_metric("saliency_consistency", **options)(*inputs)
 
 
-def both(x, y):
+def both(x, y, radius=1):
     """(distance, path) of ours and of the library."""
     x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    found, path = fastdtw(x, y)
-    return (found, [tuple(step) for step in path]), library(x, y, radius=1)
+    found, path = fastdtw(x, y, radius)
+    return (found, [tuple(step) for step in path]), library(x, y, radius=radius)
 
 
 WHOLE = st.integers(0, 3).map(float)  # few values: many ways cost the same
@@ -50,6 +50,19 @@ def test_fastdtw_is_the_library_s_under_ties(x, y):
 @example([0.1, 0.2, 0.3], [0.3, 0.2, 0.1])  # sums that differ in the last bit
 def test_fastdtw_is_the_library_s(x, y):
     ours, theirs = both(x, y)
+    assert ours == theirs
+
+
+@given(st.lists(WHOLE, min_size=1, max_size=40), st.lists(WHOLE, min_size=1, max_size=40), st.integers(1, 6))
+def test_fastdtw_is_the_library_s_for_every_radius(x, y, radius):
+    ours, theirs = both(x, y, radius)
+    assert ours == theirs
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 3), st.integers(0, 99))
+def test_fastdtw_is_the_library_s_for_vectors(rows, others, width, radius, seed):
+    rng = np.random.default_rng(seed)
+    ours, theirs = both(rng.integers(0, 4, (rows, width)), rng.integers(0, 4, (others, width)), radius)
     assert ours == theirs
 
 
@@ -104,7 +117,7 @@ class Corners(nn.Module):
 
 def prepared(classifier, images, explainer, target=None, seeds=None):
     """(maps, images, target, logits, classifier, explain)"""
-    classifier = load_classifier(classifier, device="cpu")
+    classifier = load_classifier(classifier, device="cpu", mean=0, std=1)
     with torch.no_grad():
         logits = classifier(images)
     target = one_hot([0] * len(images), 3) if target is None else target
@@ -202,11 +215,62 @@ def test_transforms_by_loops(name):
     np.testing.assert_array_equal(region, literal_back(np.ones((H, W)), name) > 1 - 1e-9)
 
 
+def test_the_choices_are_the_transforms():
+    assert get_args(Choice) == ("all", *TRANSFORMS)
+
+
 def test_there_are_twelve_and_a_quarter_turn_is_one():
     assert len(TRANSFORMS) == 12
     square = torch.rand(2, 3, 7, 7, dtype=torch.float64)
     torch.testing.assert_close(rotated(square, 90), square.rot90(1, (2, 3)), atol=1e-12, rtol=0)
     assert torch.equal(shifted(square, 0.2, 0)[:, :, 1:], square[:, :, :-1])
+
+
+def test_region_and_series_by_hand():
+    """The map moves exactly with the image: in common nothing differs, in the frame what was cut off does."""
+    images = torch.zeros(1, 3, 1, 5)
+    images[0, 0, 0] = torch.tensor([0.2, 0.3, 0.0, 0.0, 0.5])  # one row: 0.5 leaves the frame on the right
+
+    def follows(classifier, images, target):
+        return images[:, 0]
+
+    given = prepared(Fixed(), images, follows)
+    assert saliency_consistency(*given, transform="right").tolist() == [0]
+    # 0.2 0.3 0 0 0.5 against 0.4 0.6 0 0 0: 0.2 to 0.4, 0.3 to 0.4 or 0.6, 0 to 0, 0.5 to 0
+    framed = {"transform": "right", "region": "frame"}
+    expected = library([0.2, 0.3, 0, 0, 0.5], [0.4, 0.6, 0, 0, 0], radius=1)[0]
+    assert saliency_consistency(*given, **framed) == pytest.approx([expected])
+    assert saliency_consistency(*given, **framed, series="columns") == pytest.approx([expected])
+    assert saliency_consistency(*given, **framed, series="vectors") == pytest.approx([0.2 + 0.3 + 0.5])
+
+
+LITERAL_SERIES = {
+    "rows": lambda values, inside: [values[y, x] for y in range(H) for x in range(W) if inside[y, x]],
+    "columns": lambda values, inside: [values[y, x] for x in range(W) for y in range(H) if inside[y, x]],
+}
+
+
+@pytest.mark.parametrize("region", ["common", "frame"])
+@pytest.mark.parametrize("series", ["rows", "columns", "vectors"])
+@pytest.mark.parametrize("radius", [1, 3])
+def test_regions_series_and_radii_by_loops(region, series, radius):
+    torch.manual_seed(4)
+    images = torch.rand(1, 3, H, W)
+    given = prepared(Fixed(), images, ramp)
+    for name, way in TRANSFORMS.items():
+        back = way.back(ramp(None, way.there(images), None)[:, None])[0, 0].numpy()  # the last digits choose the path
+        inside = literal_back(np.ones((H, W)), name) > 1 - 1e-9 if region == "common" else np.ones((H, W), bool)
+        pair = []
+        for values in (given[0][0].astype(float), back.astype(float)):
+            if series != "vectors":
+                pair.append(shares(np.array(LITERAL_SERIES[series](values, inside))))
+                continue
+            flat = iter(shares(np.array(LITERAL_SERIES["rows"](values, inside))))
+            rows = [[next(flat) if inside[y, x] else 0.0 for x in range(W)] for y in range(H)]
+            pair.append([row for row, held in zip(rows, inside, strict=True) if held.any()])
+        expected = library(np.array(pair[0]), np.array(pair[1]), radius=radius)[0]
+        found = saliency_consistency(*given, transform=name, region=region, series=series, radius=radius)
+        assert found == pytest.approx([expected], rel=1e-9)
 
 
 def test_every_score_by_loops():
@@ -308,14 +372,18 @@ def test_a_series_is_nonnegative_of_sum_1(values):
 
 
 def test_two_constant_series_are_not_compared_and_one_is_uniform():
-    assert math.isnan(distance(np.ones(5), np.zeros(5)))
-    assert math.isnan(distance(np.empty(0), np.empty(0)))
-    assert distance(np.ones(2), np.array([0.0, 1.0])) == pytest.approx(library([0.5, 0.5], [0, 1])[0])
+    held = np.ones((1, 5), bool)
+    assert math.isnan(distance(np.ones((1, 5)), np.zeros((1, 5)), held))
+    assert math.isnan(distance(np.ones((1, 5)), np.arange(5.0)[None], ~held))
+    uniform, step = np.ones((1, 2)), np.array([[0.0, 1.0]])
+    assert distance(uniform, step, held[:, :2]) == pytest.approx(library([0.5, 0.5], [0, 1])[0])
 
 
 def test_an_unknown_transform_and_a_missing_library_are_one_line(monkeypatch):
     with pytest.raises(UserError, match="did you mean rotate"):
-        module.check(transform="rotate20")
+        load_metric("saliency_consistency", transform="rotate20")
+    with pytest.raises(UserError, match="radius=0"):
+        load_metric("saliency_consistency", radius=0)
     real = builtins.__import__
 
     def without(name, *rest):
@@ -325,4 +393,4 @@ def test_an_unknown_transform_and_a_missing_library_are_one_line(monkeypatch):
 
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(UserError, match=r'pip install "saliency-bench\[consistency\]"'):
-        distance(np.arange(3.0), np.ones(3))
+        distance(np.arange(3.0)[None], np.ones((1, 3)), np.ones((1, 3), bool))

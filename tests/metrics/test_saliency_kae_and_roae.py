@@ -8,19 +8,24 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
-from saliency_bench.targets import class_vs_group, contrast, group
+from saliency_bench.targets import contrast, group
 
 K = 4
 EXPOSURES = (0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1)
 COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels; halves (1.5, 4.5, 22.5) to the even number
 
 
-def saliency_kae(curves, **options):
-    return load_metric("saliency_kae", **options)(curves)
+def table(labels):
+    """Bool (B, K) of the right classes of each sample."""
+    return np.array([[k in right for k in range(K)] for right in labels])
 
 
-def saliency_roae(curves, **options):
-    return load_metric("saliency_roae", **options)(curves)
+def saliency_kae(curves, labels=({0}, {1}, {2}), **options):
+    return load_metric("saliency_kae", **options)(curves, table(labels))
+
+
+def saliency_roae(curves, labels=({0}, {1}, {2}), **options):
+    return load_metric("saliency_roae", **options)(curves, table(labels))
 
 
 both = pytest.mark.parametrize("score", [saliency_kae, saliency_roae])
@@ -50,7 +55,7 @@ def test_accuracy_at_each_exposure_and_its_area_by_loops(slow, score, fill):
             (EXPOSURES[j] - EXPOSURES[j - 1]) * (accuracy[j] + accuracy[j - 1]) / 2 for j in range(1, len(EXPOSURES))
         )
         assert scores[i] == pytest.approx(area)
-        assert metric.with_parts(curves)[1][i].tolist() == accuracy
+        assert metric.with_parts(curves, table([{0}, {1}, {2}]))[1][i].tolist() == accuracy
         for exposure, expected in zip(EXPOSURES, accuracy, strict=True):
             assert score(curves, reference=fill, exposure=exposure)[i] == expected
     assert seen == {0.0, 1.0}
@@ -65,14 +70,23 @@ def test_mean_score_is_the_area_under_the_accuracy(slow, score):
 
 
 @both
-def test_a_target_of_several_classes_is_met_by_any_that_it_weighs_positively(slow, score):
-    for target, members in (
-        (contrast([0, 0, 0], [1, 2, 3], K), {0}),
-        (group([1, 3], K), {1, 3}),
-        (class_vs_group(2, [1, 2, 3], K), {2}),
-    ):
-        scores = score(slow.curves(target), exposure=0.3)
-        assert scores.tolist() == [right(drawn(score, slow, i, 9), members) for i in range(3)]
+@pytest.mark.parametrize("labels", [[{0}, {1}, {2}], [{3}, {3}, {3}], [{1, 3}, {0, 2}, {0, 1, 2, 3}]])
+def test_right_is_the_label_whatever_the_map_explains(slow, score, labels):
+    """Maps of another class, of a contrast and of a group are scored by the same comparison with the label."""
+    expected = [right(drawn(score, slow, i, 9), members) for i, members in enumerate(labels)]
+    for target in (one_hot([1, 2, 3], K), contrast([0, 0, 0], [1, 2, 3], K), group([1, 3], K)):
+        assert score(slow.curves(target), labels, exposure=0.3).tolist() == expected
+
+
+@both
+def test_with_sigmoid_outputs_right_is_above_one_half(slow, score):
+    slow.classifier.activation = "sigmoid"
+    labels = [{0}, {1, 2}, {3}]
+    for exposure, count in ((0.3, 9), (0.5, 15)):
+        found = score(slow.curves(one_hot([0, 1, 2], K)), labels, exposure=exposure)
+        for i, members in enumerate(labels):
+            p = drawn(score, slow, i, count)
+            assert found[i] == float(any(p[member] > 0.5 for member in members))
 
 
 @both

@@ -65,17 +65,19 @@ def test_by_hand():
         def forward(self, images):
             return torch.zeros(len(images), 2)
 
-    classifier = load_classifier(Constant(), device="cpu")
+    classifier = load_classifier(Constant(), device="cpu", mean=0, std=1)
     images, target = torch.ones(1, 3, 4, 4), one_hot(0, 2)
     explain = MapProvider(as_explainer(moves), classifier, [0])
     score = saliency_max_sensitivity(explain(images, target), images, target, classifier, explain, [0])
     assert score == pytest.approx([np.sqrt(2 / 19)])
+    inputs = explain(images, target), images, target, classifier, explain, [0]
+    assert saliency_max_sensitivity(*inputs, relative=False) == pytest.approx([np.sqrt(2)])
 
 
-@pytest.mark.parametrize(("radius", "draws"), [(0.2, 3), (0.02, 1)])
-def test_every_score_by_loops(given_inputs, radius, draws):
+@pytest.mark.parametrize(("radius", "draws", "relative"), [(0.2, 3, True), (0.02, 1, True), (0.2, 3, False)])
+def test_every_score_by_loops(given_inputs, radius, draws, relative):
     maps, images, target, classifier, _, seeds = given_inputs()
-    scores = saliency_max_sensitivity(*given_inputs(), radius=radius, draws=draws)
+    scores = saliency_max_sensitivity(*given_inputs(), radius=radius, draws=draws, relative=relative)
     for index, seed in enumerate(seeds):
         highest = 0.0
         for draw in range(draws):
@@ -83,7 +85,8 @@ def test_every_score_by_loops(given_inputs, radius, draws):
             changed = images[index : index + 1] + torch.from_numpy(noise.astype(np.float32))
             other = gradient(classifier, changed, target[index : index + 1])[0].double().numpy()
             difference = sum((a - b) ** 2 for a, b in zip(other.ravel(), maps[index].ravel(), strict=True)) ** 0.5
-            highest = max(highest, difference / sum(float(b) ** 2 for b in maps[index].ravel()) ** 0.5)
+            norm = sum(float(b) ** 2 for b in maps[index].ravel()) ** 0.5
+            highest = max(highest, difference / norm if relative else difference)
         assert scores[index] == pytest.approx(highest, rel=1e-4)
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
@@ -70,9 +70,8 @@ def test_positive_affine_change_alters_nothing(maps, masks, exponent, shift):
 
 @given(MAPS, MASKS)
 def test_strictly_increasing_change_alters_nothing_at_the_mask_s_area(maps, masks):
-    for change in (np.exp, lambda x: x**3, np.arctan):
+    for change in (lambda x: np.exp(x / 2), lambda x: x**3, np.arctan):
         changed = change(maps.astype(np.float64)).astype(np.float32)
-        assume(all(len(np.unique(a)) == len(np.unique(b)) for a, b in zip(maps, changed, strict=True)))
         before = saliency_miou(maps, masks, threshold="mask_area")
         np.testing.assert_array_equal(saliency_miou(changed, masks, threshold="mask_area"), before)
 

@@ -49,6 +49,16 @@ def test_by_hand():
     assert saliency_pointing_game(maps, masks, tolerance=2).tolist() == [1]
 
 
+def test_maxima_that_are_equal_in_theory_share_whatever_their_last_digits():
+    """The corner of an enlarged map: 3 x 3 equal pixels, of which one last digit would choose one."""
+    maps, masks = np.zeros((1, 8, 8)), np.zeros((1, 8, 8))
+    maps[0, :3, :3], masks[0, :3, :1] = 1, 1
+    noisy = maps + 1e-6 * np.random.default_rng(0).uniform(-1, 1, maps.shape)
+    assert saliency_pointing_game(noisy, masks).tolist() == [1 / 3]
+    apart = maps - 4e-5 * np.arange(64).reshape(1, 8, 8)  # values that differ by more than 1/32768 do not tie
+    assert saliency_pointing_game(apart, masks).tolist() == [1]
+
+
 def test_a_maximum_at_exactly_the_tolerance_is_a_hit():
     maps, masks = np.zeros((1, 20, 20)), np.zeros((1, 20, 20))
     maps[0, 0, 0] = 1

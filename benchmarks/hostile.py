@@ -1,0 +1,222 @@
+"""Hundreds of hostile command lines over all commands: does each end soon, with one line and nothing half-written?
+
+example:
+  python benchmarks/hostile.py --lines 500
+
+Wrong types, huge numbers, NaN, empty, endless and unprintable words, files for folders, pipes and devices, damaged
+runs, models, datasets and templates (`hostile_lines.py`, `hostile_places.py`). Each line is a process with bounded
+memory and time, one in ten a program of its own. What must hold: exit code 0 or 2; with 2, one line that names
+something that was typed; never a traceback, an unprintable character, a changed input, a file half-written, or the
+network. tests/test_hostile_lines.py does the first few.
+"""
+
+import argparse
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+from children import Children
+from hostile_lines import lines
+from hostile_places import places
+from kills import checkpoint
+
+import saliency_bench as sb
+
+SECONDS = 60
+MEMORY = 8 * 2**30  # of address space, of which torch takes 3 GB
+MOST_LINES = 6  # on standard error
+BAR = re.compile(r"\d+%\||\d+(it|B|images|examples|batch)/s|\?it/s")
+
+
+class Ending(NamedTuple):
+    code: int | None  # None: it had to be killed
+    out: str
+    err: str
+    seconds: float
+
+
+def command(argv: list[str], shown: str) -> None:
+    """In a child: the command line, its output in files."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    os.setsid()
+    os.environ.pop("HF_TOKEN", None)
+    for number, name in ((0, os.devnull), (1, f"{shown}.out"), (2, f"{shown}.err")):
+        os.dup2(os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.stdin = open(0)  # noqa: SIM115
+    sys.stdout = open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", buffering=1)  # noqa: SIM115
+    socket.socket.connect = refuse  # type: ignore[method-assign]
+    from saliency_bench.cli import main
+
+    sys.exit(main(argv))
+
+
+def refuse(self: socket.socket, address: object) -> None:
+    if self.family != socket.AF_UNIX:
+        raise RuntimeError(f"the network was asked for {address}")
+
+
+def ending(argv: list[str], children: Children, shown: Path, alone: bool) -> Ending:
+    """What becomes of a command line, in a forked child or as a program of its own."""
+    start = time.monotonic()
+    if alone:
+        program = [sys.executable, "-m", "saliency_bench", *(word.replace("\0", "0") for word in argv)]
+        with open(f"{shown}.out", "wb") as out, open(f"{shown}.err", "wb") as err:
+            child = subprocess.Popen(
+                [os.fsencode(word) if word.isascii() else word.encode("utf-8", "replace") for word in program],
+                stdin=subprocess.DEVNULL, stdout=out, stderr=err, start_new_session=True,
+                env=os.environ | children.environment,
+            )  # fmt: skip
+            try:
+                code: int | None = child.wait(SECONDS)
+            except subprocess.TimeoutExpired:
+                code = None
+    else:
+        child = children.start(command, {"argv": argv, "shown": str(shown)})
+        child.join(SECONDS)
+        code = child.exitcode
+    if code is None:
+        child.kill()
+    seconds = time.monotonic() - start
+    out, err = (Path(f"{shown}.{kind}").read_text(encoding="utf-8", errors="surrogateescape")
+                if Path(f"{shown}.{kind}").exists() else "" for kind in ("out", "err"))  # fmt: skip
+    return Ending(code, out, err, seconds)
+
+
+def state(folder: Path) -> dict[str, tuple]:
+    """What lies in a folder, without following links."""
+    found = {}
+    for path in folder.rglob("*"):
+        status = path.lstat()
+        found[str(path.relative_to(folder))] = (status.st_mode, status.st_size, status.st_mtime_ns)
+    return found
+
+
+def said(err: str) -> list[str]:
+    """The lines on standard error but for progress bars."""
+    return [line for line in re.split(r"[\r\n]+", err) if line.strip() and not BAR.search(line)]
+
+
+def named(message: str, argv: list[str]) -> bool:
+    """Whether a message names a word of the line, a part of it, or the argument."""
+    plain = message.casefold().replace("_", "-")
+    for word in argv:
+        for part in {word, word.lstrip("-"), *re.split(r"[\s=:,/]+", word)}:
+            spelled = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in part)
+            spelled = spelled.casefold().replace("_", "-")[:40]
+            if spelled in plain and (len(spelled) > 1 or not spelled.isascii() or f"'{spelled}'" in plain):
+                return True
+    return bool(re.search(r"--[a-z]|/\w|[A-Z]{4}", message))  # an argument that is missing, a folder, the fix
+
+
+def faults(argv: list[str], done: Ending, before: dict, after: dict) -> list[str]:
+    """What is wrong with the ending of a command line."""
+    found = []
+    if done.code is None:
+        return [f"did not end within {SECONDS} s"]
+    if done.code not in (0, 2):
+        found.append(f"exit code {done.code}")
+    told = said(done.err)
+    text = "\n".join(told)
+    if "Traceback" in text or "unexpected error" in text:
+        found.append("a fault of its own")
+    if any(not (sign.isprintable() or sign in "\n\t") for sign in text):
+        found.append("characters that are not printable")
+    if len(told) > MOST_LINES:
+        found.append(f"{len(told)} lines on standard error")
+    changed = sorted(name for name in before if after.get(name) != before[name])
+    new = sorted(set(after) - set(before))
+    if any(name.endswith((".tmp", ".part")) or "owned" in name for name in new):
+        found.append(f"left {new[:3]}")
+    if done.code == 2:
+        errors = [line for line in told if "error:" in line]
+        if len(errors) != 1:
+            found.append(f"{len(errors)} lines of errors")
+        elif not named(errors[0], argv):
+            found.append("names nothing that was typed")
+        if changed or new:
+            found.append(f"refused, but wrote {(changed + new)[:3]}")
+    return found
+
+
+@contextmanager
+def sandbox(folder: Path, argv: list[str], makers: dict[str, Callable[[Path], object]]) -> Iterator[None]:
+    """A folder to type a line in, with what the line names in it."""
+    folder.mkdir()
+    try:
+        for name, make in makers.items():
+            if any(name in word for word in argv):
+                make(folder / name)
+        with chdir(folder):
+            yield
+    finally:
+        shutil.rmtree(folder)
+
+
+def prepare(folder: Path) -> dict[str, Callable[[Path], object]]:
+    """A small dataset, network, run and template; then everything that is wrong with them."""
+    dataset = sb.build("shapes-xai", folder / "shapes", size=32, count=60, progress=False)
+    model = checkpoint(dataset, folder / "model")
+    run = {"explainers": ["gradcam", "random"], "metrics": ["saliency_miou"], "out": folder / "run", "progress": False}
+    settings = {"dataset": str(dataset), "model": str(model), "batch_size": 4, "limit": 8, "device": "cpu"}
+    sb.run(**settings, **run)
+    from saliency_bench.leaderboard.template import template
+
+    template(**settings, out=folder / "template", progress=False)
+    made = places(folder / "run", model, dataset, folder / "template")
+
+    def played(path: Path) -> None:
+        path.mkdir()
+        made["shapes"](path / "shapes-xai")
+        made["net"](path / "resnet")
+        (path / "resnet" / "training_log.json").write_text('{"test_accuracy": 0.5}')
+
+    return made | {"played": played}
+
+
+def typed(count: int, folder: Path, first: int = 0, shown: Callable[[str], object] = print) -> Counter:
+    """Type `count` hostile lines; counts of exit codes and of faults."""
+    (folder / "made").mkdir()
+    makers, children = prepare(folder / "made"), Children(folder / "caches", HOME=str(folder / "home"))
+    found: Counter = Counter()
+    for number, argv in islice(enumerate(lines(sorted(makers))), first, first + count):
+        with sandbox(place := folder / "place", argv, makers):
+            before = state(place)
+            done = ending(argv, children, folder / "shown", number % 10 == 9)
+            wrong = faults(argv, done, before, state(place))
+        found[f"exit code {done.code}"] += 1
+        found["faults"] += bool(wrong)
+        if number % 20 == 19 and os.environ.get("TALK"):
+            shown(f"{number + 1} lines")
+        if wrong:
+            words = " ".join(ascii(word)[:80] for word in argv)
+            shown(f"line {number}, {done.seconds:.0f} s: {words}\n    {'; '.join(wrong)}\n    {done.err[-600:]!r}")
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lines", type=int, default=500, metavar="N", help="default: 500")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="begin with this line; default: 0")
+    args = parser.parse_args()
+    with TemporaryDirectory() as scratch:
+        found = typed(args.lines, Path(scratch), args.first, partial(print, flush=True))
+    print(f"{args.lines} hostile command lines: {dict(sorted(found.items()))}")
+    return int(found["faults"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,161 @@
+"""A folder full of what a command should not be given: damaged runs, models, datasets and files, pipes and devices.
+
+`PLACES` is {name: how to make it}; every maker gives the same bytes each time, so that what a command has changed can
+be made anew.
+"""
+
+import json
+import os
+import random
+import shutil
+import stat
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from PIL import Image
+
+NESTED = "[" * 100_000
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "\n".join(
+    f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]" for before, name in zip("abcdefgh", "bcdefghi", strict=True)
+)
+TAGGED = "entries: !!python/object/apply:os.system ['touch owned']\n"
+WEIRD_JSON = {
+    "nested": NESTED,
+    "nan": '{"a": NaN, "cells": -Infinity}',
+    "digits": '{"cells": ' + "9" * 10_000 + "}",
+    "surrogate": '{"dataset": "\\ud800", "cells": "\\u202e\\u001b[2J"}',
+    "list": "[1, 2, 3]",
+    "null": "null",
+    "empty": "",
+    "binary": "\x00\x01\x02",
+    "cut": '{"cells": [{"metr',
+    "types": '{"cells": {"a": {"n": "many"}}, "samples": [], "spec": 3, "identity": null, "format": "x"}',
+}
+
+
+def file(text: str | bytes, path: Path) -> None:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"))
+
+
+def sparse(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 8 * 10**9)
+
+
+def device(path: Path) -> None:
+    """/dev/zero under another name, or a link to it for who may not make devices."""
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    except OSError:
+        path.symlink_to("/dev/zero")
+
+
+def loop(path: Path) -> None:
+    path.symlink_to(path.name)
+
+
+def full(path: Path) -> None:
+    path.mkdir()
+    (path / "letter.txt").write_text("hello\n")
+
+
+def picture(path: Path) -> None:
+    Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(path)
+
+
+def maps(path: Path) -> None:
+    path.mkdir()
+    np.save(path / "a.npy", np.zeros((32, 32)))
+
+
+def table(path: Path) -> None:
+    pq.write_table(pa.table({"image_id": ["a", "a"], "value": [1.0, float("nan")]}), path)
+
+
+def copy(source: Path, path: Path) -> None:
+    shutil.copytree(source, path, symlinks=True)
+
+
+def damaged(source: Path, name: str, damage: Callable[[Path], None], path: Path) -> None:
+    """A copy of a folder of which one file is damaged."""
+    copy(source, path)
+    damage(path / name)
+
+
+def cut(share: float, path: Path) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(len(content) * share)])
+
+
+def flipped(seed: int, path: Path) -> None:
+    dice, content = random.Random(seed), bytearray(path.read_bytes())
+    for _ in range(20):
+        content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+    path.write_bytes(content)
+
+
+def replaced(make: Callable[[Path], object], path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    make(path)
+
+
+def other_types(path: Path) -> None:
+    """The same columns, all of text."""
+    columns = {name: ["‮\x1b[2J"] * 3 for name in pq.read_schema(path).names}
+    pq.write_table(pa.table(columns), path)
+
+
+def huge_header(path: Path) -> None:
+    """Of a safetensors file: a header of 2^60 bytes."""
+    path.write_bytes((2**60).to_bytes(8, "little") + b"{}")
+
+
+def lying_tensors(path: Path) -> None:
+    header = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+
+
+def pickled(path: Path) -> None:
+    """Weights whose loading would run a command."""
+    path.unlink()
+    path.with_name("pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch owned'\ntR.")
+
+
+OF_ANY = {"cut": partial(cut, 0.6), "empty": partial(cut, 0), "flipped": partial(flipped, 1),
+          "pipe": partial(replaced, os.mkfifo), "loop": partial(replaced, loop),
+          "folder": partial(replaced, Path.mkdir)}  # fmt: skip
+OF_JSON = {name: partial(file, text) for name, text in WEIRD_JSON.items()}
+OF_TABLE = {"types": other_types, "one column": partial(replaced, table)}
+OF_CARD = {"yaml": partial(file, f"---\n{LAUGHS}\n---\n")}
+OF_WEIGHTS = {"header": huge_header, "lying": lying_tensors, "pickle": pickled}
+
+
+def damages(name: str) -> dict[str, Callable[[Path], None]]:
+    """What can be done to a file of this name."""
+    own = {".json": OF_JSON, ".parquet": OF_TABLE, ".safetensors": OF_WEIGHTS, ".md": OF_CARD}
+    return OF_ANY | own.get(Path(name).suffix, {})
+
+
+def places(run: Path, model: Path, dataset: Path, template: Path) -> dict[str, Callable[[Path], object]]:
+    """{name: how to make it}, from these finished ones."""
+    made: dict[str, Callable[[Path], object]] = {
+        "done": partial(copy, run), "net": partial(copy, model), "shapes": partial(copy, dataset),
+        "mine": partial(copy, template),
+        "file.txt": partial(file, "hello\n"), "full": full, "empty": Path.mkdir, "maps": maps, "picture.png": picture,
+        "pipe": os.mkfifo, "device": device, "loop": loop, "sparse.json": sparse, "table.parquet": table,
+        "laughs.yaml": partial(file, LAUGHS), "tagged.yaml": partial(file, TAGGED),
+        "rtl-\u202e.csv": partial(file, "x"), "bad.csv": partial(file, "image_id,target\n\x00,\x1b[2J\n"),
+        "odd.csv": partial(file, b"\xff\xfe\x00"),
+    }  # fmt: skip
+    made |= {f"{name}.json": partial(file, text) for name, text in WEIRD_JSON.items()}
+    for kind, source in {"run": run, "model": model, "data": dataset, "template": template}.items():
+        for path in sorted(source.rglob("*")):
+            name = str(path.relative_to(source))
+            if path.is_file() and not path.name.startswith(".") and path.suffix != ".html":
+                for what, damage in damages(name).items():
+                    made[f"{kind}, {name.replace('/', ' ')}, {what}"] = partial(damaged, source, name, damage)
+    return made

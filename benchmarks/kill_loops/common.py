@@ -1,0 +1,67 @@
+"""What all kill loops share: the outcome, a folder to work in, and moments to kill at."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+Moment = Callable[[], bool]
+NETWORK = {"embedding_size": 8, "hidden_sizes": [8, 12], "depths": [1, 1], "layer_type": "basic"}
+
+
+@dataclass
+class Outcome:
+    """kills: {where they fell: how many}. differing: what is not as without kills, by number."""
+
+    what: str
+    done: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    differing: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        fell = ", ".join(f"{count} {where}" for where, count in self.kills.most_common())
+        different = "; ".join([f"{len(self.differing)} differ", *self.differing])
+        return f"{self.done} {self.what}, {self.kills.total()} kills ({fell}); {different}"
+
+
+def bad_luck(number: int) -> int:
+    """How often one of this number is killed: two to seven times."""
+    return 2 + number % 6
+
+
+@contextmanager
+def working_in(folder: Path) -> Iterator[None]:
+    """Each has a working directory of its own, so that all have the same --out, and thereby the same summary."""
+    folder.mkdir()
+    with chdir(folder):
+        yield
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """{path in the folder: bytes} of all files."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def at_once() -> bool:
+    return True
+
+
+def times(count: int, state: Callable[[], object]) -> Moment:
+    """A moment: `state()` has changed so many times since this was made."""
+    seen = [state()]
+
+    def moment() -> bool:
+        if (now := state()) != seen[-1]:
+            seen.append(now)
+        return len(seen) > count
+
+    return moment
+
+
+def written_at(path: Path) -> int | None:
+    """When the file was written last; None if it does not exist."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,128 @@
+"""Runs, some widened between two kills: records, predictions, summary and examples as of a run that was left alone."""
+
+import random
+import re
+from pathlib import Path
+
+from children import Children
+
+import saliency_bench as sb
+from kill_loops.common import Moment, Outcome, at_once, bad_luck, working_in
+from saliency_bench.engine import examples
+from saliency_bench.results import parts
+
+RUN = {
+    "explainers": ["gradcam", "rise:masks=100", "integrated_gradients:steps=4", "random"],
+    "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
+    "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
+}  # fmt: skip
+# What an earlier start of the same folder asked for, before it was widened.
+NARROWER = [
+    {}, {}, {"limit": 11}, {"only": ["correct"]}, {"explainers": RUN["explainers"][:2]},
+    {"metrics": RUN["metrics"][1:]},
+]  # fmt: skip
+RESULTS = ("records.parquet", "predictions.parquet", "summary.json", "examples.npz")
+MERGED = (*RESULTS, "timings.json")
+SPAN = re.compile(r"\d{6}-\d{6}-\w+\.parquet")
+
+
+def run(**settings) -> None:
+    """A run that makes spans of few chunks, so that the small one here has many of them."""
+    parts.FEW, parts.SPAN, examples.FEW = 3, 4, 3
+    sb.run(**settings)
+
+
+def names() -> list[str]:
+    """Of part files."""
+    return [path.name for folder in Path("run/chunks").glob("*") for path in folder.iterdir()]
+
+
+def spans() -> int:
+    """How many spans there are, or are being written."""
+    return sum(SPAN.match(name.lstrip(".")) is not None for name in names())
+
+
+def merging() -> bool:
+    """Whether something that comes after the last chunk is written, or is being written."""
+    return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
+
+
+class Compacting:
+    """The moment at which a run makes a span, or deletes the parts that are in one."""
+
+    def __init__(self, more: int):
+        self.spans, self.most = spans() + more, 0
+
+    def __call__(self) -> bool:
+        found = names()
+        shrinking, self.most = len(found) < self.most, max(len(found), self.most)
+        return (shrinking and spans() > 0) or spans() >= self.spans
+
+
+def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
+    """(moment, delay) of a kill: while it starts, between chunks, while it compacts, while it merges."""
+    kind = number % 6
+    if kind == 0:
+        return at_once, dice.uniform(0, 0.5)
+    if kind == 1:
+        return merging, dice.uniform(0, 0.02)
+    if kind in (2, 3):
+        return Compacting(dice.randrange(1, 6)), dice.uniform(0, 0.004)
+    enough = len(names()) + dice.randrange(1, 15)
+    return (lambda: len(names()) >= enough), dice.uniform(0, 0.03)
+
+
+def where() -> str:
+    """Where the last kill fell."""
+    found = names()
+    held = [(int(name[:6]), int(name[7:13])) for name in found if SPAN.match(name)]
+    if not Path("run", "run.json").exists():
+        return "at the start"
+    if Path("run", "report.html").exists():
+        return "at the end"
+    if merging():
+        return "while merging"
+    if any(SPAN.match(name.lstrip(".")) for name in found if name.endswith(".tmp")):
+        return "while writing a span"
+    small = [int(name[:6]) for name in found if name[:6].isdigit() and not SPAN.match(name)]
+    if held and any(first <= number <= last for number in small for first, last in held):
+        return "while deleting the parts of a span, or beside it"
+    return "between chunks" if found else "before the first chunk"
+
+
+def results() -> dict[str, bytes]:
+    return {name: Path("run", name).read_bytes() for name in RESULTS}
+
+
+def compare(outcome: Outcome, name: str, expected: dict[str, bytes]) -> None:
+    found = results()
+    wrong = [file for file in RESULTS if found[file] != expected[file]]
+    wrong += [path.name for path in Path("run").rglob(".*.tmp")]
+    if wrong:
+        outcome.differing.append(f"{name}: {', '.join(wrong)}")
+
+
+def runs(count: int, dataset: Path, model: Path, folder: Path, children: Children) -> Outcome:
+    settings = {"dataset": str(dataset), "model": str(model)} | RUN
+    outcome, expected = Outcome("runs", count), {}
+    for number in range(min(count, len(NARROWER))):  # each history without kills
+        with working_in(folder / f"undisturbed {number}"):
+            for changes in [NARROWER[number], {}][not NARROWER[number] :]:
+                children.to_the_end(run, settings | changes)
+            expected[number] = results()
+    for number in range(count):
+        dice, history = random.Random(number), number % len(NARROWER)
+        narrow = NARROWER[history]
+        with working_in(folder / f"run {number}"):
+            for start in range(bad_luck(number)):
+                asked = settings | (narrow if start == 0 else {})
+                if children.killed_at(*moment(number // 6 + number + 5 * start, dice), run, asked):
+                    outcome.kills[where()] += 1
+                if start == 0 and "only" in narrow:
+                    # Which samples of a chunk are explained together decides about the last bits.
+                    children.to_the_end(run, asked)
+                if start == 0 and not Path("run", "run.json").exists():
+                    history = 0  # what was asked first is not known any more
+            children.to_the_end(run, settings)
+            compare(outcome, f"run {number} {narrow or ''}", expected[history])
+    return outcome

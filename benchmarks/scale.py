@@ -1,0 +1,356 @@
+"""A run of millions of records, merged, summarised and reported: seconds, peak memory, files, size of the page.
+
+example:
+  python benchmarks/scale.py --records 50e6 --folder /tmp/scale
+  python benchmarks/scale.py --real 50000 --folder /tmp/scale
+
+The part files are made up, of random scores, through the package's own writing functions: 23 explainers by 20 metrics,
+three of which have eight parts of their scores; a quarter of the metrics misses a third of the samples, one misses
+others for each explainer. Everything else is what a run does: files are merged, summarised and reported, each in a
+process of its own, and the run is started once more with nothing to do. Of thumbnails, those of the samples that are
+shown are written. `--real N` is a run of two cheap explainers by two metrics over N small pictures and a fifth of them.
+Memory is the peak of resident memory, torch (about 600 MiB) included.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from io import BytesIO
+from pathlib import Path
+from time import perf_counter
+
+import numpy as np
+
+BATCH, CLASSES, SIDE = 16, 37, 32
+EXPLAINERS, METRICS, PARTS = 23, 20, 8
+WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every so many misses masks; misses others by explainer
+MIB = 2**20
+
+
+def samples_of(records: float, explainers: int, metrics: int) -> int:
+    """So many that all cells together have about so many records."""
+    return max(1, round(records / explainers / (metrics + PARTS * len(WITH_PARTS))))
+
+
+def pictures() -> list[tuple[dict, dict]]:
+    """64 plain pictures and their masks, encoded."""
+    from PIL import Image
+
+    def png(array: np.ndarray) -> dict:
+        buffer = BytesIO()
+        Image.fromarray(array).save(buffer, "png")
+        return {"bytes": buffer.getvalue(), "path": None}
+
+    rng = np.random.default_rng(0)
+    found = []
+    for _ in range(64):
+        mask = np.zeros((SIDE, SIDE), np.uint8)
+        top, left = rng.integers(0, SIDE // 2, 2)
+        mask[top : top + SIDE // 3, left : left + SIDE // 3] = 255
+        found.append((png(np.where(mask[..., None] > 0, *rng.integers(0, 256, (2, 3), dtype=np.uint8))), png(mask)))
+    return found
+
+
+def make_dataset(folder: Path, samples: int) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from datasets import ClassLabel, Features, Image, Value
+
+    kinds = {
+        "image": Image(), "mask": Image(), "image_id": Value("string"),
+        "label": ClassLabel(names=[f"class {number}" for number in range(CLASSES)]),
+    }  # fmt: skip
+    known = pictures()
+    columns = {
+        "image": [known[number % len(known)][0] for number in range(samples)],
+        "mask": [known[number % len(known)][1] for number in range(samples)],
+        "image_id": [f"sample-{number:06d}" for number in range(samples)],
+        "label": [number % CLASSES for number in range(samples)],
+    }
+    (folder / "data").mkdir(parents=True)
+    table = pa.Table.from_pydict(columns, schema=Features(kinds).arrow_schema)
+    pq.write_table(table, folder / "data" / "test-00000-of-00001.parquet", row_group_size=100)
+
+
+def settings(folder: Path, explainers: int, metrics: int) -> dict:
+    """Those of the run."""
+    from saliency_bench import registry
+
+    known = [name for name in registry.names("metrics") if "groups" not in needs(name)]
+    more = (f"saliency_miou:threshold={number / 100}" for number in range(1, 50))
+    return {
+        "explainers": registry.names("explainers")[:explainers],
+        "metrics": [*known, *more][:metrics],
+        "dataset": str(folder / "dataset"),
+        "model": network(),
+        "batch_size": BATCH,
+        "out": str(folder / "run"),
+        "device": "cpu",
+    }
+
+
+def needs(metric: str) -> tuple[str, ...]:
+    from saliency_bench.metric import load_metric
+
+    return load_metric(metric).needs
+
+
+def network():
+    import torch
+
+    import saliency_bench as sb
+
+    torch.manual_seed(0)
+    layers = torch.nn.Conv2d(3, 4, 3), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(4, CLASSES)
+    return sb.load_classifier(
+        torch.nn.Sequential(*layers), mean=0, std=1, labels=[f"class {k}" for k in range(CLASSES)]
+    )
+
+
+def context_of(chosen: dict):
+    from saliency_bench.engine.context import load
+    from saliency_bench.engine.python_objects import describe
+
+    return load(*describe(chosen))
+
+
+def make(chosen: dict) -> None:
+    """run.json, and part files of all predictions and scores."""
+    from saliency_bench.engine.chunks import by_explainer, parts_of
+    from saliency_bench.engine.predictions import prediction_parts
+    from saliency_bench.results.manifest import Manifest
+    from saliency_bench.utils.hashing import hash_of
+
+    context = context_of(chosen)
+    manifest = Manifest(
+        spec=context.spec, identity=context.identity, cells={cell.id: cell.key for cell in context.cells},
+        dataset=context.loaded_dataset, model=context.loaded_model,
+    )  # fmt: skip
+    manifest.write(context.out)
+    folder = prediction_parts(context)
+    for first, chunks in spans(context, folder.span):
+        folder.save(first, first + folder.span - 1, predictions(context, chunks), entries(map("{:06d}".format, chunks)))
+    for number, (explainer, cells) in enumerate(by_explainer(context.cells).items()):
+        folder = parts_of(context, hash_of(explainer.identity))
+        for first, chunks in spans(context, folder.span):
+            scored = ((cell.id, scores(context, number, index, chunks)) for index, cell in enumerate(cells))
+            made = entries([cell.id for cell in cells], chunks)
+            folder.save(first, first + folder.span - 1, sorted(scored, key=lambda one: one[0]), made)
+
+
+def spans(context, span: int) -> Iterator[tuple[int, range]]:
+    """(its first chunk, those that the run has) of each span."""
+    for first in range(0, len(context.chunks), span):
+        yield first, range(first, min(first + span, len(context.chunks)))
+
+
+def entries(keys, chunks: range | None = None) -> list:
+    """What the notes of a part file say was computed at once; of predictions each chunk is a key of its own."""
+    from saliency_bench.results.parts import Entry
+
+    if chunks is None:
+        return [Entry((int(key),), (key,), None, {"faults": 0}) for key in keys]
+    about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}}
+    return [Entry(tuple(chunks), tuple(sorted(keys)), None, about)]
+
+
+def positions_of(context, chunks: range) -> np.ndarray:
+    return np.arange(chunks.start * BATCH, min(chunks.stop * BATCH, len(context.rows)))
+
+
+def predictions(context, chunks: range) -> Iterator[tuple[str, object]]:
+    import pyarrow as pa
+
+    from saliency_bench.engine.predictions import key_of, prediction_schema
+    from saliency_bench.results.parts import POSITION
+
+    schema = prediction_schema(context)
+    for number in chunks:
+        positions = positions_of(context, range(number, number + 1))
+        rows = [
+            {
+                "image_id": f"sample-{place:06d}", "label": place % CLASSES, "prediction": place * 7 % CLASSES,
+                "confidence": 0.5, "correct": place * 6 % CLASSES == 0, "top5": True, "mask_share": 0.1,
+                "logits": [0.0] * CLASSES,
+            }
+            for place in positions.tolist()
+        ]  # fmt: skip
+        table = pa.Table.from_pylist(rows, schema=schema)
+        yield key_of(number), table.add_column(0, POSITION, pa.array(positions, pa.int64()))
+
+
+def scores(context, explainer: int, index: int, chunks: range):
+    """Rows of a cell: explainers differ a little, all find the same samples hard."""
+    import pyarrow as pa
+
+    from saliency_bench.results.records import STORED
+
+    positions = positions_of(context, chunks)
+    rng = np.random.default_rng([explainer, index, chunks.start])
+    hard = np.random.default_rng([index, chunks.start]).beta(2, 3, len(positions))
+    values = np.clip(0.7 * hard + 0.3 * rng.beta(2 + 0.05 * explainer, 3, len(positions)), 0, 1)
+    low, high = context.metrics[index].range
+    if np.isfinite([low, high]).all():
+        values = low + (high - low) * values
+    gone = positions % 3 == 0 if index % MASKED == 0 else rng.random(len(positions)) < 0.01 * (index == OWN)
+    width = 1 + PARTS * (index in WITH_PARTS)
+    names = pa.array([None, *(f"part {number}" for number in range(PARTS))], pa.string())
+    columns = [
+        pa.array(np.repeat(positions, width)),
+        pa.array(["class 0"], pa.string()).take(pa.array(np.zeros(len(positions) * width, int))),
+        names.take(pa.array(np.tile(np.arange(width), len(positions)))),
+        pa.array(np.repeat(values, width), mask=np.repeat(gone, width)),
+        pa.array(["no mask"]).take(pa.array(np.zeros(len(positions) * width, int), mask=~np.repeat(gone, width))),
+    ]
+    return pa.table(columns, schema=STORED)
+
+
+def merge(chosen: dict) -> None:
+    from saliency_bench.engine.merging import merge
+
+    context = context_of(chosen)
+    measured(lambda: merge(context))
+
+
+def summarise(chosen: dict) -> None:
+    from saliency_bench.engine.run import _facts
+    from saliency_bench.results.summary import summarise
+
+    context = context_of(chosen)
+    measured(lambda: summarise(_facts(context, len(context.rows))))
+
+
+def report(chosen: dict) -> None:
+    """The choice of samples, their pictures, and the page."""
+    import torch
+
+    from saliency_bench.engine.examples import choose, save_thumbnails, write_examples
+    from saliency_bench.engine.merging import derived_from, note_written
+    from saliency_bench.engine.run import _facts
+    from saliency_bench.reports.page import report
+    from saliency_bench.results.cell import read_cells
+    from saliency_bench.utils.files import read_json
+
+    context = context_of(chosen)
+    cells = read_cells(read_json(context.out / "summary.json")["cells"])
+    maps = torch.linspace(0, 1, SIDE * SIDE).reshape(1, SIDE, SIDE)
+    for image_id, _ in choose(context.out, cells):
+        number, place = divmod(int(image_id.partition("-")[2]), BATCH)
+        for key in dict.fromkeys(cell.explainer_id for cell in cells):
+            save_thumbnails(context.out / "thumbnails" / key, number, maps, [place], BATCH)
+
+    def all_of_it() -> None:
+        write_examples(context.out, cells, BATCH, lambda index: context.classifier.prepare([context.rows[index]]))
+        report([context.out])
+        note_written(context.out, derived_from(context.out, _facts(context, len(context.rows))))
+
+    measured(all_of_it)
+
+
+def again(chosen: dict) -> None:
+    """A start of the finished run. The model is made and libraries are imported before."""
+    import saliency_bench as sb
+    import saliency_bench.engine.run
+
+    measured(lambda: sb.run(**chosen, progress=False))
+
+
+def real(chosen: dict) -> None:
+    def brightness(classifier, images, target):
+        return images.mean(dim=1)
+
+    import saliency_bench as sb
+
+    own = {"explainers": ["random", brightness], "metrics": ["saliency_miou", "saliency_pointing_game"]}
+    measured(lambda: sb.run(**chosen | own | {"batch_size": 100}, progress=False))
+
+
+STAGES: dict[str, Callable[[dict], None]] = {
+    "make": lambda chosen: measured(lambda: make(chosen)), "merge": merge, "summarise": summarise, "report": report,
+    "start again": again, "real": real,
+}  # fmt: skip
+
+
+def measured(work: Callable[[], object]) -> None:
+    """Print the seconds of `work` and the peak of resident memory of this process, in MiB, as JSON."""
+    begun = perf_counter()
+    work()
+    seconds = perf_counter() - begun
+    # Not getrusage: that peak also counts the parent's memory, from before this process had a program of its own.
+    peak = int(re.search(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_text())[1]) / 1024
+    print(json.dumps({"seconds": seconds, "peak": peak}))
+
+
+def child(stage: str, folder: Path, explainers: int, metrics: int) -> dict[str, float]:
+    """{"seconds", "peak"} of a stage in a process of its own."""
+    sizes = ["--explainers", str(explainers), "--metrics", str(metrics)]
+    done = subprocess.run(
+        [sys.executable, __file__, "--folder", folder, "--stage", stage, *sizes],
+        capture_output=True, text=True, env=os.environ | {"HF_DATASETS_CACHE": str(folder / "cache")},
+    )  # fmt: skip
+    if done.returncode:
+        raise SystemExit(f"{stage} failed:\n{done.stderr}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def generated(folder: Path, records: float, explainers: int = EXPLAINERS, metrics: int = METRICS) -> dict:
+    """Make the run, take it through all stages and print what each took; {stage: figures}, and those of the files."""
+    samples = samples_of(records, explainers, metrics)
+    print(f"{explainers} explainers x {metrics} metrics x {samples:,} samples", flush=True)
+    make_dataset(folder / "dataset", samples)
+    found: dict = {}
+    for stage in ("make", "merge", "summarise", "report", "start again"):
+        found[stage] = child(stage, folder, explainers, metrics)
+        print(f"{stage:12} {found[stage]['seconds']:8.1f} s {found[stage]['peak']:8.0f} MiB", flush=True)
+    import pyarrow.parquet as pq
+
+    out = folder / "run"
+    about = pq.read_metadata(out / "records.parquet")
+    found["records"], found["row groups"] = about.num_rows, about.num_row_groups
+    found["files"] = sum(path.is_file() for path in out.rglob("*"))
+    found["records MiB"] = (out / "records.parquet").stat().st_size / MIB
+    found["page MiB"] = (out / "report.html").stat().st_size / MIB
+    print(f"{found['records']:,} records, {found['records MiB']:.0f} MiB, in {found['row groups']:,} row groups; "
+          f"{found['files']:,} files; page of {found['page MiB']:.1f} MiB")  # fmt: skip
+    return found
+
+
+def computed(folder: Path, samples: int) -> dict[int, dict[str, float]]:
+    """{samples: figures} of real runs, of so many and of a fifth."""
+    found = {}
+    for number in (samples // 5, samples):
+        make_dataset(folder / str(number) / "dataset", number)
+        found[number] = child("real", folder / str(number), EXPLAINERS, METRICS)
+        print(
+            f"{number:,} samples x 2 x 2: {found[number]['seconds']:.0f} s, {found[number]['peak']:.0f} MiB", flush=True
+        )
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__.partition("\n\n")[0],
+        epilog=__doc__.partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--records", type=float, default=5e6, metavar="N", help="about so many; default: 5e6")
+    parser.add_argument("--folder", type=Path, required=True, metavar="DIR", help="an empty one; 50e6 need about 1 GB")
+    parser.add_argument("--real", type=int, metavar="N", help="a real run of N samples, and of a fifth, instead")
+    for name, default in (("explainers", EXPLAINERS), ("metrics", METRICS)):
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"default: {default}")
+    parser.add_argument("--stage", choices=STAGES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.stage:
+        STAGES[args.stage](settings(args.folder, args.explainers, args.metrics))
+    elif args.real:
+        computed(args.folder, args.real)
+    else:
+        generated(args.folder, args.records, args.explainers, args.metrics)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""Pictures that stand for "nothing to see", by name."""
+
+from typing import Literal
+
+import torch
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.scoring.perturbation import blurred
+from saliency_bench.types import Images
+
+Fill = Literal["zero", "black", "white", "blur"]
+
+
+def filled(classifier: Classifier, images: Images, fill: str) -> Images:
+    """(B, 3, H, W) in the prepared frame: zero after normalisation, 0 or 1 in [0, 1], or the image itself blurred."""
+    if fill == "blur":
+        return blurred(classifier, images)
+    return classifier.mean.expand_as(images) if fill == "zero" else torch.full_like(images, float(fill == "white"))

@@ -1,0 +1,61 @@
+"""Images that show objects of several classes: one sample for each class, or one for the image.
+
+Each sample has all classes of its image in `labels`, and its image as `group`.
+"""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+
+from saliency_bench.data.jobs import BuildLog
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.hub_builders._source import mask_or_none
+from saliency_bench.utils.pictures import Picture
+
+GROUP = "the image, which may have several samples"
+RULE = """An image with objects of several classes gives one sample for each of them, `IMAGE:CLASS`, with the pixels of
+that class as mask. With `classes=image` it gives one sample, `IMAGE`, of the class with the largest mask. `labels` are
+all classes of the image. `drop` leaves out images that show one of these classes at all."""
+
+
+def features(names: list[str]) -> dict:
+    from datasets import ClassLabel, List
+
+    return {"label": ClassLabel(names=names), "labels": List(ClassLabel(names=names))}
+
+
+def dropped(owner: str, classes: str, drop: Iterable[str], known: list[str]) -> list[str]:
+    """The classes whose images are left out, as the dataset spells them. Raises: UserError."""
+    if classes not in ("all", "image"):
+        raise UserError(f"{owner}: classes={classes} is unknown; use all, or image for one sample an image")
+    spelled = {_plain(name): name for name in known}
+    for name in drop:
+        if _plain(name) not in spelled:
+            raise unknown(f"class of {owner}", name, known)
+    return [spelled[_plain(name)] for name in drop]
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def samples_of(
+    log: BuildLog, name: str, picture: Picture, masks: dict[str, Callable[[], np.ndarray]], classes: str
+) -> list[dict]:
+    """The samples of one image. masks: for each of its classes a function that makes the mask."""
+    made = {label: mask_or_none(log, f"{name}:{label}", make) for label, make in masks.items()}
+    labels = list(masks)
+    if classes == "image":
+        sizes = {label: 0 if mask is None else int(mask.sum()) for label, mask in made.items()}
+        made = {label: made[label] for label in [max(labels, key=sizes.__getitem__)]}  # the first of several
+    return [
+        {
+            "image_id": name if classes == "image" else f"{name}:{label}",
+            "image": picture,
+            "label": label,
+            "labels": labels,
+            "mask": mask,
+            "group": name,
+        }
+        for label, mask in made.items()
+    ]

@@ -1,0 +1,13 @@
+"""The papers that say how datasets are made, as `PAPER` of a builder names them: authors, title, year, address."""
+
+SALIENCY_BENCH = (
+    "Zhang et al., Saliency-Bench: A Comprehensive Benchmark for Evaluating Visual Explanations, 2023, "
+    "https://arxiv.org/abs/2310.08537"
+)
+QUANTITATIVE = (
+    "Li et al., Quantitative Evaluations on Saliency Methods: An Experimental Study, 2020, "
+    "https://arxiv.org/abs/2012.15616"
+)
+CROWDSOURCING = (
+    "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456"
+)

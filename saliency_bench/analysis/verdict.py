@@ -1,0 +1,145 @@
+"""What a run says of its explainers, in words: the same for console and report, from the pairs behind the ranks."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from saliency_bench.results.cell import BEST_FROM, CellResult, explainer_names, metric_names
+from saliency_bench.results.ranking import NO_DIFFERENCE, RANKED_FROM, TOO_FEW, TOO_FEW_TO_TELL, Contrast
+from saliency_bench.results.summary import in_order
+
+NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
+CONTROLLED = (
+    "Errors are controlled per metric, not across metrics; what is said of a baseline holds across all of them."
+)
+RANDOM = "random"
+VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
+OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
+
+
+@dataclass(frozen=True)
+class Against:
+    """An explainer against another one by a metric; `contrast` is seen from the first.
+
+    sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to tell.
+    """
+
+    name: str
+    other: str
+    metric: str
+    contrast: Contrast
+    sign: int | None
+
+    @property
+    def word(self) -> str:
+        """What is said of the two."""
+        return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
+
+
+class Verdict:
+    """The cells of a run and the pairs of its explainers, ready to be told."""
+
+    def __init__(self, cells: Sequence[CellResult], contrasts: Iterable[Contrast]):
+        self.names, self.metrics = explainer_names(cells), metric_names(cells)
+        self.order = in_order(cells) if cells else []
+        self.cells = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
+        self.baselines = sorted(
+            (key for key in self.order if any(cell.baseline for cell in cells if cell.explainer_id == key)),
+            key=lambda key: self.names[key] != RANDOM,
+        )
+        self.methods = [key for key in self.order if key not in self.baselines]
+        self._pairs = {frozenset(one.cells): one for one in contrasts}
+
+    def against(self, explainer: str, other: str) -> list[Against]:
+        """By each metric for which both have scores."""
+        found = []
+        for metric, name in self.metrics.items():
+            cells = self.cells.get((explainer, metric)), self.cells.get((other, metric))
+            if cells[0] is None or cells[1] is None:
+                continue
+            pair = self._pairs.get(frozenset((cells[0].cell_id, cells[1].cell_id)))
+            if pair is not None:
+                seen = pair.seen_from(cells[0].cell_id)
+                sign = None if seen.p is None else seen.sign(cells[0].higher_is_better)
+                found.append(Against(self.names[explainer], self.names[other], name, seen, sign))
+        return found
+
+    def against_baselines(self) -> list[list[Against]]:
+        """For each baseline, of which `random` is the first, every explainer that looks at the network."""
+        return [
+            found
+            for other in self.baselines
+            if (found := [one for key in self.methods for one in self.against(key, other)])
+        ]
+
+    def sentences(self) -> list[str]:
+        """Who beats each baseline and who is best; or that there are too few samples to say."""
+        told = self.against_baselines()
+        lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
+        if all(cell.unranked == TOO_FEW for cell in self.cells.values()):
+            most = max((cell.clusters for cell in self.cells.values()), default=0)
+            few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
+            return [*lines, few]
+        for found in told:
+            lines += _sentences(found)
+        best = self._best()
+        return [*lines, *best, CONTROLLED] if told or best else lines
+
+    def _best(self) -> list[str]:
+        if len(self.order) < 2:
+            return []
+        leaders: dict[str, list[str]] = {}
+        partial: list[str] = []
+        for metric, name in self.metrics.items():
+            cells = [cell for key in self.order if (cell := self.cells.get((key, metric)))]
+            if names := [self.names[cell.explainer_id] for cell in cells if cell.best]:
+                ranked = sum(cell.rank is not None for cell in cells)
+                leaders.setdefault("none apart" if len(names) == ranked else listed(names), []).append(name)
+            unmarked = [
+                self.names[cell.explainer_id] for cell in cells if not cell.best and cell.rank and cell.rank[0] == 1
+            ]
+            partial += [f"{listed(unmarked)} on {name}"] if unmarked else []
+        alike = leaders.pop("none apart", [])
+        clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
+        lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
+        lines += [f"No explainer stands out on {any_or(alike, len(self.metrics))}."] if alike else []
+        few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
+        return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
+
+
+def _sentences(found: list[Against]) -> list[str]:
+    """A sentence for each group of explainers that compare alike with one baseline."""
+    signs: dict[str, dict[str, int | None]] = {}
+    for one in found:
+        signs.setdefault(one.name, {})[one.metric] = one.sign
+    groups: dict[tuple, list[str]] = {}
+    for name, own in signs.items():
+        groups.setdefault(tuple(own.items()), []).append(name)
+    return [_sentence(names, dict(own), found[0].other) for own, names in groups.items()]
+
+
+def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str:
+    """signs: {metric: as in `Against`}."""
+    clauses: list[str] = []
+    for sign, verbs in VERBS.items():
+        if metrics := [metric for metric, own in signs.items() if own == sign]:
+            verb, named = verbs[len(names) > 1], "it" if clauses else other
+            clauses.append(f"{verb} {named} on {all_or(metrics, len(signs))}")
+    subject = listed(names) if clauses else f"{listed(names)} against {other}:"
+    for unclear, text in OTHERWISE.items():
+        if metrics := [metric for metric, own in signs.items() if own == unclear]:
+            clauses.append(f"{text} on {any_or(metrics, len(signs))}")
+    return f"{subject} {'; '.join(clauses)}."
+
+
+def listed(names: Iterable[str]) -> str:
+    *most, last = names
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def all_or(metrics: list[str], known: int) -> str:
+    return f"all {known} metrics" if len(metrics) == known > 1 else listed(metrics)
+
+
+def any_or(metrics: list[str], known: int) -> str:
+    """After a negation, where "all" would say something else."""
+    return f"any of the {known} metrics" if len(metrics) == known > 1 else listed(metrics)

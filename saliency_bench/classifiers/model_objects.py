@@ -1,0 +1,151 @@
+"""What a model object knows of itself: the image processor of its checkpoint, and its class names.
+
+A `transformers` model is asked for `config.id2label`, and for the processor of its `name_or_path` where that folder, or
+a cached snapshot of that Hub repository, is there; a `timm` model for its `pretrained_cfg`; a `transformers` pipeline
+brings both. Of any other module neither is known.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import nn
+
+from saliency_bench.classifiers import checkpoints
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.geometry import Frame, Geometry, probe
+from saliency_bench.classifiers.processors import channels, check_sides, frame_of
+from saliency_bench.classifiers.sources import PROCESSORS, cached_snapshots
+from saliency_bench.errors import UserError
+
+Values = float | Sequence[float]  # one for all channels, or one per channel
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the caller says of a model object; None: what the object knows."""
+
+    mean: Values | None = None
+    std: Values | None = None
+    size: int | tuple[int, int] | None = None
+    labels: Sequence[str] | None = None
+
+
+def is_pipeline(model: object) -> bool:
+    """Whether this is a pipeline of transformers, which has a model and an image processor."""
+    return isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor")
+
+
+def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
+    """A classifier of a module or a pipeline. Raises: UserError where mean and std are neither given nor known."""
+    processor = None
+    if is_pipeline(model):
+        model, processor = model.model, model.image_processor
+    name = type(model).__name__
+    geometry, frame, mean, std = _preprocessing(model, processor, given, name)
+    if mean is None or std is None:
+        raise UserError(_unknown(model, name))
+    return Classifier(
+        model,
+        id=f"module:{name}",
+        geometry=geometry,
+        frame=frame,
+        mean=mean,
+        std=std,
+        labels=_labels(model) if given.labels is None else given.labels,
+        layer=layer,
+    )
+
+
+def _preprocessing(
+    model: Any, processor: Any, given: Given, name: str
+) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
+    """As `frame_of`, of what is given, else of what is known; mean and std None where they are neither."""
+    geometry: Geometry = Geometry()
+    frame: Frame = as_it_is
+    mean: Sequence[float] | None = None
+    std: Sequence[float] | None = None
+    unknown = any(value is None for value in (given.mean, given.std, given.size))
+    if unknown and (processor := processor or _processor(model)) is not None:
+        geometry, frame, mean, std = frame_of(processor, name)
+        probe(geometry, frame, name)
+    if given.size is not None:
+        geometry, frame = squashed(given.size)
+    mean = mean if given.mean is None else channels("mean", given.mean)
+    return geometry, frame, mean, std if given.std is None else channels("std", given.std)
+
+
+def as_it_is(image: Image.Image) -> torch.Tensor:
+    """Float (3, H, W) in [0, 1]."""
+    from torchvision.transforms.v2 import functional as T
+
+    return T.pil_to_tensor(image).float() / 255
+
+
+def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
+    """Geometry and frame of images squashed to a size, an int for a square."""
+    sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
+    if len(sides) != 2:
+        raise UserError(f"size={size} must be a number of pixels, or (height, width)")
+    check_sides("size=", sides)
+    height, width = sides
+
+    def frame(image: Image.Image) -> torch.Tensor:
+        return as_it_is(image.resize((width, height), Image.Resampling.BILINEAR))
+
+    return Geometry(resize=(height, width)), frame
+
+
+def _processor(model: nn.Module) -> Any:
+    """The image processor that belongs to a model object; None where there is none."""
+    config = getattr(model, "config", None)
+    settings = getattr(config if hasattr(config, "pretrained_cfg") else model, "pretrained_cfg", None)
+    if isinstance(settings, dict):
+        if not all(settings.get(key) for key in ("mean", "std", "input_size")):
+            return None  # timm itself would take ImageNet's
+        from transformers import TimmWrapperImageProcessor
+
+        return TimmWrapperImageProcessor(settings)
+    name = getattr(model, "name_or_path", None)
+    if not isinstance(name, str) or not name or not hasattr(config, "id2label"):
+        return None
+    for folder in [Path(name)] if Path(name).is_dir() else _agreeing(cached_snapshots(name)):
+        if any((folder / file).is_file() for file in PROCESSORS):
+            with checkpoints.readable(name):
+                return checkpoints.processor_of(folder, name)
+    return None
+
+
+def _agreeing(snapshots: list[Path]) -> list[Path]:
+    """One of the snapshots if all have the same processor; an object does not know which of them it is from."""
+    contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in PROCESSORS) for s in snapshots}
+    return snapshots[:1] if len(contents) == 1 else []
+
+
+def _labels(model: Any) -> list[str] | None:
+    config = getattr(model, "config", None)
+    if isinstance(getattr(config, "id2label", None), dict):
+        return checkpoints.labels_of(config)
+    settings = getattr(model, "pretrained_cfg", None)
+    if not isinstance(settings, dict):
+        return None
+    from transformers import TimmWrapperConfig
+
+    # The names that transformers finds for the same network as a checkpoint: the config's own, or ImageNet's.
+    names = checkpoints.labels_of(TimmWrapperConfig.from_dict({**settings, "pretrained_cfg": dict(settings)}))
+    known = "label_names" in settings or not names[0].startswith("LABEL_")
+    return names if known and len(names) == getattr(model, "num_classes", None) else None
+
+
+def _unknown(model: nn.Module, name: str) -> str:
+    line = (
+        f"the mean and standard deviation that {name} was trained with are not known: "
+        "load_classifier(model, mean=..., std=...) takes them (mean=0, std=1 if it takes images in [0, 1])"
+    )
+    origin = getattr(model, "name_or_path", None)
+    if not isinstance(origin, str):
+        return line
+    return f"{line}, or the folder or Hub id of its checkpoint" + (f"; {origin} has none here" if origin else "")

@@ -1,0 +1,176 @@
+"""Where the files of a checkpoint are: a local folder, or the cached snapshot of a Hub repository at one commit."""
+
+import os
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from huggingface_hub import HfApi, get_token, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from saliency_bench.classifiers.untrusted import check_file
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub.cache import folder_of, remember, remembered
+from saliency_bench.hub.client import no_bars
+from saliency_bench.hub.errors import is_network_error, reason, status_of
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.storage import storage_error
+
+# Checkpoints the papers use, for `list models` and for suggestions.
+KNOWN = (
+    "facebook/convnext-base-224",
+    "facebook/deit-small-patch16-224",
+    "google/vit-base-patch16-224",
+    "microsoft/resnet-18",
+    "microsoft/resnet-50",
+    "timm/inception_v3.tv_in1k",
+    "timm/vgg16.tv_in1k",
+    "timm/vgg19.tv_in1k",
+    "timm/vit_small_patch16_224.augreg_in21k_ft_in1k",
+)
+# No code and no pickles: what is not downloaded cannot be executed.
+PROCESSORS = ("preprocessor_config.json", "processor_config.json")
+FILES = ("config.json", *PROCESSORS, "model.safetensors", "model.safetensors.index.json", "model-*.safetensors")
+TIMEOUT = 10  # seconds for the first answer of the Hub
+
+
+@dataclass(frozen=True)
+class Source:
+    """The folder of a checkpoint; `repo` and `revision` (a commit) where it is the snapshot of a Hub repository."""
+
+    name: str
+    folder: Path
+    repo: str | None = None
+    revision: str | None = None
+
+
+def source_of(name: str, revision: str | None = None) -> Source:
+    """The files of a checkpoint: those of a folder of exactly this name, else of a Hub repository, downloaded once.
+
+    "hub:owner/name" is the repository also where such a folder exists, and "owner/name@revision" names a branch, tag or
+    commit. Where the Hub cannot be reached, its cached snapshot is used.
+    Raises: UserError for a name that is neither, a Hub that cannot be reached, or a revision of a folder.
+    """
+    path = Path(name).expanduser()
+    if not path.is_dir():
+        check_name(name)
+        given = hub_name(name, revision)
+        return _snapshot(given.name, given.revision)
+    if revision is not None:
+        raise UserError(f"{name} is a folder and has no revisions; leave out revision=")
+    if "/" in name and could_be_on_the_hub(name):
+        complain(f"the model {name} is the folder {path.resolve()}; write {FORCED}{name} for the Hub")
+    return Source(name, path)
+
+
+def check_name(name: str) -> None:
+    """Without the Hub. Raises: UserError for what is neither the folder of a checkpoint nor could be on the Hub."""
+    path = Path(name).expanduser()
+    if path.is_file():
+        raise UserError(_about_file(path))
+    if path.is_dir():
+        if os.path.lexists(path / "config.json"):
+            check_file(path / "config.json")
+        else:
+            raise UserError(
+                f"{name} holds no loadable image classifier: no config.json; a transformers checkpoint has one"
+            )
+    elif not could_be_on_the_hub(hub_name(name).name):
+        raise UserError(_no_folder(name, path))
+
+
+def cached_snapshots(repo: str) -> list[Path]:
+    """The snapshots of a repository that are in the cache; the network is not asked."""
+    if not could_be_on_the_hub(repo):
+        return []
+    return sorted(config.parent for config in folder_of("model", repo).glob("snapshots/*/config.json"))
+
+
+def _snapshot(repo: str, revision: str | None) -> Source:
+    error: Exception | None = None
+    try:
+        # Bounded and not repeated: huggingface_hub itself would ask again for half a minute.
+        commit = HfApi().repo_info(repo, revision=revision, timeout=TIMEOUT).sha or revision
+        remember("model", repo, revision, commit or "")
+    except Exception as caught:
+        error, commit = caught, remembered("model", repo, revision) or revision
+        if isinstance(caught, HFValidationError) or status_of(caught) in (401, 403, 404):
+            raise _refusal(repo, revision, caught) from caught
+    try:
+        with no_bars():
+            folder = Path(snapshot_download(repo, revision=commit, allow_patterns=list(FILES),
+                                            local_files_only=error is not None))  # fmt: skip
+    except Exception as caught:
+        raise _refusal(repo, revision, error or caught) from (error or caught)
+    return Source(repo, folder, repo, folder.name)
+
+
+def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
+    missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
+    if missing:
+        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {_nearest(repo)}")
+    if isinstance(error, RevisionNotFoundError):
+        return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
+    offline = isinstance(error, OfflineModeIsEnabled)
+    if offline or is_network_error(error):
+        if owned := _owned(repo):
+            return UserError(f"'{repo}' is {_not_local(repo)} and not in the cache; did you mean {owned}?")
+        fix = "HF_HUB_OFFLINE is set; unset it" if offline else "the Hub cannot be reached; check the connection"
+        return UserError(f"'{repo}' is {_not_local(repo)} and not in the cache, and {fix} to download it")
+    if named := storage_error(error):
+        return named
+    if status_of(error) is None:
+        return UserError(f"{repo} cannot be loaded from the Hub: {one_line(error, 200)}")
+    return UserError(reason(error, repo, get_token()))
+
+
+def _not_local(name: str) -> str:
+    """Where the folder above it exists, a path may be meant, and what lies there is said."""
+    parent = Path(name).parent
+    if not parent.name or not parent.is_dir():
+        return "not a local folder"
+    beside = ", ".join(sorted(config.parent.name for config in parent.glob("*/config.json"))[:5])
+    return f"no folder ({parent} holds {beside or 'no checkpoint'})"
+
+
+def _nearest(name: str) -> str:
+    """Only a name that is very near is suggested: resnet-18 and resnet-50 are not."""
+    parent = Path(name).parent
+    folders = [str(config.parent) for config in parent.glob("*/config.json")] if parent.name else []
+    near = [other for other in get_close_matches(name, [*KNOWN, *folders], n=3, cutoff=0.9) if other != name]
+    near = [owned] if (owned := _owned(name)) else near
+    if near and name not in KNOWN:
+        return f"did you mean {' or '.join(near)}?"
+    return "give a Hub id, a folder or torchvision:NAME"
+
+
+def _owned(name: str) -> str | None:
+    """The checkpoint that is called so by its owner: microsoft/resnet-18 for resnet-18."""
+    return next((known for known in KNOWN if known.partition("/")[2].lower() == name.lower()), None)
+
+
+def _no_folder(name: str, path: Path) -> str:
+    folders = [str(config.parent) for config in path.parent.glob("*/config.json")]
+    near = get_close_matches(str(path), folders, n=3, cutoff=0.6)
+    if not path.parent.is_dir():
+        return f"there is no folder '{name}': {path.parent} does not exist"
+    some = f"did you mean {' or '.join(near)}?" if near else "check the path, or give a Hub id as OWNER/NAME"
+    return f"there is no folder '{name}'; {some}"
+
+
+def _about_file(path: Path) -> str:
+    if path.suffix in (".safetensors", ".json"):
+        return f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
+    if path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"):
+        return (
+            f"{path} may hold code and is not opened; build the network, fill it with "
+            "load_state_dict(torch.load(file, weights_only=True)), and give load_classifier the module"
+        )
+    return f"{path} is a file; give a folder, a Hub id, torchvision:NAME, or a torch module"

@@ -1,0 +1,188 @@
+"""Checkpoints as strangers may have made them: what of a folder is read, and what its config may ask for.
+
+A config of a few bytes can ask for a network of any size, name the weights of another folder or the Hub's, or a kernel,
+which is code. It is read as plain JSON before transformers sees it, and a network that is built of it is counted.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from saliency_bench.errors import UserError, one_line
+
+if TYPE_CHECKING:  # files are checked before torch is imported
+    from torch import Tensor, nn
+
+INDEX = "model.safetensors.index.json"
+JSON = ("config.json", "preprocessor_config.json", "processor_config.json", INDEX)
+LARGEST_JSON = 10_000_000  # bytes; the names of ImageNet-21k take 2 MB
+LARGEST = 2**20  # number in a config, and sum of a list of them
+CLASSES = 100_000
+MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
+SPARE = 2**24  # parameters that a small file may lack, such as a head that is replaced
+WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
+LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # whatever their keys are, nothing follows
+ATTENTION = ("eager", "sdpa")
+PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a name; no path, no address
+
+
+def check_folder(folder: Path, name: str) -> None:
+    """Raises: UserError for a pipe, device or broken link where a file of the checkpoint should be, or a large JSON."""
+    for file in sorted(folder.iterdir()):
+        if file.name in JSON or file.suffix == ".safetensors":
+            check_file(file)
+
+
+def check_weights(folder: Path, name: str) -> None:
+    """Raises: UserError for weights that lie elsewhere, by an index or an adapter."""
+    if (index := folder / INDEX).exists():
+        _check_index(index)
+    if (folder / "adapter_config.json").exists():
+        raise UserError(
+            f"{name} has an adapter_config.json, which names another model to load; merge the adapter into that model "
+            "(merge_and_unload of peft) and save it, or remove the file"
+        )
+
+
+def _check_index(file: Path) -> None:
+    """The names in it are opened as they are, so they are those of files beside it, which `check_folder` has seen."""
+    index = json.loads(file.read_text(encoding="utf-8"))
+    places = index.get("weight_map") if isinstance(index, dict) else None
+    beside = {path.name for path in file.parent.glob("*.safetensors")}
+    for place in places.values() if isinstance(places, dict) else [places]:
+        if not isinstance(place, str) or place not in beside:
+            raise UserError(f"{file} names {one_line(place, 80)}, and there is no such .safetensors file beside it")
+
+
+def check_file(file: Path) -> None:
+    if not file.is_file():
+        raise UserError(f"{file} is not a readable file (a folder, pipe, device or broken link); put the file there")
+    if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
+        raise UserError(f"{file} has {file.stat().st_size / 1e6:.0f} MB; a config has at most {LARGEST_JSON / 1e6:.0f}")
+
+
+def check_config(file: Path, name: str) -> None:
+    """Raises: UserError for a config that asks for too much, for other files than its own, or for code."""
+    check_file(file)
+    config = json.loads(file.read_text(encoding="utf-8"))
+    if not isinstance(config, dict):
+        return  # transformers says so
+    for key, value in _entries(config):
+        reason = _refused(key, value)
+        if key == "model_args":
+            reason = reason or _leads_outside(value)
+        if reason:
+            raise UserError(f"the config of {name} has {one_line(key, 60)} {one_line(value, 80)}: {reason}")
+
+
+def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """(key, value) of every dictionary at any depth; lists and numbers in them as well, under the key they are in."""
+    waiting: list[tuple[str, Any]] = [("", config)]
+    while waiting:
+        key, value = waiting.pop()
+        if key:
+            yield key, value
+        if isinstance(value, dict):
+            waiting += [(str(k), v) for k, v in value.items() if k not in LABELS]
+        elif isinstance(value, list):
+            waiting += [(key, item) for item in value]
+
+
+def _refused(key: str, value: Any) -> str | None:
+    """Why an entry of a config is not followed."""
+    if isinstance(value, list):
+        value, many = sum(abs(item) for item in value if _is_number(item)), True
+    else:
+        many = False
+    if _is_number(value):
+        if key in ("num_labels", "num_classes") and value > CLASSES:
+            return f"more than {CLASSES} classes"
+        if abs(value) > LARGEST:
+            return f"the {'sum of a list' if many else 'number'} is above {LARGEST}"
+    if key.endswith(("attn_implementation", "attn_implementation_internal", "experts_implementation")):
+        return None if _is_attention(value) else "that may be code of the Hub; eager and sdpa are possible"
+    if key in ("use_kernels", "kernel_config", "auto_mapping", "use_pretrained_backbone") and value:
+        return "that loads code or weights from elsewhere, and nothing that is downloaded is executed; remove it"
+    if key == "quantization_config" and value is not None:
+        return "quantised weights have no gradients; save the network in float32, float16 or bfloat16"
+    if key == "configuration_files":
+        return "that leads to another config; put what is meant into config.json"
+    if key in ("architecture", "backbone") and value is not None and not _is_plain(value):
+        return "a plain name is followed, such as resnet50, and no folder or address, which lie outside the checkpoint"
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    """A plain name, or a dictionary, whose entries are checked one by one."""
+    return isinstance(value, dict) or (isinstance(value, str) and PLAIN.fullmatch(value) is not None)
+
+
+def _is_attention(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_attention(item) for item in value.values())
+    if value == "flash_attention_2":
+        return find_spec("flash_attn") is not None
+    return value is None or value in ATTENTION
+
+
+def _leads_outside(arguments: Any) -> str | None:
+    """Why arguments for timm are not followed: some of them, and any path, lead to other files."""
+    for key, value in _entries({"model_args": arguments}):
+        elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
+        if elsewhere or (isinstance(value, str) and not _is_plain(value)):
+            return f"{one_line(key, 60)} leads outside the folder of the checkpoint; remove it"
+    return None
+
+
+def room_of(folder: Path) -> int:
+    """Parameters that the weights of a folder can hold: none takes less than a byte."""
+    return SPARE + sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
+@contextmanager
+def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
+    """Inside, a network that is built may have `MODULES` modules, and `room` numbers in parameters and buffers.
+
+    They are counted where torch registers them, which is before they are filled. Raises: UserError beyond that.
+    """
+    from torch.nn.modules import module as registration
+    from torch.nn.parameter import is_lazy
+
+    modules: set[tuple[int, str]] = set()
+    sizes: dict[tuple[int, str], int] = {}
+    total = 0
+
+    def module(parent: "nn.Module", key: str, _: "nn.Module | None") -> None:
+        modules.add((id(parent), key))
+        if len(modules) > MODULES:
+            raise UserError(f"the config of {name} asks for more than {MODULES} modules; check its depths and layers")
+
+    def tensor(parent: "nn.Module", key: str, value: "Tensor | None") -> None:
+        nonlocal total
+        size = 0 if value is None or is_lazy(value) else value.numel()
+        total += size - sizes.get((id(parent), key), 0)  # loading puts the same ones into their places again
+        sizes[id(parent), key] = size
+        if total > room:
+            raise UserError(
+                f"the config of {name} asks for more parameters than {room}, which its weights cannot hold; "
+                "config.json and the weights are not of one network"
+                if room != WITHOUT_WEIGHTS
+                else f"the config of {name} asks for more than {room} parameters; make its sizes smaller"
+            )
+
+    with ExitStack() as stack:
+        for hook in (
+            registration.register_module_module_registration_hook(module),
+            registration.register_module_parameter_registration_hook(tensor),
+            registration.register_module_buffer_registration_hook(tensor),
+        ):
+            stack.callback(hook.remove)
+        yield

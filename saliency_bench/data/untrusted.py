@@ -1,0 +1,277 @@
+"""Datasets as strangers may have made them: which files are read, what a build report may say, what rows may hold.
+
+`datasets` resolves the patterns in a card's YAML anywhere on this machine, opens archives, and opens whatever path a
+row holds instead of a picture. None of that is done here.
+"""
+
+import os
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
+from datasets import ClassLabel, Dataset, DatasetBuilder, Image
+from pydantic import BaseModel, Field, JsonValue, StringConstraints
+
+from saliency_bench import registry
+from saliency_bench.data.builders import private
+from saliency_bench.data.fingerprints import class_name
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.options import defaults
+
+TABLES = (".parquet", ".arrow", ".csv", ".tsv", ".json", ".jsonl", ".ndjson", ".txt")
+PICTURES = (".jpg", ".jpeg", ".png", ".gif", ".bmp", ".webp", ".tif", ".tiff", ".ppm", ".pgm")
+READ = {*TABLES, *PICTURES}
+CARDS = ("README.md", ".huggingface.yaml")
+LARGEST_CARD = 5_000_000  # bytes
+LONGEST_ID = 1000  # bytes
+UNWRITABLE = ("Cc", "Cs", "Zl", "Zp")  # categories of Unicode: control characters, halves of pairs, ends of lines
+ALIASES = 50  # of YAML: nested ones unpack to gigabytes
+
+
+Words = Annotated[str, StringConstraints(pattern=r"^[\w -]*$", max_length=200)]
+
+
+class File(BaseModel):
+    """A file of a split. Its path stays inside the dataset's folder."""
+
+    path: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+/[A-Za-z0-9_-][A-Za-z0-9._-]*$")]
+    bytes: Annotated[int, Field(ge=0)]
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Split(BaseModel):
+    """What is read of a split; the report may say more."""
+
+    num_examples: Annotated[int, Field(ge=0)]
+    num_bytes: Annotated[int, Field(ge=0)]
+    masks: Annotated[int, Field(ge=0)]
+    fingerprint: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{32}$")]
+    files: list[File]
+    class_shares: dict[str, dict[str, float]]
+
+
+class Report(BaseModel):
+    """What is read of a report, each checked where it is there."""
+
+    dataset: Annotated[str, StringConstraints(max_length=200)] = ""
+    version: Annotated[str, StringConstraints(max_length=200)] = ""
+    options: dict[str, bool | int | float | str | list[Words] | None] = {}
+    license: str = ""
+    redistribute_images: bool = False
+    counts: dict[str, int | dict[str, int]] = {}
+    paper_counts: dict[str, JsonValue] = {}
+    splits: dict[Annotated[str, StringConstraints(pattern=r"^\w+$")], Split] = {}
+    left_out: list[dict[str, str]] = []
+    remarks: list[dict[str, str]] = []
+    near_duplicates: list[dict[str, JsonValue]] = []
+
+
+def check_names(files: Iterable[str], name: str) -> None:
+    """Whether there is any table or picture. files: the names of all. Raises: UserError that names what there is."""
+    own = [file for file in files if file not in CARDS and not file.startswith(".")]
+    if not any(PurePosixPath(file).suffix.lower() in READ for file in own):
+        held = f"it holds {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}" if own else "it is empty"
+        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor pictures that could be read; {held}")
+
+
+def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
+    """Whether every file that would be read is a table or a picture of this dataset.
+
+    root: the folder, or the address of the repository's commit. Raises: UserError that names the first other file.
+    """
+    for file in (file for files in (builder.config.data_files or {}).values() for file in files):
+        if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
+            raise UserError(f"{name} asks for {file}, which lies outside it; the dataset is not loaded")
+        if PurePosixPath(file).suffix.lower() not in READ:
+            raise UserError(
+                f"{name} has its data in {PurePosixPath(file).name}; only tables ({', '.join(TABLES)}) and pictures "
+                "are read, archives and anything else are not opened"
+            )
+
+
+def check_cards(folder: Path, name: str) -> None:
+    """Whether the YAML that `datasets` reads in a folder can be parsed safely. Raises: UserError."""
+    for path in (folder / card for card in CARDS):
+        if not path.is_file():
+            continue
+        where = f"{path.name} of {name}"
+        if path.stat().st_size > LARGEST_CARD:
+            raise UserError(f"{where} has {path.stat().st_size:,} bytes; at most {LARGEST_CARD:,} are read")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        head = text.partition("\n---")[0] if path.suffix == ".md" else text
+        try:
+            aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(head, Loader=yaml.SafeLoader))
+        except (yaml.YAMLError, RecursionError) as error:
+            raise UserError(f"the YAML in {where} cannot be read ({one_line(error)}); fix the file") from error
+        if aliases > ALIASES:
+            raise UserError(f"the YAML in {where} has {aliases} aliases, which may unpack to gigabytes; it is not read")
+
+
+def check_rows(rows: Dataset, name: str, root: Path) -> None:
+    """Whether each picture of the rows comes with its bytes, or lies inside `root`.
+
+    Raises: UserError that names the first file that does not.
+    """
+    for column in rows.column_names:
+        for chunk in rows.data.column(column).chunks:
+            for path in _paths_without_bytes(chunk):
+                if not _inside(path, root):
+                    raise UserError(
+                        f"{name}: a row names the file {path[:200]} as its {column} instead of holding the picture; "
+                        f"files outside of {root} are not opened"
+                    )
+
+
+def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
+    """Of pictures and other media, at any depth: the paths that would be opened."""
+    kind = array.type
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        yield from _paths_without_bytes(array.flatten())
+    elif pa.types.is_struct(kind):
+        names = {kind.field(index).name for index in range(kind.num_fields)}
+        if names == {"bytes", "path"}:
+            data, paths = pc.struct_field(array, "bytes"), pc.struct_field(array, "path")
+            yield from paths.filter(pc.and_(pc.is_null(data), pc.is_valid(paths))).to_pylist()
+            return
+        for name in names:
+            yield from _paths_without_bytes(pc.struct_field(array, name))
+
+
+def check_samples(rows: Dataset) -> None:
+    """Whether the rows of a split can be run: ids, labels, and the presence of pictures. No picture is opened.
+
+    Raises: UserError that names the first sample for which they cannot, and how to fix it.
+    """
+    ids = _checked_ids(rows)
+    _check_labels(rows, ids)
+    for column in ("image", "mask"):
+        if column in rows.features:
+            _check_pictures(rows, column, ids)
+
+
+def _checked_ids(rows: Dataset) -> list[str]:
+    """Records, random draws and pictures go by them."""
+    if "image_id" not in rows.features:
+        return [str(position) for position in range(len(rows))]
+    kind = getattr(rows.features["image_id"], "pa_type", None)
+    if kind is None or not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)):
+        raise UserError(f"the column image_id holds {rows.features['image_id']}; give text or whole numbers")
+    try:
+        ids = list(rows["image_id"])
+    except UnicodeDecodeError as error:
+        raise UserError(f"the column image_id holds bytes that are not UTF-8 ({one_line(error, 100)})") from error
+    for position, image_id in enumerate(ids):
+        if image_id is None or str(image_id).strip() == "":
+            raise UserError(f"the sample at position {position} (from 0) has no image_id; every sample needs its own")
+        if any(unicodedata.category(sign) in UNWRITABLE for sign in str(image_id)):
+            name = one_line(ascii(image_id), 100)
+            raise UserError(f"the image id {name} holds a line break or another control character; rename it")
+        if len(str(image_id).encode()) > LONGEST_ID:
+            name = one_line(image_id, 60)
+            raise UserError(f"the image id {name} has more than {LONGEST_ID} bytes; give the sample a shorter one")
+    twice, times = Counter(map(str, ids)).most_common(1)[0]
+    if times > 1:
+        raise UserError(f"the image id {one_line(twice, 100)} comes {times} times; every sample needs its own id")
+    return [str(image_id) for image_id in ids]
+
+
+def _check_labels(rows: Dataset, ids: list[str]) -> None:
+    """A label is null, negative (none), or one of the classes; `labels` are lists of their names or numbers."""
+    kind = rows.features.get("label")
+    if kind is None:
+        return
+    if not isinstance(kind, ClassLabel):
+        if not pa.types.is_integer(held := getattr(kind, "pa_type", None) or pa.binary()) and not pa.types.is_null(
+            held
+        ):
+            fix = "dataset.class_encode_column('label')" if pa.types.is_string(held) else "whole numbers"
+            raise UserError(f"the column label holds {held}, not classes; make it {fix}")
+        return
+    for image_id, label in zip(ids, rows["label"], strict=True):
+        class_name(kind, label, image_id)
+    for image_id, labels in zip(ids, rows["labels"] if "labels" in rows.features else (), strict=False):
+        for label in labels if isinstance(labels, list) else [] if labels is None else [labels]:
+            known = isinstance(labels, list) and (
+                label in kind.names if isinstance(label, str) else _is_class(kind, label)
+            )
+            if not known:
+                raise UserError(
+                    f"labels of image {one_line(image_id, 100)} holds {one_line(label, 100)}, which is none of the "
+                    f"dataset's {kind.num_classes} classes; give a list of their names or numbers"
+                )
+
+
+def _is_class(kind: ClassLabel, label: object) -> bool:
+    return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < kind.num_classes
+
+
+def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
+    """An image must be there, a mask may be null; a file that is named must be there."""
+    kind = rows.features[column]
+    if not isinstance(kind, Image):
+        if column == "mask" and pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary()):
+            return
+        raise UserError(f"the column {column} holds {kind}, not pictures; cast it to datasets.Image(), or rename it")
+    stored = [_absence(chunk, column) for chunk in rows.data.column(column).chunks]
+    absent = dict(enumerate(chain.from_iterable(stored)))
+    order = range(len(rows)) if rows._indices is None else rows._indices.column(0).to_pylist()
+    for image_id, place in zip(ids, order, strict=True):
+        if reason := absent[place]:
+            raise UserError(f"image {one_line(image_id, 100)}: {reason}; add the file, or leave the sample out")
+
+
+def _absence(array: pa.Array, column: str) -> list[str]:
+    """For each row of a column of pictures why there is none, "" where there is one; a file is not opened."""
+    missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
+    paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
+    named = iter(paths)
+    found = [next(named) if is_missing else "" for is_missing in missing]
+    none = "it has no picture" if column == "image" else ""
+    return [
+        none if path is None else "" if path == "" or os.path.isfile(path) else f"its {column} {path} is not there"
+        for path in found
+    ]
+
+
+def _inside(path: str, root: Path) -> bool:
+    """Whether a path, with its links followed, lies inside a folder, with its links followed."""
+    try:
+        return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
+    except (OSError, ValueError):  # a null byte, a loop of links
+        return False
+
+
+def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
+    """The report, if nothing is missing in it. where: its name in messages. Raises: UserError naming what is."""
+    if missing := [name for name in Report.model_fields if name not in build_report]:
+        raise UserError(f"the build report of {where} has no {missing[0]}; build or download the dataset again")
+    return build_report
+
+
+def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
+    """The options in a downloaded report, to be given to the builder that it names.
+
+    A text among them is plain words or the builder's default: never a path or an address of someone else's. What is
+    private to a machine (a token, a server) is refused.
+    Raises: UserError naming the option that is refused.
+    """
+    builder = registry.load("hub_builders", build_report["dataset"])
+    known = {key: value for key, value in defaults(builder.samples).items() if key not in private(builder)} | {
+        "seed": 0
+    }
+    for name, value in build_report["options"].items():
+        if name not in known:
+            raise unknown(f"option of {build_report['dataset']} in the build report of {where}:", name, known)
+        if isinstance(value, str) and value != known[name] and not re.fullmatch(r"[\w -]*", value):
+            raise UserError(
+                f"the build report of {where} sets {name} to {one_line(value, 100)}, which is not taken from a "
+                "downloaded file; build the dataset from its source instead"
+            )
+    return build_report["options"]

@@ -1,0 +1,152 @@
+"""What can be said of settings before torch, a dataset or a network is loaded: names, files and folders.
+
+What is right here may still be wrong in itself (a class that the model does not have); whoever reads it says so.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+from saliency_bench import options, registry
+from saliency_bench.classifiers.sources import check_name
+from saliency_bench.data.names import list_datasets, short_name
+from saliency_bench.errors import UserError, one_line, unknown
+from saliency_bench.hub.names import could_be_on_the_hub, hub_name
+from saliency_bench.results import MANIFEST, has_parts
+from saliency_bench.spec import about, flag
+from saliency_bench.utils.files import parse_json, read_bytes
+
+KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Raises: UserError for the first of these settings of a run that cannot be meant; objects are not looked at."""
+    for kind in KINDS:
+        check_items(kind, settings.get(kind))
+    for name, check in (("dataset", check_dataset), ("model", check_model), ("target", check_target)):
+        if settings.get(name) == "":
+            raise UserError(f"{flag(name)} is empty; give {about(name)}")
+        if isinstance(value := settings.get(name), str | Path):
+            check(str(value))
+    for name in ("label_map", "groups"):
+        if isinstance(value := settings.get(name), str | Path):
+            check_table(name, str(value))
+
+
+def check_items(kind: str, given: Any) -> None:
+    """The names among explainers or metrics; their options are checked when they are loaded."""
+    items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
+    for text in items if not isinstance(items, Mapping) else []:
+        if isinstance(text, str):
+            _check_item(kind, text)
+
+
+def _check_item(kind: str, text: str) -> None:
+    name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
+    if "," in name:
+        spaced = " ".join(filter(None, text.replace(",", " ").split()))
+        raise UserError(f"'{text}' is not {singular}; names are separated by spaces: --{kind} {spaced}")
+    if name in registry.names(kind):
+        options.parse(text)
+    elif name in registry.names(other := KINDS[kind]):
+        raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
+    else:
+        raise registry.unknown_item(kind, name)
+
+
+def _a(noun: str) -> str:
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def check_dataset(name: str) -> None:
+    path, given = Path(name).expanduser(), hub_name(name)
+    if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
+        return
+    if path.is_file():
+        raise UserError(f"the dataset {name} is a file; give the folder of a dataset")
+    if not could_be_on_the_hub(text):
+        raise UserError(f"the dataset folder {name} does not exist; check the path")
+    if "/" not in text:
+        raise registry.unknown_item("hub_builders", text)
+
+
+def check_model(name: str) -> None:
+    if not name.startswith("torchvision:"):
+        check_name(name)
+        return
+    from torchvision import models  # imports torch
+
+    if (wanted := name.partition(":")[2]) not in (known := models.list_models(module=models)):
+        raise unknown("torchvision model", wanted, known)
+
+
+def check_start(name: str) -> None:
+    """What a training starts from: a model, or a config.json."""
+    if not name.endswith(".json"):
+        check_model(name)
+    elif not Path(name).expanduser().is_file():
+        raise UserError(f"there is no file {name}; give a config.json, a Hub id or the folder of a checkpoint")
+
+
+def check_target(text: str) -> None:
+    if text == "label" or Path(text).is_file():
+        return
+    from saliency_bench.targets.rules import RULES  # imports torch
+
+    if Path(text).is_dir() or "/" in text or Path(text).suffix:
+        raise UserError(f"there is no target file {text}; give {', '.join(RULES)} or a CSV file")
+    if text not in RULES:
+        raise unknown("target", text, RULES)
+
+
+def check_table(name: str, text: str) -> None:
+    """A file of a label map or of groups, or a label map that comes with the package."""
+    path, option = Path(text).expanduser(), flag(name)
+    if not path.is_file():
+        from saliency_bench.targets.known_maps import known_maps  # imports torch
+
+        known = known_maps() if name == "label_map" else []
+        hint = f"; known: {', '.join(known)}" if known else ""
+        if text not in known:
+            raise UserError(f"{option} {text} is not a file{hint}")
+        return
+    try:
+        content = read_bytes(path).decode("utf-8-sig")
+        if path.suffix.lower() != ".csv":
+            parse_json(content)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{option} {text} cannot be read: {one_line(error)}") from error
+
+
+def check_writable(out: Path) -> None:
+    """That a folder or file could be written there. Nothing is left behind."""
+    existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
+    if existing != out and not existing.is_dir():
+        raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
+    folder = existing if existing.is_dir() else existing.parent
+    try:
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(13, "no permission")
+        TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+
+
+def check_empty(out: Path) -> None:
+    """For what needs a folder of its own."""
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{out} exists and is not empty; choose another --out")
+    check_writable(out)
+
+
+def check_run_folder(out: Path) -> None:
+    """That `out` is new, or holds a run: its run.json, or else parts of it.
+
+    A run that was killed at once leaves only files that begin with a dot.
+    """
+    foreign = out.exists() and (not out.is_dir() or any(not path.name.startswith(".") for path in out.iterdir()))
+    if foreign and not (out / MANIFEST).exists() and not has_parts(out):
+        raise UserError(f"{out} exists and is not a run of saliency-bench; choose another --out")
+    check_writable(out)

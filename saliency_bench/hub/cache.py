@@ -1,0 +1,41 @@
+"""Which commits of a repository the client's cache knows.
+
+A file that is asked for by its commit leaves no trace of the branch, so what a branch stood for is noted here: later,
+without a Hub, the same name gives the same commit.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import constants
+from huggingface_hub.file_download import repo_folder_name
+
+from saliency_bench.errors import UserError
+from saliency_bench.utils.files import write_text
+
+
+def folder_of(kind: str, repo: str) -> Path:
+    """Where the files of a repository are kept on this machine. kind: "model" or "dataset"."""
+    return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type=kind)
+
+
+def snapshot_of(kind: str, repo: str, commit: str) -> Path:
+    """Where those of a commit are."""
+    return folder_of(kind, repo) / "snapshots" / commit
+
+
+def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
+    """Note what a revision (default "main") stands for."""
+    if revision == commit:
+        return
+    with suppress(UserError):  # no writable cache
+        write_text(folder_of(kind, repo) / "refs" / (revision or "main"), commit)
+
+
+def remembered(kind: str, repo: str, revision: str | None) -> str | None:
+    """The commit that a revision stood for last; a commit stands for itself, if any file of it is there."""
+    with suppress(OSError, ValueError):
+        if revision and snapshot_of(kind, repo, revision).is_dir():
+            return revision
+        return (folder_of(kind, repo) / "refs" / (revision or "main")).read_text(encoding="utf-8").strip()
+    return None

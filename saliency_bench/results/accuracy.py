@@ -1,0 +1,106 @@
+"""How good the classifier of a run is: accuracy, and of a multi-label head mean average precision."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from saliency_bench.results.cell import Interval
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import cluster_bootstrap, interval
+
+COLUMNS = ("image_id", "group", "label", "labels", "correct", "top5", "mask_share", "left_out", "logits")
+DRAWS = 500  # of the bootstrap of a mean average precision, which sorts every class
+Members = Sequence[Sequence[int]]
+
+
+def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
+    """What a summary says of its model: `accuracy` with its kind, and `top5`, of a softmax over more than 5 classes.
+
+    predictions: with `COLUMNS`, logits of a sigmoid alone. members: for each class of the dataset, those of the model.
+    An image with several rows counts once. The accuracy of a sigmoid is the mean average precision over the classes
+    that some image has.
+    """
+    rows = _images(predictions)
+    codes = cluster_codes(rows["image_id"].to_pylist(), rows["group"].to_pylist())
+    if activation == "sigmoid":
+        value = mean_average_precision(*_scores_and_truth(rows, codes, members), seed)
+        return {"accuracy": value.model_dump(), "accuracy_kind": "mean average precision", "top5": None}
+    top5 = _share(rows["top5"], codes)
+    return {
+        "accuracy": _share(rows["correct"], codes).model_dump(),
+        "accuracy_kind": "accuracy",
+        "top5": top5.model_dump() if top5.n else None,
+    }
+
+
+def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
+    """Of what is known of a column of truths, how much is true."""
+    truths = np.array([np.nan if one is None else one for one in column.to_pylist()], dtype=float)
+    return Interval.of(interval(truths, codes, (0.0, 1.0)))
+
+
+def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
+    """Mean over the classes of the average precision of ranking images by score, with its bootstrap interval.
+
+    scores: (n, C). truth: bool (n, C). codes: (n,) the cluster of each image. AP = sum over distinct scores of
+    (R_i - R_(i-1)) P_i, images of equal score together (as scikit-learn). A class that no image has does not count.
+    """
+    present = np.flatnonzero(truth.any(axis=0))
+    if len(present) == 0:
+        return Interval(value=None, low=None, high=None, n=0, clusters=0)
+    orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
+    ends = [np.append(np.diff(scores[order, index]) != 0, True) for order, index in zip(orders, present, strict=True)]
+    sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
+
+    def weighted(weights: np.ndarray) -> np.ndarray:
+        """(draws,) of weights (draws, n)."""
+        classes = zip(orders, ends, sorted_truth, strict=True)
+        each = np.array([_average_precision(weights[:, order], end, right) for order, end, right in classes])
+        with np.errstate(invalid="ignore"):  # NaN where no class was drawn
+            return np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
+
+    return Interval.of(cluster_bootstrap(weighted, codes, seed, DRAWS))
+
+
+def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """(draws,) of weights (draws, n) in falling order of score; NaN where nothing right was drawn."""
+    hits = np.cumsum(weights * right, axis=1)[:, end]
+    seen = np.cumsum(weights, axis=1)[:, end]
+    gained = np.diff(hits, axis=1, prepend=0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision = np.where(seen > 0, hits / seen, 0)
+        return (gained * precision).sum(axis=1) / hits[:, -1]
+
+
+def _images(predictions: pa.Table) -> pa.Table:
+    """The first row of each image: where rows know several labels, those of one group are of one image."""
+    if predictions["labels"].null_count == len(predictions):
+        return predictions
+    pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)
+    first: dict[str, int] = {}
+    for position, (group, image_id) in enumerate(pairs):
+        first.setdefault(group or image_id, position)
+    return predictions.take(list(first.values()))
+
+
+def _scores_and_truth(rows: pa.Table, codes: np.ndarray, members: Members) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where known: (the highest logit of each class's members, whether the image has the class, its cluster)."""
+    columns = zip(*(rows[name].to_pylist() for name in ("label", "labels", "logits")), codes.tolist(), strict=True)
+    known = [
+        (labels or [label], logits, code)
+        for label, labels, logits, code in columns
+        if logits and (labels or label is not None)
+    ]
+    if not known or not members:
+        return np.empty((0, 0)), np.empty((0, 0), dtype=bool), np.empty(0, dtype=np.intp)
+    logits = np.array([logits for _, logits, _ in known])
+    of_model = [index for index, member in enumerate(members) if len(member)]  # one logit has no class against it
+    scores = np.stack([logits[:, list(members[index])].max(axis=1) for index in of_model], axis=1)
+    truth = np.zeros((len(known), len(members)), dtype=bool)
+    for row, (labels, _, _) in zip(truth, known, strict=True):
+        row[labels] = True
+    truth = truth[:, of_model]
+    finite = np.isfinite(scores).all(axis=1)
+    own = np.array([code for _, _, code in known])[finite]
+    return scores[finite], truth[finite], np.unique(own, return_inverse=True)[1]

@@ -1,0 +1,112 @@
+"""What the page of a run reads of its summary besides cells, with its types: a stranger may have written the file."""
+
+from typing import Annotated
+
+import pyarrow.parquet as pq
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellResult, Count, Interval, field_line
+
+UNPACKED = 2**12, 2**26  # bytes of a column that are read: for each row, and besides
+
+
+class Facts(BaseModel):
+    """Other fields may be there and are not read."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class DatasetFacts(Facts):
+    id: str
+    repo: str | None = None
+    revision: str | None = None
+    split: str
+    fingerprint: str
+    samples: Count
+    used: Count
+    classes: Count
+
+
+class ModelFacts(Facts):
+    id: str
+    repo: str | None = None
+    revision: str | None = None
+    digest: str
+    geometry: str
+    activation: str | None = None
+    activation_assumed: bool = False
+    accuracy: Interval
+    accuracy_kind: str = ""
+    top5: Interval | None = None
+    no_accuracy: str | None = None
+
+
+class OnlyFacts(Facts):
+    conditions: list[str]
+    samples: Count
+
+
+class MaskFacts(Facts):
+    usable: Count
+    mean_share: float | None
+    left_out: dict[str, Count]
+
+
+class GroupFacts(Facts):
+    name: str
+    identity: str
+
+
+class ProvenanceFacts(Facts):
+    libraries: dict[str, JsonValue] = {}
+
+
+class SummaryFacts(Facts):
+    dataset: DatasetFacts
+    model: ModelFacts
+    only: OnlyFacts | None = None
+    masks: MaskFacts
+    target: str
+    groups: GroupFacts | None = None
+    precision: str
+    seed: int
+    batch_size: Annotated[int, Field(ge=1)]
+    faults: dict[str, Count]
+    halved_chunks: Count
+    command: str
+    provenance: ProvenanceFacts
+
+
+class Timings(Facts):
+    """timings.json: seconds."""
+
+    seconds: float | None = None
+    waiting_for_data: float | None = None
+    explainers: dict[str, float] = {}
+
+
+def check_facts(content: dict, kind: type[Facts]) -> None:
+    """Raises: UserError that names the field of another type."""
+    try:
+        kind.model_validate(content)
+    except ValidationError as error:
+        raise UserError(field_line(error)) from error
+
+
+def most_records(summary: dict, cells: list[CellResult]) -> int:
+    """Rows that records.parquet has at most: for each cell one of each sample, and of each part of its score."""
+    return summary["dataset"]["samples"] * sum(1 + len(cell.parts) for cell in cells)
+
+
+def check_rows(file: pq.ParquetFile, columns: list[str], most: int) -> None:
+    """Whether a table is as large as it may be, by its footer, before it is read. Raises: ValueError."""
+    about = file.metadata
+    if about.num_rows > most:
+        raise ValueError(f"it has {about.num_rows:,} rows, of which the summary allows {most:,}")
+    groups = (about.row_group(number) for number in range(about.num_row_groups))
+    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    per_row, besides = UNPACKED
+    if size > per_row * about.num_rows * len(columns) + besides:
+        raise ValueError(f"its {about.num_rows:,} rows unpack to {size:,} bytes")

@@ -1,0 +1,253 @@
+"""95 % intervals: how far a number would move on other samples of the same kind. The unit is the cluster.
+
+The methods were chosen by simulation (`benchmarks/statistics.py` prints their coverage):
+
+    0/1 scores, accuracy    Wilson (1927)
+    bounded scores          Wilson's with an effective number of samples, which follows from the variance of the scores,
+                            or of cluster sums
+    unbounded scores        bootstrap-t over clusters (Efron, 1981); approximate below 500 clusters
+    aggregates              percentile bootstrap over clusters, the aggregate recomputed in each draw
+    differences of means    Student's t with the standard error of cluster sums
+
+Not included: the explainer's seed, the model's training, the choice of datasets.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy import special
+
+from saliency_bench.errors import UserError
+from saliency_bench.metric import outside
+from saliency_bench.results.clusters import Matched, summable, sums_by_cluster
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+DRAWS = 2000
+INTERVAL_FROM = 10  # clusters; with fewer a value stands alone
+APPROXIMATE_BELOW = 500  # clusters of an unbounded score
+TAIL = 0.025
+EQUAL = 1e-12  # of a range: scores that differ by less are equal
+INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
+NAN = float("nan")
+
+
+class Estimate(NamedTuple):
+    """A number with its interval, NaN where there is none; n samples in so many clusters."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    clusters: int
+
+
+def t_quantile(freedom: int) -> float:
+    return float(special.stdtrit(freedom, 1 - TAIL))
+
+
+def is_bounded(limits: tuple[float, float]) -> bool:
+    return bool(np.isfinite(limits).all())
+
+
+def check_range(values: np.ndarray, limits: tuple[float, float], what: str) -> None:
+    """Raises: UserError for a score outside the range that its metric declares."""
+    if len(wrong := outside(values, limits)):
+        low, high = limits
+        raise UserError(f"{what} has a score of {wrong[0]:.6g}, outside its range from {low:g} to {high:g}")
+
+
+def interval(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> Estimate:
+    """The mean of values (n,) that are not NaN, with the interval that fits their range.
+
+    codes: (n,) the cluster of each. limits: (low, high) of the metric; either may be infinite.
+    """
+    return intervals(values[:, None], codes, limits, seed)[0]
+
+
+def intervals(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
+    """`interval` of each column (n, k); of unbounded ones all that miss the same samples share their draws."""
+    known = np.isfinite(columns)
+    found: dict[int, Estimate] = {}
+    alike: dict[bytes, list[int]] = {}
+    for index in range(columns.shape[1]):
+        alike.setdefault(np.packbits(known[:, index]).tobytes(), []).append(index)
+    for indices in alike.values():
+        rows = known[:, indices[0]]
+        own = np.unique(codes[rows], return_inverse=True)[1]
+        kept = columns[np.ix_(rows, indices)]
+        if is_bounded(limits):
+            estimates = [bounded(column, own, limits) for column in kept.T]
+        else:
+            estimates = bootstrap_t(kept, own, limits, seed)
+        found |= zip(indices, estimates, strict=True)
+    return [found[index] for index in range(columns.shape[1])]
+
+
+def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
+    """Wilson's interval of a share `mean` in [0, 1] of `size` samples."""
+    middle = mean + z**2 / (2 * size)
+    half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
+    whole = 1 + z**2 / size
+    return max(0.0, float((middle - half) / whole)), min(1.0, float((middle + half) / whole))
+
+
+def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float]) -> Estimate:
+    """The mean of values (n,) within `limits`, generalised Wilson.
+
+    With u = (x - low) / (high - low), mean m and variance v (ddof 1): n_e = n / min(1, v / (m (1 - m))), which is n for
+    0/1 scores, and z = t(.975, n - 1), 1.96 for 0/1 scores. With clusters n_e = m (1 - m) / se_C^2, and C - 1 degrees
+    of freedom. Where all are equal, n_e is n (C).
+    """
+    n, clusters = len(values), int(codes.max(initial=-1)) + 1
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0, 0)
+    value = float(values.mean())
+    if clusters < INTERVAL_FROM:
+        return Estimate(value, NAN, NAN, n, clusters)
+    low, high = limits
+    u = np.clip((values - low) / (high - low), 0, 1)
+    mean = float(u.mean())
+    if clusters == n:
+        size, z = _effective(u, mean), _z(u)
+    else:
+        error = cluster_error(sums_by_cluster(u, codes, clusters), np.bincount(codes, minlength=clusters), mean)
+        size = mean * (1 - mean) / error**2 if error > 0 else clusters
+        z = t_quantile(clusters - 1)
+    ends = wilson(mean, size, z)
+    # Of equal scores the value may lie outside its ends by the last digit.
+    return Estimate(
+        value, min(value, low + ends[0] * (high - low)), max(value, low + ends[1] * (high - low)), n, clusters
+    )
+
+
+def _effective(u: np.ndarray, mean: float) -> float:
+    if np.ptp(u) <= EQUAL:
+        return len(u)
+    return len(u) / min(1.0, float(u.var(ddof=1)) / (mean * (1 - mean)))
+
+
+def _z(u: np.ndarray) -> float:
+    binary = bool(((u == 0) | (u == 1)).all())
+    return float(special.ndtri(1 - TAIL)) if binary else t_quantile(len(u) - 1)
+
+
+def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> float:
+    """The standard error of a mean over clusters: se_C^2 = C / (C - 1) sum_c (S_c - m n_c)^2 / n^2.
+
+    sums, counts: (C,) of the samples of each cluster; those without samples do not count.
+    """
+    clusters = int((counts > 0).sum())
+    residuals = sums - mean * counts
+    scale = np.abs(sums).max(initial=0)
+    residuals = np.where(np.abs(residuals) <= EQUAL * scale, 0, residuals)
+    return float(np.sqrt(clusters / (clusters - 1) * (residuals**2).sum()) / counts.sum())
+
+
+def difference(matched: Matched, first: int, second: int) -> Estimate:
+    """The mean of first minus second on the samples that both have, +- t(C - 1) se_C; not corrected for several."""
+    one, other, counts = matched.pair(first, second)
+    sums = matched.columns[one] - matched.columns[other]
+    n, clusters = int(counts.sum()), int((counts > 0).sum())
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0, 0)
+    mean = float(sums.sum() / n)
+    if clusters < INTERVAL_FROM:
+        return Estimate(mean, NAN, NAN, n, clusters)
+    half = t_quantile(clusters - 1) * cluster_error(sums, counts, mean)
+    return Estimate(mean, mean - half, mean + half, n, clusters)
+
+
+def bootstrap_t(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
+    """The mean of each column (n, k) without NaN: clusters are drawn again, t = (mean* - mean) / se_C*.
+
+    Draws in which all clusters have one mean have no t and do not count. The interval stays within finite limits; where
+    all scores are equal there is none.
+    """
+    n, clusters = len(columns), int(codes.max(initial=-1)) + 1
+    means = [float(column.mean()) if n else NAN for column in columns.T]
+    if clusters < INTERVAL_FROM:
+        return [Estimate(mean, NAN, NAN, n, clusters) for mean in means]
+    counts = np.bincount(codes, minlength=clusters).astype(float)
+    sums = np.stack([sums_by_cluster(column, codes, clusters) for column in columns.T], axis=1)
+    residuals = sums - np.array(means) * counts[:, None]
+    residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
+    errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
+    t = _studentised(residuals, counts, seed)
+    return [_from_t(mean, error, own, limits, n, clusters) for mean, error, own in zip(means, errors, t.T, strict=True)]
+
+
+def _from_t(mean: float, error: float, t: np.ndarray, limits: tuple[float, float], n: int, clusters: int) -> Estimate:
+    if error == 0:
+        return Estimate(mean, NAN, NAN, n, clusters)
+    low, high = np.nanpercentile(t, [100 * TAIL, 100 * (1 - TAIL)])
+    ends = np.clip([mean - high * error, mean - low * error], *limits)
+    return Estimate(mean, min(mean, float(ends[0])), max(mean, float(ends[1])), n, clusters)
+
+
+def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
+    """(draws, k): t of each draw. All that is needed of a draw are sums over its clusters: one matrix product."""
+    clusters, width = residuals.shape
+    made = np.concatenate(
+        [residuals, residuals**2, residuals * counts[:, None], counts[:, None], counts[:, None] ** 2], axis=1
+    )
+    made = summable(made, clusters)
+    parts = []
+    for weights in _drawn(clusters, DRAWS, seed):
+        summed = weights @ made
+        first, squares, mixed = (summed[:, width * index : width * (index + 1)] for index in range(3))
+        n, n_squared = summed[:, -2:-1], summed[:, -1:]
+        shift = first / n
+        # sum (r - shift n_c)^2, multiplied out; not below the rounding of its terms
+        spread = squares - 2 * shift * mixed + shift**2 * n_squared
+        spread = np.where(spread <= 1e-9 * squares, np.nan, spread)
+        parts.append(shift / (np.sqrt(clusters / (clusters - 1) * spread) / n))
+    return np.concatenate(parts)
+
+
+def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
+    """How often each draw with replacement has each cluster: (some draws, clusters), until there are `draws`."""
+    block = max(1, INDICES_AT_ONCE // clusters)
+    for start in range(0, draws, block):
+        count = min(block, draws - start)
+        bits = random_bits(seed_of(seed, "bootstrap", clusters, start), count * clusters)
+        drawn = (bits % np.uint64(clusters)).astype(np.intp).reshape(count, clusters)
+        yield np.stack([np.bincount(one, minlength=clusters) for one in drawn]).astype(float)
+
+
+def cluster_bootstrap(
+    statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
+) -> Estimate:
+    """Percentile bootstrap over clusters, for a number that is not a mean of scores, such as mean average precision.
+
+    statistic: (draws,) of weights (draws, n), how often each sample counts. NaN where a draw has no such number; it is
+    left out.
+    """
+    n, clusters = len(codes), int(codes.max(initial=-1)) + 1
+    if n == 0:
+        return Estimate(NAN, NAN, NAN, 0, 0)
+    value = float(statistic(np.ones((1, n)))[0])
+    if clusters < INTERVAL_FROM:
+        return Estimate(value, NAN, NAN, n, clusters)
+    blocks = (own for weights in _drawn(clusters, draws, seed) for own in np.array_split(weights, -(-n // clusters)))
+    found = np.concatenate([statistic(own[:, codes]) for own in blocks])
+    found = found[np.isfinite(found)]
+    if len(found) == 0:
+        return Estimate(value, NAN, NAN, n, clusters)
+    low, high = np.percentile(found, [100 * TAIL, 100 * (1 - TAIL)])
+    return Estimate(value, min(value, float(low)), max(value, float(high)), n, clusters)
+
+
+def aggregate_interval(
+    aggregate: Callable[[np.ndarray], float], columns: np.ndarray, codes: np.ndarray, seed: int = 0
+) -> Estimate:
+    """An aggregate of the means (P,) of columns (n, P), NaN where a part is absent: resampled by cluster."""
+    known = np.isfinite(columns)
+    kept = np.where(known, columns, 0)
+
+    def of_weights(weights: np.ndarray) -> np.ndarray:
+        with np.errstate(invalid="ignore", divide="ignore"):  # einsum, whose bits do not depend on the threads
+            means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, known)
+        return np.array([aggregate(own) for own in means], dtype=float)
+
+    return cluster_bootstrap(of_weights, codes, seed)

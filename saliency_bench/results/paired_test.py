@@ -1,0 +1,158 @@
+"""Who differs from whom: paired sign flips of cluster sums (Fisher, 1935), step-down over all pairs (Westfall and
+Young, 1993).
+
+If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
+sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, 0 where all are 0. Each flip gives a cluster one sign for all
+pairs at once, so the greatest T of a family of pairs shows what chance does to all of them together. Step-down: a pair
+is compared with the greatest T of the pairs whose own T is no greater.
+
+The p-value is about the mean, which is what is reported, and assumes no normal distribution. The price: it is too
+liberal where the scores of two explainers have very different distributions and there are few clusters.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from saliency_bench.results.clusters import Matched
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+FLIPS = 9999
+CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
+FLIPS_AT_ONCE = 1000
+ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
+SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
+
+Pair = tuple[int, int]  # two columns of a family
+Member = tuple[int, Pair]  # a pair of one of several families
+
+
+class SignFlips:
+    """The flipped T of pairs of columns, of one metric or several, all under the same signs."""
+
+    def __init__(self, families: Sequence[Matched], pairs: Sequence[Sequence[Pair]], seed: int, flips: int = FLIPS):
+        self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
+
+    def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
+        """Per family (its number, {pair: T}, the T of every flip)."""
+        for numbers in self._together():
+            places = [
+                {pair: self.families[number].pair(*pair)[:2] for pair in self.pairs[number]} for number in numbers
+            ]
+            widths = [len(self.families[number].columns) for number in numbers]
+            sums = signed_sums(
+                [column for number in numbers for column in self.families[number].columns], self.seed, self.flips
+            )
+            for place, number, end, width in zip(places, numbers, np.cumsum(widths), widths, strict=True):
+                flipped = Flipped(self.families[number], place, sums[:, end - width : end])
+                self.families[number].forget()
+                yield number, flipped.seen, flipped
+
+    def _together(self) -> Iterator[list[int]]:
+        """Families whose columns are flipped in one go."""
+        numbers: list[int] = []
+        elements = 0
+        for number, family in enumerate(self.families):
+            if not self.pairs[number]:
+                continue
+            for pair in self.pairs[number]:
+                family.pair(*pair)
+            own = len(family.columns) * family.clusters
+            if numbers and elements + own > ELEMENTS_AT_ONCE:
+                yield numbers
+                numbers, elements = [], 0
+            numbers.append(number)
+            elements += own
+        if numbers:
+            yield numbers
+
+
+class Flipped:
+    """T of the pairs of one family: `seen`, {pair: T}, and under every flip."""
+
+    def __init__(self, family: Matched, places: Mapping[Pair, tuple[int, ...]], sums: np.ndarray):
+        self._places, self._sums = places, sums
+        self._norms: dict[Pair, float] = {}
+        self.seen: dict[Pair, float] = {}
+        for pair, (one, other) in places.items():
+            sums_of_pair = family.columns[one] - family.columns[other]
+            norm = float(np.sqrt((sums_of_pair**2).sum()))
+            self._norms[pair] = norm
+            self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
+
+    def of(self, pairs: Sequence[Pair], rows: slice) -> np.ndarray:
+        """(flips of `rows`, pairs)."""
+        sums = self._sums[rows]
+        first, second = (sums[:, [self._places[pair][side] for pair in pairs]] for side in (0, 1))
+        norms = np.array([self._norms[pair] or np.inf for pair in pairs])
+        return np.abs(first - second) / norms
+
+
+def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
+    """(flips, k): the sum of each of k columns (clusters,) under random signs of the clusters.
+
+    The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
+    """
+    turned = np.zeros((flips, len(columns)))
+    for start in range(0, len(columns[0]), CLUSTERS_AT_ONCE):
+        block = np.stack([column[start : start + CLUSTERS_AT_ONCE] for column in columns], axis=1)
+        turned += _random_signs(flips, len(block), seed_of(seed, "flips", start)).astype(np.float64) @ block
+    plain = np.array([column.sum() for column in columns])
+    return plain - 2 * turned  # twice the part that was turned
+
+
+def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
+    """0 or 1: (rows, count)."""
+    words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
+    return np.unpackbits(words, axis=1, count=count)
+
+
+def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray]) -> np.ndarray:
+    """Adjusted p of each pair: (1 + flips whose greatest T of this and the lesser pairs is at least its own) / (B + 1).
+
+    seen: (pairs,) T. flipped: blocks (some flips, pairs). Running maximum from the greatest T down.
+    """
+    order = np.argsort(-seen, kind="stable")
+    enough = seen[order] * SAME
+    reached, flips = np.zeros(len(seen), dtype=int), 0
+    for block in flipped:
+        greatest = np.maximum.accumulate(block[:, order[::-1]], axis=1)[:, ::-1]
+        reached += (greatest >= enough).sum(axis=0)
+        flips += len(block)
+    p = np.empty(len(seen))
+    p[order] = np.maximum.accumulate((1 + reached) / (1 + flips))
+    return p
+
+
+def adjusted_p(
+    families: Sequence[Matched],
+    pairs: Sequence[Sequence[Pair]],
+    across: Sequence[Sequence[Member]] = (),
+    seed: int = 0,
+    flips: int = FLIPS,
+) -> list[dict[Pair, float]]:
+    """{pair: adjusted p} of each family of pairs, such as the explainers of a metric.
+
+    across: further families, of members of several; a pair that is in one has the greater of its p-values, so that what
+    is said of it holds in both, and nothing that is said contradicts it.
+    """
+    found: list[dict[Pair, float]] = [{} for _ in families]
+    wanted = {member for members in across for member in members}
+    kept: dict[Member, tuple[float, np.ndarray]] = {}
+    whole = slice(None)
+    for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
+        own = list(seen)
+        blocks = (flipped.of(own, slice(start, start + FLIPS_AT_ONCE)) for start in range(0, flips, FLIPS_AT_ONCE))
+        found[number] = dict(zip(own, step_down(np.array(list(seen.values())), blocks).tolist(), strict=True))
+        for pair in own:
+            if (number, pair) in wanted:
+                kept[number, pair] = seen[pair], flipped.of([pair], whole)[:, 0]
+    for members in across:
+        known = [member for member in members if member in kept]
+        if known:
+            seen_values = np.array([kept[member][0] for member in known])
+            rows = (slice(start, start + FLIPS_AT_ONCE) for start in range(0, flips, FLIPS_AT_ONCE))
+            p = step_down(seen_values, (np.stack([kept[member][1][own] for member in known], axis=1) for own in rows))
+            for (number, pair), own_p in zip(known, p.tolist(), strict=True):
+                found[number][pair] = max(found[number][pair], own_p)
+    return found

@@ -1,0 +1,46 @@
+"""Label maps that come with the package, `labels_NAME.json` beside this file: given by name in the place of a file.
+
+`voc_to_imagenet`: for each of the 20 classes of PASCAL VOC the classes of ImageNet that stand for it.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.errors import UserError
+from saliency_bench.targets.class_groups import key_of, places_in
+
+HERE = Path(__file__).parent
+
+
+def known_maps() -> list[str]:
+    return sorted(path.stem.removeprefix("labels_") for path in HERE.glob("labels_*.json"))
+
+
+def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
+    """What `label_maps.match` takes: for the name of a known map {dataset class: numbers of the model's classes}.
+
+    Anything else, and a file of that name, is returned as it is. A model without names has the classes in their usual
+    order. Raises: UserError for a dataset or model with other classes than the map's.
+    """
+    if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
+        return given
+    table = json.loads((HERE / f"labels_{given}.json").read_text(encoding="utf-8"))
+    places = _places(str(given), table["model"], model, classes)
+    by_key = {key_of(name): members for name, members in table["members"].items()}
+    if strange := [name for name in dataset or () if key_of(name) not in by_key]:
+        raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {strange[0]}")
+    return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
+
+
+def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
+    """Where each class of a table of `class_groups` is among the model's."""
+    unnamed = model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model))
+    known = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
+    places = list(range(classes)) if unnamed else places_in(model or (), known)
+    if len(places) != len(known["classes"]):
+        raise UserError(
+            f"the label map {given} is for the {len(known['classes'])} classes of {table}; the model has others"
+        )
+    return places

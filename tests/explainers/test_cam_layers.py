@@ -1,0 +1,307 @@
+"""The layer that Grad-CAM, Grad-CAM++, Score-CAM and IIA read: the last feature map before any pooling, in any axes."""
+
+import captum.attr
+import numpy as np
+import pytest
+import timm
+import torch
+import transformers as hf
+from pytorch_grad_cam import GradCAM
+from pytorch_grad_cam.utils.model_targets import ClassifierOutputTarget
+from torch import nn
+from torch.nn import functional as F
+from torchvision import models
+
+from saliency_bench import load_classifier, load_explainer, targets
+from saliency_bench.classifiers.layers import Layout, cam_layer, layout_of
+from saliency_bench.errors import UserError
+from saliency_bench.maps import normalise
+
+READERS = ["gradcam", "gradcam_plus_plus", "scorecam", "iia"]
+CHEAP = {"iia": {"steps": 2}}
+SWIN = {"embed_dim": 12, "depths": (1, 1, 2, 1), "num_heads": (1, 2, 2, 4)}
+
+# name: (side, layer, (h, w))
+TORCHVISION = {
+    "alexnet": (224, "features.11", (13, 13)),
+    "vgg11": (224, "features.19", (14, 14)),
+    "squeezenet1_0": (224, "features", (13, 13)),
+    "squeezenet1_1": (224, "features", (13, 13)),
+    "resnet18": (224, "layer4", (7, 7)),
+    "densenet121": (224, "features", (7, 7)),
+    "googlenet": (224, "inception5b", (7, 7)),
+    "inception_v3": (299, "Mixed_7c", (8, 8)),
+    "mobilenet_v2": (224, "features", (7, 7)),
+    "mobilenet_v3_small": (224, "features", (7, 7)),
+    "efficientnet_b0": (224, "features", (7, 7)),
+    "shufflenet_v2_x0_5": (224, "conv5", (7, 7)),
+    "regnet_y_400mf": (224, "trunk_output", (7, 7)),
+    "mnasnet0_5": (224, "layers", (7, 7)),
+    "convnext_tiny": (224, "features", (7, 7)),
+    "swin_t": (224, "permute", (7, 7)),
+    "maxvit_t": (224, "blocks.3", (7, 7)),
+}
+TIMM = {
+    "vgg11": (224, "features.19", (14, 14)),
+    "resnet18": (224, "layer4", (7, 7)),
+    "densenet121": (224, "features", (7, 7)),
+    "inception_v3": (299, "Mixed_7c", (8, 8)),
+    "inception_v4": (299, "features", (8, 8)),
+    "legacy_xception": (299, "act4", (10, 10)),
+    "mobilenetv3_small_100": (224, "blocks", (7, 7)),
+    "efficientnet_b0": (224, "bn2", (7, 7)),
+    "regnety_002": (224, "s4", (7, 7)),
+    "convnext_atto": (224, "stages", (7, 7)),
+    "swin_tiny_patch4_window7_224": (224, "norm", (7, 7)),
+    "swinv2_tiny_window8_256": (256, "norm", (8, 8)),
+    "maxvit_pico_rw_256": (256, "norm", (8, 8)),
+    "pvt_v2_b0": (224, "stages", (7, 7)),
+    "twins_pcpvt_small": (224, "norm", (7, 7)),
+    "levit_128s": (224, "stages", (4, 4)),
+}
+SIZES = {"hidden_sizes": [8, 16, 24, 32], "num_labels": 4}
+TRANSFORMERS = {
+    "swin": (
+        lambda: hf.SwinForImageClassification(
+            hf.SwinConfig(num_labels=4, image_size=64, window_size=2, **SWIN)
+        ),
+        "swin.layernorm", "BNC", (2, 2),
+    ),
+    "swinv2": (
+        lambda: hf.Swinv2ForImageClassification(
+            hf.Swinv2Config(num_labels=4, image_size=64, window_size=4, **SWIN)
+        ),
+        "swinv2.layernorm", "BNC", (2, 2),
+    ),
+    "pvt v2": (
+        lambda: hf.PvtV2ForImageClassification(
+            hf.PvtV2Config(depths=[1, 1, 1, 1], num_attention_heads=[1, 2, 2, 4], image_size=64, **SIZES)
+        ),
+        "pvt_v2.encoder.layers.3.layer_norm", "BNC", (2, 2),
+    ),
+    "segformer": (
+        lambda: hf.SegformerForImageClassification(hf.SegformerConfig(depths=[1, 1, 1, 1], **SIZES)),
+        "segformer.stages.3", "BCHW", (2, 2),
+    ),
+    "convnext": (
+        lambda: hf.ConvNextForImageClassification(hf.ConvNextConfig(depths=[1, 1, 1, 1], **SIZES)),
+        "convnext.encoder.stages.3", "BCHW", (2, 2),
+    ),
+    "mobilenet": (
+        lambda: hf.MobileNetV2ForImageClassification(hf.MobileNetV2Config(num_labels=4, depth_multiplier=0.1)),
+        "mobilenet_v2.conv_1x1", "BCHW", (2, 2),
+    ),
+    "focalnet": (
+        lambda: hf.FocalNetForImageClassification(
+            hf.FocalNetConfig(num_labels=4, image_size=64, embed_dim=8, depths=[1, 1, 1, 1])
+        ),
+        "focalnet.layernorm", "BNC", (2, 2),
+    ),
+}  # fmt: skip
+
+
+def found(model, side):
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    images = torch.rand(1, 3, side, side)
+    layer = cam_layer(classifier, images)
+    return layer, layout_of(classifier, images, layer)
+
+
+def torchvision(name):
+    options = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
+    model = models.get_model(name, num_classes=4, **options)
+    if name.startswith("vgg"):
+        shrink(model)
+    return model
+
+
+def shrink(model):
+    """VGG's linear layers, which are most of its weights, with eight hidden units."""
+    model.classifier[0], model.classifier[3] = nn.Linear(512 * 49, 8), nn.Linear(8, 8)
+    model.classifier[6] = nn.Linear(8, 4)
+
+
+@pytest.mark.parametrize("name", TORCHVISION)
+def test_torchvision(name):
+    side, expected, grid = TORCHVISION[name]
+    layer, layout = found(torchvision(name), side)
+    assert (layer, layout.axes, layout.grid) == (expected, "BCHW", grid)
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_timm(name):
+    side, expected, grid = TIMM[name]
+    options = {"mlp_ratio": 0.01} if name.startswith("vgg") else {}
+    layer, layout = found(timm.create_model(name, num_classes=4, **options), side)
+    assert (layer, layout.grid) == (expected, grid)
+    axes = {"swin": "BHWC", "twin": "BNC", "levi": "BNC"}.get(name[:4], "BCHW")
+    assert layout.axes == axes
+
+
+@pytest.mark.parametrize("name", TRANSFORMERS)
+def test_transformers(name):
+    make, expected, axes, grid = TRANSFORMERS[name]
+    layer, layout = found(make(), 64)
+    assert (layer, layout.axes, layout.grid) == (expected, axes, grid)
+
+
+class Pooling(nn.Module):
+    """Blocks that end in pooling, which is a function or a module, before or after the ReLU."""
+
+    def __init__(self, order):
+        super().__init__()
+        torch.manual_seed(0)
+        self.stem, self.conv, self.relu, self.pool = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 6, 3), nn.ReLU(), nn.MaxPool2d(2)
+        self.body, self.order = nn.ModuleDict({"last": nn.Sequential(self.conv, self.relu, self.pool)}), order
+        self.head = nn.Linear(6, 4)
+
+    def forward(self, x):
+        x = F.avg_pool2d(self.stem(x).relu(), 2)
+        if self.order == "module":
+            x = self.body["last"](x)
+        elif self.order == "function":
+            x = F.max_pool2d(self.relu(self.conv(x)), 2)
+        else:
+            x = self.relu(self.pool(self.conv(x)))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+@pytest.mark.parametrize(("order", "layer"), [("module", "relu"), ("function", "relu"), ("relu last", "conv")])
+def test_what_comes_after_pooling_is_not_read(order, layer):
+    assert found(Pooling(order), 20) == (layer, layout_of_side(7))
+
+
+def layout_of_side(side):
+    return Layout("BCHW", (side, side))
+
+
+class Block(nn.Module):
+    """A block whose pooling nobody sees from outside."""
+
+    def __init__(self, inside, outside):
+        super().__init__()
+        self.conv, self.act = nn.Conv2d(inside, outside, 3, padding=1), nn.ReLU()
+
+    def forward(self, x):
+        return F.max_pool2d(self.act(self.conv(x)), 2)
+
+
+def test_within_a_block_that_pools_its_activation_is_read():
+    model = nn.Sequential(Block(3, 4), Block(4, 6), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+    assert found(model, 16) == ("1.act", layout_of_side(8))
+
+
+def test_a_class_score_map_is_not_a_feature_map_but_as_many_channels_as_classes_are():
+    torch.manual_seed(0)
+    features = nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU())
+    scores = nn.Sequential(nn.Conv2d(6, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert found(nn.Sequential(features, scores), 16)[0] == "0"
+    hidden = nn.Sequential(nn.Conv2d(6, 4, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+    assert found(nn.Sequential(features, hidden), 16)[0] == "1.1"
+    only = nn.Sequential(nn.Conv2d(3, 4, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    assert found(only, 16)[0] == "0"
+
+
+def vgg16():
+    """Its convolutions, with random weights; its linear layers made small."""
+    torch.manual_seed(0)
+    with torch.device("meta"):
+        model = models.vgg16(num_classes=4, init_weights=False)
+    shrink(model)
+    model.features.to_empty(device="cpu")
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(module.weight)
+            nn.init.zeros_(module.bias)
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return model.eval()
+
+
+def test_vgg16_is_read_at_14_x_14_x_512_as_captum_reads_it():
+    model, images, labels = vgg16(), torch.rand(2, 3, 224, 224), torch.tensor([1, 3])
+    classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.25,) * 3, device="cpu")
+    inputs = (images - 0.4) / 0.25
+    ours = load_explainer("gradcam")(classifier, images, targets.one_hot(labels, 4))
+    theirs = captum.attr.LayerGradCam(model, model.features[29]).attribute(
+        inputs, target=labels, relu_attributions=True
+    )
+    assert theirs.shape == (2, 1, 14, 14)
+    theirs = F.interpolate(theirs, size=(224, 224), mode="bilinear", align_corners=False)[:, 0]
+    assert theirs.amax() > 0
+    assert (ours - theirs).abs().max() <= 1e-4 * theirs.abs().max()
+    with GradCAM(model, [model.features[29]]) as cam:
+        scaled = cam(inputs, [ClassifierOutputTarget(label) for label in labels.tolist()])
+    np.testing.assert_allclose(normalise(ours.numpy()), scaled, atol=1e-4)
+
+
+def alive(model):
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.25)
+    return model.eval()
+
+
+def swins():
+    """(the same kind of network in three libraries, its last module, how its output becomes (B, C, h, w))"""
+    torch.manual_seed(0)
+    ours = hf.SwinForImageClassification(hf.SwinConfig(num_labels=4, image_size=64, window_size=2, **SWIN))
+    yield "transformers", alive(ours), "swin.layernorm", lambda values: values.unflatten(1, (2, 2)).permute(0, 3, 1, 2)
+    model = timm.create_model("swin_tiny_patch4_window7_224", num_classes=4, img_size=64, window_size=2, **SWIN)
+    yield "timm", alive(model), "norm", lambda values: values.permute(0, 3, 1, 2)
+    model = models.SwinTransformer([4, 4], 12, list(SWIN["depths"]), list(SWIN["num_heads"]), [2, 2], num_classes=4)
+    yield "torchvision", alive(model), "norm", lambda values: values.permute(0, 3, 1, 2)
+
+
+class Logits(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        output = self.model(x)
+        return getattr(output, "logits", output)
+
+
+@pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
+def test_swin_is_read_as_pytorch_grad_cam_reads_it_when_told_its_axes(library):
+    ((model, layer, to_maps),) = [rest for name, *rest in swins() if name == library]
+    images = torch.rand(2, 3, 64, 64, generator=torch.Generator().manual_seed(1))
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    ours = load_explainer("gradcam")(classifier, images, targets.one_hot([1, 2], 4)).numpy()
+    with GradCAM(Logits(model), [model.get_submodule(layer)], reshape_transform=to_maps) as cam:
+        theirs = cam((images - 0.5) / 0.25, [ClassifierOutputTarget(1), ClassifierOutputTarget(2)])
+    assert theirs.max() > 0.5
+    np.testing.assert_allclose(normalise(ours), theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
+@pytest.mark.parametrize("name", READERS)
+def test_every_explainer_of_feature_maps_is_defined_on_swin(name, library):
+    model, *_ = next(rest for kind, *rest in swins() if kind == library)
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    explainer = load_explainer(name, **CHEAP.get(name, {}))
+    maps = explainer(classifier, torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4))
+    assert maps.shape == (2, 64, 64)
+    assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
+
+
+@pytest.mark.parametrize("library", ["transformers", "timm", "torchvision"])
+@pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit"])
+def test_the_explainers_of_attention_refuse_windows_and_stages_and_name_what_is_defined(name, library):
+    model, *_ = next(rest for kind, *rest in swins() if kind == library)
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    with pytest.raises(UserError, match=r"windows or stages.*gradcam") as error:
+        load_explainer(name)(classifier, torch.rand(2, 3, 64, 64), targets.one_hot([0, 1], 4))
+    assert type(model).__name__ in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_named_layer_in_other_axes_is_read_by_them():
+    model, *_ = next(rest for kind, *rest in swins() if kind == "timm")
+    images, target = torch.rand(2, 3, 64, 64), targets.contrast([0, 1], [1, 2], 4)
+    classifier = load_classifier(model, mean=(0.5,) * 3, std=(0.25,) * 3, device="cpu")
+    named = load_explainer("gradcam", layer="norm")(classifier, images, target)
+    assert torch.equal(named, load_explainer("gradcam")(classifier, images, target))
+    before = load_explainer("gradcam", layer="layers.2")(classifier, images, target)
+    assert not torch.equal(named, before)

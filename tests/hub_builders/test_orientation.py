@@ -1,0 +1,380 @@
+"""EXIF turns the picture, and what was drawn on the file as stored turns with it: every builder, all orientations."""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import contracts
+import numpy as np
+import pytest
+from PIL import Image, ImageOps
+
+from saliency_bench import registry
+from saliency_bench.data.jobs import BuildLog, samples_of
+from saliency_bench.hub_builders import (
+    _annotators,
+    _coco,
+    _examples,
+    coco_val,
+    ebam_xai,
+    gender_xai,
+    imagenet_val,
+    object_xai,
+    pet_xai,
+    security_xai,
+    voc_val,
+)
+from saliency_bench.utils.pictures import Picture, read, turned, turned_box
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+ORIENTATIONS = range(9)  # 0 is found in files, and means upright
+WIDTH, HEIGHT = 40, 24
+PICTURES = (".jpg", ".JPEG")
+
+
+def with_exif(path, orientation):
+    """The same JPEG, byte for byte, with an EXIF segment in front."""
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    content = exif.tobytes()
+    content = content if content.startswith(b"Exif\0\0") else b"Exif\0\0" + content
+    segment = b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content
+    data = path.read_bytes()
+    assert data[:2] == b"\xff\xd8"
+    path.unlink()
+    path.write_bytes(data[:2] + segment + data[2:])
+
+
+def by_pillow(array, orientation):
+    """A second writing: Pillow turns an array as it would turn a picture with this orientation."""
+    file = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.fromarray(np.asarray(array, np.uint8)).save(file, "PNG", exif=exif)
+    return np.asarray(ImageOps.exif_transpose(Image.open(file)))
+
+
+def iou(mask, other):
+    return (mask & other).sum() / (mask | other).sum()
+
+
+def built(builder, source, **options):
+    log = BuildLog()
+    return {s["image_id"]: s for s in samples_of(builder.samples(source, log, **options), log)}, log
+
+
+def pixels(picture):
+    if isinstance(picture, np.ndarray):
+        return picture
+    return np.asarray(Image.open(io.BytesIO(picture.data)).convert("RGB"))
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_arrays_and_boxes_turn_as_pillow_turns_pictures(orientation):
+    drawn = np.random.default_rng(0).integers(0, 255, (HEIGHT, WIDTH), np.uint8)
+    assert (turned(drawn, orientation or 1) == by_pillow(drawn, orientation)).all()
+    box = np.zeros((HEIGHT, WIDTH), bool)
+    box[2:9, 4:30] = True  # [5, 3, 30, 9], counted from 1
+    left, top, right, bottom = turned_box([5, 3, 30, 9], orientation or 1, HEIGHT, WIDTH)
+    expected = by_pillow(box, orientation) > 0
+    found = np.zeros_like(expected)
+    found[top - 1 : bottom, left - 1 : right] = True
+    assert (found == expected).all()
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_picture_knows_the_size_it_was_stored_in(tmp_path, orientation):
+    path = tmp_path / "a.jpg"
+    Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(path)
+    before = path.read_bytes()
+    with_exif(path, orientation)
+    picture = read(path)
+    assert picture.stored == (HEIGHT, WIDTH)
+    assert (picture.width, picture.height) == ((HEIGHT, WIDTH) if orientation >= 5 else (WIDTH, HEIGHT))
+    assert (pixels(picture) == by_pillow(Image.open(io.BytesIO(before)), orientation)).all()
+    assert (picture.suffix, picture.orientation) == (".jpg", 1) if orientation < 2 else (".png", orientation)
+
+
+@pytest.mark.parametrize("value", [9, 65535])
+def test_an_orientation_that_is_none_is_upright(tmp_path, value):
+    Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(tmp_path / "a.png")
+    image = Image.open(tmp_path / "a.png")
+    exif = Image.Exif()
+    exif[0x0112] = value
+    image.save(tmp_path / "b.jpg", exif=exif)
+    picture = read(tmp_path / "b.jpg")
+    assert (picture.width, picture.height, picture.orientation) == (WIDTH, HEIGHT, 1)
+
+
+def test_exif_that_cannot_be_read_is_taken_off_and_the_picture_stays(tmp_path):
+    Image.effect_noise((WIDTH, HEIGHT), 60).convert("RGB").save(tmp_path / "a.jpg")
+    data = (tmp_path / "a.jpg").read_bytes()
+    for content in (b"Exif\0\0II*\0", b"Exif\0\0no tiff at all", b"Exif\0\0MM\0*\xff\xff\xff\xff"):
+        segment = b"\xff\xe1" + (len(content) + 2).to_bytes(2, "big") + content
+        (tmp_path / "b.jpg").write_bytes(data[:2] + segment + data[2:])
+        picture = read(tmp_path / "b.jpg")
+        assert (picture.width, picture.height, picture.orientation) == (WIDTH, HEIGHT, 1)
+        assert ImageOps.exif_transpose(Image.open(io.BytesIO(picture.data))).size == (WIDTH, HEIGHT)
+
+
+EXAMPLES = [name for name in contracts.examples() if name.partition(" ")[0] not in ("disease-xai", "cancer-xai")]
+
+
+@pytest.fixture(scope="module")
+def upright(tmp_path_factory):
+    """{dataset: (its example, the samples it gives)}, made when first asked for."""
+    known: dict = {}
+
+    def of(name):
+        if name not in known:
+            source = _examples.write(name, tmp_path_factory.mktemp("example"), 3, 32)
+            known[name] = (source, built(builder_of(name), source, **_examples.options(name))[0])
+        return known[name]
+
+    return of
+
+
+def builder_of(name):
+    return registry.load("hub_builders", name.partition(" ")[0])
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name != "ebam-xai"])
+def test_masks_of_every_builder_turn_with_their_pictures(upright, tmp_path, name, orientation):
+    source, before = upright(name)
+    shutil.copytree(source, tmp_path / "source")
+    for path in (tmp_path / "source").rglob("*"):
+        if path.suffix in PICTURES:
+            with_exif(path, orientation)
+    after, log = built(builder_of(name), tmp_path / "source", **_examples.options(name))
+    assert after.keys() == before.keys()
+    assert any(sample.get("mask") is not None for sample in before.values()) or name == "food-101"
+    for key, sample in after.items():
+        assert (pixels(sample["image"]) == by_pillow(pixels(before[key]["image"]), orientation)).all()
+        mask = before[key].get("mask")
+        assert (sample.get("mask") is None) == (mask is None)
+        if mask is not None:
+            assert iou(sample["mask"], by_pillow(mask, orientation) > 0) == 1
+    told = {remark["id"] for remark in log.remarks if "turned upright" in remark["text"]}
+    assert len(told) == (0 if orientation < 2 else len({id(s["image"]) for s in after.values()}))
+
+
+def test_the_objects_that_are_pasted_are_upright(upright, tmp_path):
+    source, _ = upright("ebam-xai")
+    shutil.copytree(source, tmp_path / "source")
+    root = tmp_path / "source"
+    stored = ebam_xai.cutouts_of(root, 1, BuildLog())[0][0]
+    picture, mask = ebam_xai.cut(stored)
+    with_exif(stored.path, 6)
+    turned_picture, turned_mask = ebam_xai.cut(stored)
+    assert (turned_mask == turned(mask, 6)).all()
+    assert (turned_picture == turned(picture, 6)).all()
+
+
+def drawing(path, orientation):
+    """A picture that is not square, and the mask of its object in the file as stored."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    values = np.full((HEIGHT, WIDTH, 3), 40, np.uint8)
+    mask = np.zeros((HEIGHT, WIDTH), bool)
+    mask[3:11, 5:30] = True
+    values[mask] = (220, 60, 30)
+    Image.fromarray(values).save(path, quality=95)
+    with_exif(path, orientation)
+    return mask
+
+
+def fits(sample):
+    """The mask covers what is red in the picture, up to JPEG."""
+    return iou(sample["mask"], pixels(sample["image"])[..., 0] > 130)
+
+
+def save(path, values):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.ascontiguousarray(values, np.uint8)).save(path)
+
+
+def xml_of(size, *corners):
+    box = "".join(f"<{k}>{v}</{k}>" for k, v in zip(("xmin", "ymin", "xmax", "ymax"), corners, strict=True))
+    width, height = size
+    return (
+        f"<annotation><size><width>{width}</width><height>{height}</height></size>"
+        f"<object><name>{{}}</name><bndbox>{box}</bndbox></object></annotation>"
+    )
+
+
+@pytest.mark.parametrize("drawn_on", ["stored", "upright", "another"])
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_pictures_that_are_not_square(tmp_path, orientation, drawn_on):
+    """Annotations in the size of the file as stored are turned, those in the size of the upright picture are not, and
+    those of another size are left out with the reason."""
+    mask = drawing(tmp_path / "drawing.jpg", orientation)
+    values, corners, size = mask * np.uint8(1), [6, 4, 30, 11], (WIDTH, HEIGHT)
+    if drawn_on == "upright" and orientation:
+        values = by_pillow(values, orientation)
+        corners = turned_box(corners, orientation, HEIGHT, WIDTH)
+        size = values.shape[::-1]
+    if drawn_on == "another":
+        values, size = values[::2, ::2], (WIDTH // 2, HEIGHT // 2)
+    if drawn_on == "upright" and orientation in (2, 3, 4):
+        return  # the sizes are equal, so that nothing tells them apart from those of the stored file
+    sources = {name: tmp_path / name for name in ("pets", "voc", "boxes", "sixray", "coco", "imagenet")}
+
+    def put(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes((tmp_path / "drawing.jpg").read_bytes())
+
+    def text(path, content):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+
+    put(sources["pets"] / "images/Bengal_1.jpg")
+    save(sources["pets"] / "annotations/trimaps/Bengal_1.png", values)
+    text(sources["pets"] / "annotations/list.txt", "Bengal_1 6 1 1\n")
+    text(sources["pets"] / "annotations/xmls/Bengal_1.xml", xml_of(size, *corners).format("cat"))
+    put(sources["voc"] / "JPEGImages/2007_000001.jpg")
+    save(sources["voc"] / "SegmentationClass/2007_000001.png", values * 15)
+    text(sources["voc"] / "ImageSets/Segmentation/val.txt", "2007_000001\n")
+    put(sources["boxes"] / "JPEGImages/2007_000001.jpg")
+    text(sources["boxes"] / "Annotations/2007_000001.xml", xml_of(size, *corners).format("person"))
+    text(sources["boxes"] / "ImageSets/Main/val.txt", "2007_000001\n")
+    put(sources["sixray"] / "JPEGImage/P00001.jpg")
+    text(sources["sixray"] / "Annotation/P00001.xml", xml_of(size, *corners).format("Gun"))
+    text(sources["sixray"] / "ImageSet/10/train.csv", "name,Gun\nP00001,1\n")
+    put(sources["coco"] / "val2017/000000000001.jpg")
+    left, top, right, bottom = corners[0] - 1, corners[1] - 1, corners[2], corners[3]
+    outline = [left, top, right, top, right, bottom, left, bottom]
+    content = {
+        "images": [{"id": 1, "file_name": "000000000001.jpg", "width": size[0], "height": size[1]}],
+        "categories": [{"id": 1, "name": "person"}],
+        "annotations": [{"id": 1, "image_id": 1, "category_id": 1, "iscrowd": 0, "area": 200.0,
+                         "segmentation": [outline]}],
+    }  # fmt: skip
+    text(sources["coco"] / "annotations/instances_val2017.json", json.dumps(content))
+    captions = {"images": [], "annotations": [{"image_id": 1, "caption": "a man"}]}
+    text(sources["coco"] / "annotations/captions_val2017.json", json.dumps(captions))
+    put(sources["imagenet"] / "val/n00000001/ILSVRC2012_val_00000001.JPEG")
+    text(sources["imagenet"] / "LOC_synset_mapping.txt", "n00000001 thing\n")
+    text(
+        sources["imagenet"] / "ILSVRC2012_bbox_val_v3/val/ILSVRC2012_val_00000001.xml",
+        xml_of(size, *corners).format("n00000001"),
+    )
+    runs = {
+        pet_xai: ("pets", {}),
+        voc_val: ("voc", {}),
+        object_xai: ("voc", {}),
+        security_xai: ("sixray", {}),
+        coco_val: ("coco", {}),
+        gender_xai: ("coco", {"min_area": 0.0, "outline": True}),
+        imagenet_val: ("imagenet", {}),
+    }
+    found = {module.__name__: built(module, sources[name], **options) for module, (name, options) in runs.items()}
+    found["boxes"] = built(voc_val, sources["boxes"], lists="detection")
+    for name, (samples, log) in found.items():
+        masked = [sample for sample in samples.values() if sample["mask"] is not None]
+        if drawn_on == "another":
+            assert not masked, name
+            assert any("of another size than its image" in entry["reason"] for entry in log.left_out), name
+        else:
+            assert [fits(sample) for sample in masked] == [1], name
+    for samples, column in ((found[pet_xai.__name__][0], "head_box"), (found[security_xai.__name__][0], "objects")):
+        sample = next(iter(samples.values()))
+        if drawn_on == "another":
+            assert not sample[column]
+            continue
+        left, top, right, bottom = map(int, sample[column] if column == "head_box" else sample[column][0]["box"])
+        box = np.zeros_like(sample["mask"])
+        box[top - 1 : bottom, left - 1 : right] = True
+        assert (box == sample["mask"]).all()
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_masks_that_people_drew(tmp_path, orientation):
+    mask = drawing(tmp_path / "a.jpg", orientation)
+    save(tmp_path / "mask.png", mask * np.uint8(255))
+    picture = read(tmp_path / "a.jpg")
+    assert fits({"image": picture, "mask": _annotators.consensus([tmp_path / "mask.png"], picture)}) == 1
+    save(tmp_path / "mask.png", turned(mask, orientation or 1) * np.uint8(255))
+    if orientation not in (2, 3, 4):
+        assert fits({"image": picture, "mask": _annotators.consensus([tmp_path / "mask.png"], picture)}) == 1
+
+
+def real(folder, pattern, count):
+    """Real JPEGs that are upright and not square, by name."""
+    found = []
+    for path in sorted((SHARED / folder).glob(pattern)):
+        with Image.open(path) as image:
+            if image.format == "JPEG" and image.getexif().get(0x0112, 1) == 1 and image.width != image.height:
+                found.append(path)
+        if len(found) == count:
+            break
+    return found
+
+
+def compared(builder, source, pictures, orientation, **options):
+    """Masks of real samples before and after their pictures get an orientation."""
+    before, _ = built(builder, source, **options)
+    for path in pictures:
+        with_exif(path, orientation)
+    after, _ = built(builder, source, **options)
+    assert len(after) == len(before) > 0
+    values = [
+        iou(after[key]["mask"], by_pillow(sample["mask"], orientation) > 0)
+        for key, sample in before.items()
+        if sample["mask"] is not None
+    ]
+    assert values == [1.0] * len(values) != []
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
+@pytest.mark.parametrize("orientation", [0, 2, 3, 5, 6, 8])
+def test_real_pets(tmp_path, orientation):
+    root = SHARED / "oxford-iiit-pet"
+    (tmp_path / "images").mkdir()
+    (tmp_path / "annotations/trimaps").mkdir(parents=True)
+    shutil.copy(root / "annotations/list.txt", tmp_path / "annotations")
+    for path in real("oxford-iiit-pet", "images/*.jpg", 5):
+        shutil.copy(path, tmp_path / "images")
+        shutil.copy(root / f"annotations/trimaps/{path.stem}.png", tmp_path / "annotations/trimaps")
+    compared(pet_xai, tmp_path, list((tmp_path / "images").iterdir()), orientation)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
+@pytest.mark.parametrize("orientation", [0, 4, 6, 7])
+def test_real_voc(tmp_path, orientation):
+    for name in ("JPEGImages", "SegmentationClass", "ImageSets/Segmentation"):
+        (tmp_path / name).mkdir(parents=True)
+    names = [path.stem for path in real("VOCdevkit/VOC2012", "JPEGImages/*.jpg", 6)[1:]]
+    for name in names:
+        shutil.copy(SHARED / f"VOCdevkit/VOC2012/JPEGImages/{name}.jpg", tmp_path / "JPEGImages")
+        shutil.copy(SHARED / f"VOCdevkit/VOC2012/SegmentationClass/{name}.png", tmp_path / "SegmentationClass")
+    (tmp_path / "ImageSets/Segmentation/val.txt").write_text("\n".join(names))
+    compared(voc_val, tmp_path, list((tmp_path / "JPEGImages").iterdir()), orientation)
+
+
+@pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
+@pytest.mark.parametrize("orientation", [0, 3, 6, 8])
+def test_real_coco(tmp_path, orientation):
+    (tmp_path / "val2017").mkdir()
+    (tmp_path / "annotations").mkdir()
+    content = json.loads((SHARED / "coco/annotations/instances_train2017.json").read_text())
+    names = [path.name for path in real("coco", "train2017/*.jpg", 8)]
+    content["images"] = [one for one in content["images"] if one["file_name"] in names]
+    for name in names:
+        shutil.copy(SHARED / "coco/train2017" / name, tmp_path / "val2017")
+    (tmp_path / "annotations/instances_val2017.json").write_text(json.dumps(content))
+    compared(coco_val, tmp_path, list((tmp_path / "val2017").iterdir()), orientation)
+
+
+def test_an_outline_for_a_picture_of_half_the_size_is_refused_with_the_reason(tmp_path):
+    """The file is not the one that was annotated: its outlines are not scaled."""
+    _examples.write("coco-val", tmp_path, 2, 48)
+    path = tmp_path / "val2017/000000000001.jpg"
+    with Image.open(path) as image:
+        image.resize((24, 24)).save(path)
+    samples, log = built(coco_val, tmp_path, parts="test")
+    assert samples["000000000001:dog"]["mask"] is None
+    assert samples["000000000002:dog"]["mask"] is not None
+    assert {entry["reason"] for entry in log.left_out} == {"annotations of another size than its image"}
+    with pytest.raises(ValueError, match="another size"):
+        _coco.shown_mask([[[0, 0, 9, 0, 9, 9]]], (24, 25), Picture(b"", ".jpg", 24, 24))

@@ -1,0 +1,62 @@
+"""What `saliency-bench build` prints: what was left out and why, and a next command that works as printed."""
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from local_hub import LocalHub, User
+from PIL import Image
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+from saliency_bench.cli import main
+from saliency_bench.hub_builders import _examples
+from saliency_bench.push_scripts.build import remarks
+
+OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "options", "command"), [("pet-xai", "", "train"), ("voc-val", "--parts test", "run")])
+def test_the_next_line_works_as_printed(tmp_path, monkeypatch, name, options, command):
+    """In a folder whose name has a space, with a small network under the name that is printed."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
+    ResNetForImageClassification(config).save_pretrained(tmp_path / "pretrained")
+    ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(tmp_path / "pretrained")
+    source = _examples.write(name, tmp_path / "source", 20, 48)
+    with LocalHub(tmp_path, users=(OTHERS,)) as hub:
+        hub.api(OTHERS).create_repo("microsoft/resnet-18")
+        hub.api(OTHERS).upload_folder(repo_id="microsoft/resnet-18", folder_path=tmp_path / "pretrained")
+        path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        line = f"saliency-bench build {name} --source {source} --out 'my data/{name}' {options}"
+        built = hub.run(["sh", "-c", line], user=None, **path)
+        assert built.returncode == 0, built.stderr
+        line = re.search(r"^next:\n  (saliency-bench .*)\Z", built.stdout.strip(), re.M)[1]
+        assert line.split()[1] == command
+        done = hub.run(["sh", "-c", line], user=None, **path)
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def test_why_a_mask_cannot_be_used_is_printed(tmp_path, capsys):
+    source = _examples.write("pet-xai", tmp_path / "source", 6, 48)
+    trimap = next((source / "annotations/trimaps").iterdir())
+    Image.new("L", (20, 30), 1).save(trimap)
+    assert main(["build", "pet-xai", "--source", str(source), "--out", str(tmp_path / "out")]) == 0
+    assert "1 mask: trimap of another size than its image" in capsys.readouterr().out
+
+
+def test_several_texts_of_an_option(tmp_path, capsys):
+    source = _examples.write("voc-val", tmp_path / "source", 10, 32)
+    line = ["build", "voc-val", "--source", str(source), "--out", str(tmp_path / "out"), "--classes", "image"]
+    assert main([*line, "--drop", "aeroplane", "bicycle"]) == 0
+    assert "it shows a class that is dropped (bicycle)" in capsys.readouterr().out
+    assert main([*line, "--overwrite", "--drop", "aeroplan"]) == 2
+    assert "did you mean aeroplane" in capsys.readouterr().err
+
+
+def test_equal_remarks_are_one_line():
+    listed = [{"id": name, "text": "turned"} for name in "abc"] + [{"id": "d", "text": "odd"}]
+    assert remarks(listed) == ["  remark    a and 2 more: turned", "  remark    d: odd"]
+    assert remarks(listed, 1)[1] == "            and 1 more in build_report.json"

@@ -1,0 +1,295 @@
+"""A dataset folder that changes: what is loaded is what lies there now, whatever a cache, a size or a date says."""
+
+import json
+import os
+import shutil
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.data import fingerprints
+from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.engine.context import load
+from saliency_bench.engine.python_objects import describe
+from saliency_bench.errors import UserError
+from saliency_bench.utils import hashing
+
+CLASSES = ("cat", "dog")
+FEATURES = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=CLASSES)})
+CARD = """---
+configs:
+- config_name: default
+  data_files:
+  - {split: test, path: data/test-*.parquet}
+---
+"""
+
+
+def unseen(path, write):
+    """Change a file so that neither its size nor its date shows it."""
+    before = path.stat()
+    write(path)
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
+
+
+def rotated(path):
+    table = pq.read_table(path)
+    pq.write_table(pa.concat_tables([table.slice(1), table.slice(0, 1)]), path, compression="none")
+
+
+def picture(path, colour):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), colour).save(path)
+
+
+def raw(folder, number):
+    path = folder / f"{number}.bmp"
+    picture(path, (number * 40, 0, 0))
+    return path.read_bytes()
+
+
+def parquet(folder, card=CARD):
+    path = folder / "data" / "test-00000-of-00001.parquet"
+    path.parent.mkdir(parents=True)
+    rows = [{"image": {"bytes": raw(folder.parent, i), "path": None}, "label": i % 2} for i in range(4)]
+    table = pa.Table.from_pylist(rows, schema=FEATURES.arrow_schema)
+    pq.write_table(table, path, compression="none")
+    if card:
+        (folder / "README.md").write_text(card)
+    return path
+
+
+def colours(folder, split="test"):
+    """The red of each picture: whose bytes are decoded here, and not what some cache says of them."""
+    return [row["image"].getpixel((0, 0))[0] for row in sb.load_dataset(folder, split)]
+
+
+@pytest.mark.parametrize("card", [CARD, ""], ids=["card", "no card"])
+def test_rows_that_were_rotated_are_loaded_as_they_are_now(tmp_path, card):
+    path = parquet(tmp_path / "set", card)
+    assert colours(tmp_path / "set") == [0, 40, 80, 120]
+    before = fingerprint(sb.load_dataset(tmp_path / "set"))
+    unseen(path, rotated)
+    assert colours(tmp_path / "set") == [40, 80, 120, 0]
+    assert fingerprint(sb.load_dataset(tmp_path / "set")) != before
+
+
+@pytest.mark.parametrize(
+    "keeping_dates", [shutil.copytree, lambda a, b: shutil.copytree(a, b, copy_function=shutil.copy)]
+)
+def test_a_changed_copy_is_not_the_original(tmp_path, keeping_dates):
+    parquet(tmp_path / "one" / "set")
+    assert colours(tmp_path / "one" / "set") == [0, 40, 80, 120]
+    keeping_dates(tmp_path / "one", tmp_path / "two")
+    assert colours(tmp_path / "two" / "set") == [0, 40, 80, 120]
+    unseen(tmp_path / "two" / "set" / "data" / "test-00000-of-00001.parquet", rotated)
+    assert colours(tmp_path / "two" / "set") == [40, 80, 120, 0]
+    assert colours(tmp_path / "one" / "set") == [0, 40, 80, 120]
+
+
+def test_a_file_that_is_swapped_for_an_older_one(tmp_path):
+    path = parquet(tmp_path / "set")
+    older = shutil.copy2(path, tmp_path / "older.parquet")
+    rotated(path)
+    assert colours(tmp_path / "set") == [40, 80, 120, 0]
+    os.replace(older, path)
+    assert colours(tmp_path / "set") == [0, 40, 80, 120]
+
+
+def folder_of_pictures(folder):
+    for number in range(4):
+        picture(folder / "test" / CLASSES[number % 2] / f"{number}.bmp", (number * 40, 0, 0))
+    return folder
+
+
+def test_pictures_in_folders(tmp_path):
+    folder = folder_of_pictures(tmp_path / "set")
+    assert sorted(colours(folder)) == [0, 40, 80, 120]
+    before = fingerprint(sb.load_dataset(folder))
+    unseen(folder / "test/cat/0.bmp", lambda path: picture(path, (200, 0, 0)))
+    assert sorted(colours(folder)) == [40, 80, 120, 200]
+    assert fingerprint(sb.load_dataset(folder)) != before
+    (folder / "test/cat").rename(folder / "test/emu")
+    assert sb.load_dataset(folder).features["label"].names == ["dog", "emu"]
+
+
+@pytest.mark.parametrize("card", [True, False])
+def test_a_table_beside_pictures(tmp_path, card):
+    folder = tmp_path / "set"
+    lines = [{"file_name": f"{number}.bmp", "kind": CLASSES[number % 2]} for number in range(4)]
+    for line in lines:
+        picture(folder / "test" / line["file_name"], "red")
+    table = folder / "test" / "metadata.jsonl"
+    table.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if card:
+        (folder / "README.md").write_text("---\nconfigs:\n- config_name: default\n  drop_labels: true\n  data_files:\n"
+                                          "  - {split: test, path: test/**}\n---\n")  # fmt: skip
+    assert sb.load_dataset(folder)["kind"] == ["cat", "dog", "cat", "dog"]
+    unseen(table, lambda path: path.write_text(path.read_text().replace("cat", "rat")))
+    assert sb.load_dataset(folder)["kind"] == ["rat", "dog", "rat", "dog"]
+
+
+def test_what_save_to_disk_wrote(tmp_path):
+    parquet(tmp_path / "set")
+    sb.load_dataset(tmp_path / "set").save_to_disk(tmp_path / "saved")
+    assert colours(tmp_path / "saved") == [0, 40, 80, 120]
+    before = fingerprint(sb.load_dataset(tmp_path / "saved"))
+
+    def other_red(path):
+        path.write_bytes(path.read_bytes().replace(b"\0\0\x50" * 8, b"\0\0\x51" * 8))
+
+    (arrow,) = (tmp_path / "saved").glob("*.arrow")
+    unseen(arrow, other_red)
+    assert colours(tmp_path / "saved") == [0, 40, 81, 120]
+    assert fingerprint(sb.load_dataset(tmp_path / "saved")) != before
+
+
+def test_a_built_folder_that_was_changed_is_said_and_is_no_longer_called_what_was_built(
+    shapes, resnet, tmp_path, capsys
+):
+    folder = shutil.copytree(shapes, tmp_path / "mine")
+    settings = {"dataset": folder, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
+                "limit": 4, "progress": False}  # fmt: skip
+    first = sb.run(**settings, out=tmp_path / "run")
+    assert (first.summary["dataset"]["id"], capsys.readouterr().err) == ("shapes-xai", "")
+    rotated(folder / "data" / "test-00000-of-00001.parquet")
+    second = sb.run(**settings, out=tmp_path / "other")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(words in line for words in ("data/test-00000-of-00001.parquet", str(folder), "folder:mine"))
+    assert second.summary["dataset"]["id"] == "folder:mine"
+    assert second.summary["dataset"]["fingerprint"] != first.summary["dataset"]["fingerprint"]
+    with pytest.raises(UserError, match="another dataset"):
+        sb.run(**settings, out=tmp_path / "run")
+
+
+def test_what_of_a_built_folder_counts_as_changed(shapes, tmp_path, capsys):
+    folder = shutil.copytree(shapes, tmp_path / "mine")
+    for path in folder.glob("data/train-*"):  # a split that is not wanted
+        path.unlink()
+    (folder / "notes.txt").write_text("mine")
+    assert (find(folder).name, capsys.readouterr().err) == ("shapes-xai", "")
+    shutil.copy(folder / "data/test-00000-of-00001.parquet", folder / "data/test-00001-of-00001.parquet")
+    assert find(folder).name == "folder:mine"
+    assert "data/test-00001-of-00001.parquet" in capsys.readouterr().err
+    (folder / "data/test-00001-of-00001.parquet").unlink()
+    report = json.loads((folder / "build_report.json").read_text())
+    for file in report["splits"]["test"]["files"]:
+        file.pop("sha256")
+    report["splits"]["test"]["files"].append(
+        {"path": "data/test-00001-of-00002.parquet", "bytes": 1, "sha256": "0" * 64}
+    )
+    (folder / "build_report.json").write_text(json.dumps(report))
+    with pytest.raises(UserError, match=r"sha256"):
+        find(folder)
+
+
+def test_a_hash_is_remembered_until_the_file_changes(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    path.write_bytes(b"one")
+    monkeypatch.setattr(hashing, "SETTLED", 0)
+    read = []
+    real = hashing.sha256_of
+    monkeypatch.setattr(hashing, "sha256_of", lambda path: read.append(path) or real(path))
+    first = hashing.known_sha256(path)
+    assert (first, hashing.known_sha256(path), len(read)) == (real(path), first, 1)
+    unseen(path, lambda path: path.write_bytes(b"two"))
+    assert (hashing.known_sha256(path), len(read)) == (real(path), 2)
+    monkeypatch.setattr(hashing, "SETTLED", 3600)  # what was written just now may be written again unseen
+    path.write_bytes(b"six")
+    assert (hashing.known_sha256(path), hashing.known_sha256(path), len(read)) == (real(path), real(path), 4)
+
+
+def counted(monkeypatch):
+    """How often rows are hashed."""
+    times, whole = [], fingerprints._of_rows
+    monkeypatch.setattr(fingerprints, "_of_rows", lambda *args: times.append(1) or whole(*args))
+    return times
+
+
+@pytest.fixture(params=["table", "pictures", "saved"])
+def stored(request, tmp_path):
+    """(a folder, a file in it that holds pictures, how that changes)"""
+    folder = tmp_path / "set"
+    if request.param == "pictures":
+        for number in range(4):
+            picture(folder / "test" / CLASSES[number % 2] / f"{number}.bmp", (number * 40, 0, 0))
+        path = folder / "test" / "cat" / "0.bmp"
+        return folder, path, lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x07")
+    path = parquet(folder)
+    if request.param == "table":
+        return folder, path, rotated
+    sb.load_dataset(folder).save_to_disk(tmp_path / "saved")
+    path = next((tmp_path / "saved").glob("*.arrow"))
+    first = raw(tmp_path, 3)
+
+    def changed(path):
+        content = path.read_bytes()
+        assert content.count(first) == 1
+        path.write_bytes(content.replace(first, first[:-1] + b"\x07"))
+
+    return tmp_path / "saved", path, changed
+
+
+def test_fingerprint_is_remembered_until_a_file_changes(stored, monkeypatch):
+    folder, path, change = stored
+    monkeypatch.setattr(hashing, "SETTLED", 0)
+    times = counted(monkeypatch)
+    before = [fingerprint(sb.load_dataset(folder)) for _ in range(3)]
+    assert len(set(before)) == 1
+    assert len(times) == 1
+    unseen(path, change)
+    after = [fingerprint(sb.load_dataset(folder)) for _ in range(2)]
+    assert len({*before, *after}) == 2
+    assert len(times) == 2
+
+
+def test_fingerprint_of_a_file_that_has_just_changed_is_not_remembered(tmp_path, monkeypatch):
+    parquet(tmp_path / "set")
+    times = counted(monkeypatch)
+    assert len({fingerprint(sb.load_dataset(tmp_path / "set")) for _ in range(2)}) == 1
+    assert len(times) == 2
+
+
+def test_remembered_fingerprints_are_of_these_rows_and_names(tmp_path, monkeypatch):
+    """Slices, other rows, names of classes, and rows in memory share files with what was remembered, or have none."""
+    monkeypatch.setattr(hashing, "SETTLED", 0)
+    parquet(tmp_path / "set")
+    rows = sb.load_dataset(tmp_path / "set")
+    names = datasets.ClassLabel(names=["cat", "wolf"])
+    renamed = rows.cast(datasets.Features(rows.features | {"label": names}))
+    in_memory = datasets.Dataset.from_dict(rows.with_format("arrow")[:2].to_pydict(), features=rows.features)
+    kinds = {
+        "all": rows, "first": sb.load_dataset(tmp_path / "set", "test[:2]"), "last": rows.select([2, 3]),
+        "slice": sb.load_dataset(tmp_path / "set", "test[2:]"), "names": renamed, "memory": in_memory,
+    }  # fmt: skip
+    found = {name: [fingerprint(own) for _ in range(2)] for name, own in kinds.items()}
+    assert all(first == second for first, second in found.values())
+    distinct = {name: first for name, (first, _) in found.items()}
+    assert distinct["last"] == distinct["slice"]
+    assert distinct["memory"] == distinct["first"]
+    assert len(set(distinct.values())) == 4
+
+
+@pytest.mark.parametrize("column", ["image", "mask"])
+def test_a_picture_that_changes_while_the_run_reads_ends_it(tmp_path, resnet, column):
+    for number in range(8):
+        picture(tmp_path / f"{number}.bmp", (number * 20, 0, 0))
+    paths = [str(tmp_path / f"{number}.bmp") for number in range(8)]
+    rows = datasets.Dataset.from_dict(
+        {"image": paths[:4], "mask": paths[4:], "label": [0, 1, 0, 1]},
+        features=datasets.Features(FEATURES | {"mask": datasets.Image()}),
+    )
+    spec, objects = describe({"dataset": rows, "model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"],
+                              "target": "predicted", "out": str(tmp_path / "run"), "batch_size": 2})  # fmt: skip
+    context = load(spec, objects, "cpu")
+    for number in context.chunks:
+        context.chunk(number)
+    changed = 1 if column == "image" else 5
+    unseen(tmp_path / f"{changed}.bmp", lambda path: picture(path, (250, 0, 0)))
+    with pytest.raises(UserError, match="1 changed while"):
+        list(map(context.chunk, context.chunks))

@@ -1,0 +1,176 @@
+"""What newcomers stumble over is said in words: no value, a failing explainer, half a name, a missing file."""
+
+import re
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench import cli
+from saliency_bench.errors import UserError
+from saliency_bench.reports.page import report
+from saliency_bench.targets.label_maps import match
+from saliency_bench.utils import progress
+
+SETTINGS = {"metrics": ["saliency_miou", "saliency_pointing_game"], "limit": 8, "batch_size": 4, "device": "cpu"}
+
+
+def broken(classifier, images, target):
+    raise RuntimeError("no such layer")
+
+
+def sometimes(classifier, images, target):
+    maps = images.mean(dim=1)
+    maps[0] = torch.nan
+    return maps
+
+
+def test_a_cell_without_value_and_a_failing_explainer_say_why(shapes, resnet, tmp_path, capsys):
+    settings = SETTINGS | {"dataset": str(shapes), "model": str(resnet), "progress": False}
+    done = sb.run(explainers=["random", broken, sometimes], out=tmp_path / "run", **settings)
+    text = str(done)
+    (row,) = [line for line in text.splitlines() if line.startswith("broken  ")]
+    assert row.count("- (the explainer raised RuntimeError: no such layer)") == 2
+    assert re.search(r"^broken: 16 records .*RuntimeError: no such layer$", text, re.MULTILINE)
+    assert re.search(r"^sometimes: 4 records .*NaN", text, re.MULTILINE)
+    assert cli.main(["report", str(tmp_path / "run")]) == 0
+    assert text in capsys.readouterr().out
+    assert "RuntimeError: no such layer" in done.report.read_text().split("</table>")[0]
+
+
+def test_a_cell_without_masks_says_so(shapes, resnet, tmp_path):
+    bare = sb.load_dataset(str(shapes)).remove_columns("mask")
+    done = sb.run(
+        dataset=bare, model=str(resnet), explainers=["random"], out=tmp_path / "run", progress=False, **SETTINGS
+    )
+    assert "- (no mask)" in str(done)
+
+
+@pytest.mark.parametrize("name", ["resnet-18", "ResNet-50", "vit-base-patch16-224"])
+def test_a_name_without_its_owner_is_completed(name, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(UserError, match=rf"did you mean (microsoft|google)/{name.lower()}\?"):
+        sb.load_classifier(name)
+
+
+def test_a_checkpoint_without_its_image_processor_is_told_by_that(resnet, tmp_path):
+    folder = shutil.copytree(resnet, tmp_path / "net")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(UserError, match=r"net has no preprocessor_config\.json.*save_pretrained.*mean=") as error:
+        sb.load_classifier(str(folder), device="cpu")
+    assert len(str(error.value)) < 400
+
+
+@pytest.mark.parametrize(
+    ("numbers", "words"),
+    [
+        ({"mean": (123.675, 116.28, 103.53), "std": (0.2, 0.2, 0.2)}, r"mean .*0 to 255.*0\.485, 0\.456, 0\.406"),
+        ({"mean": 0.5, "std": (58.395, 57.12, 57.375)}, r"std .*0 to 255.*0\.229, 0\.224, 0\.225"),
+        ({"mean": 127.5, "std": 127.5}, r"mean .*0\.5 instead of 127\.5"),
+    ],
+)
+def test_normalisation_of_bytes_is_refused_with_the_numbers_to_give(numbers, words):
+    with pytest.raises(UserError, match=words):
+        sb.load_classifier(torch.nn.Identity(), **numbers)
+
+
+def test_normalisation_of_floats_passes():
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten())
+    for numbers in ({"mean": 0, "std": 1}, {"mean": 1, "std": 1 / 255}, {"mean": -1, "std": 2.0}):
+        assert sb.load_classifier(network, device="cpu", **numbers).id == "module:Sequential"
+
+
+def test_progress_in_a_file_is_a_line_now_and_then(monkeypatch, capsys):
+    monkeypatch.setattr(progress, "EVERY", 1000)
+    with progress.bar(total=50, desc="explain") as advance:
+        for number in range(50):
+            advance.set_postfix_str(f"explainer {number}")
+            advance.update()
+    first, last = capsys.readouterr().err.splitlines()
+    assert first.startswith("explain:   0%")
+    assert "50/50" in last
+    monkeypatch.setattr(progress, "EVERY", 0)
+    assert list(progress.bar(range(3), desc="all", leave=False)) == [0, 1, 2]
+    text = capsys.readouterr().err
+    assert "\r" not in text
+    assert "3/3" in text.splitlines()[-1]
+    with progress.bar(total=1, shown=False) as advance:
+        advance.update()
+    assert capsys.readouterr().err == ""
+
+
+def test_progress_on_a_terminal_is_a_bar(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    for _ in progress.bar(range(3), desc="all"):
+        pass
+    assert "\r" in capsys.readouterr().err
+
+
+def one_logit(labels=None):
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 1))
+    torch.nn.init.constant_(network[2].weight, 1)
+    torch.nn.init.constant_(network[2].bias, -1.5)
+    return sb.load_classifier(network, device="cpu", mean=0, std=1, activation="sigmoid", labels=labels)
+
+
+def test_of_one_logit_the_label_map_need_not_name_the_class_against_it():
+    names = ["clean", "nodule"]
+    for label_map in ({"nodule": 0}, {"nodule": "nodule", "clean": None}, {"nodule": [0], "clean": []}):
+        assert match(names, ["nodule"], 1, label_map) == [[], [0]]
+    for label_map in ({}, {"clean": None, "nodule": []}, {"other": 0}):
+        with pytest.raises(UserError, match="label map"):
+            match(names, ["nodule"], 1, label_map)
+    for label_map in ({"nodule": 0}, {"nodule": 0, "clean": None}):
+        with pytest.raises(UserError, match=r"label map .*clean"):
+            match(names, ["a", "b"], 2, label_map)
+
+
+def test_one_logit_runs_on_the_samples_of_its_class(shapes, tmp_path):
+    rows = sb.load_dataset(str(shapes))
+    names = rows.features["label"].names
+    settings = {"dataset": rows, "model": one_logit(), "explainers": ["gradient"], "label_map": {names[0]: 0},
+                "metrics": ["saliency_miou", "saliency_roae"], "device": "cpu", "progress": False}  # fmt: skip
+    positive = np.array([names[label] == names[0] for label in rows["label"]])
+    with pytest.raises(UserError, match=r"--only label=.*--target predicted") as error:
+        sb.run(out=tmp_path / "refused", **settings)
+    assert any(name in str(error.value) for name in names[1:])
+    assert not (tmp_path / "refused").exists()
+    done = sb.run(out=tmp_path / "run", only=[f"label={names[0]}"], **settings)
+    assert {cell["n"] for cell in done.summary["cells"]} == {positive.sum()}
+    accuracy = done.summary["model"]["accuracy"]
+    assert accuracy["n"] == len(rows)
+    assert 0 < accuracy["value"] < 1
+    predicted = sb.run(out=tmp_path / "predicted", target="predicted", **settings)
+    of_labels = predicted.summary["cells"][1]
+    assert of_labels["left_out"] == {"no label": int((~positive).sum())}
+
+
+def test_the_page_says_what_is_known_of_the_classifier(shapes, resnet, tmp_path):
+    rows = sb.load_dataset(str(shapes))
+    network = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 9))
+    model = sb.load_classifier(network, device="cpu", mean=0, std=1)
+    settings = SETTINGS | {"dataset": rows, "explainers": ["random"], "progress": False, "target": "predicted"}
+    without = sb.run(model=model, out=tmp_path / "without", **settings)
+    page = without.report.read_text()
+    assert "softmax assumed" in page
+    assert without.summary["model"]["no_accuracy"] in page.replace("&#39;", "'").replace("&#34;", '"')
+    names = rows.features["label"].names
+    with_map = sb.run(model=model, out=tmp_path / "with", label_map={n: i for i, n in enumerate(names)}, **settings)
+    five = with_map.summary["model"]["top5"]["value"]
+    assert f"top-5 {100 * five:.1f}" in with_map.report.read_text()
+    plain = sb.run(model=str(resnet), out=tmp_path / "plain", **settings).report.read_text()
+    assert "softmax assumed" not in plain
+
+
+def test_a_merged_page_says_which_metric_covers_fewer_samples(shapes, resnet, tmp_path):
+    settings = SETTINGS | {"dataset": str(shapes), "model": str(resnet), "progress": False}
+    one = sb.run(explainers=["random"], out=tmp_path / "one", **settings | {"metrics": ["saliency_miou"]})
+    two = sb.run(explainers=["centre"], out=tmp_path / "two", **settings | {"metrics": ["saliency_iosr"], "limit": 4})
+    page = report([one.folder, two.folder], tmp_path / "both.html").read_text().replace("<wbr>", "")
+    (line,) = re.findall(r"<li>(saliency_iosr: n = 4\b.*)</li>", page)
+    assert "4 of the 8 samples" in line
+    (line,) = re.findall(r"<li>(saliency_miou: n = 8\b.*)</li>", page)
+    assert "of the" not in line

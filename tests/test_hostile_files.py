@@ -1,0 +1,264 @@
+"""Files that never end, that are or unpack to gigabytes, or that hold something else: one line each, none is read."""
+
+import io
+import json
+import os
+import shutil
+import zipfile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import ClassLabel, Dataset, DatasetInfo, Features, Value
+from datasets import Image as DatasetImage
+from datasets.table import InMemoryTable
+from PIL import Image
+from test_reporting import change_summary, make_run
+
+from saliency_bench.cli import main
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.jobs import BuildLog
+from saliency_bench.engine.examples import _stored
+from saliency_bench.engine.preflight import check_table
+from saliency_bench.engine.run import _locked
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _source
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.targets.class_groups import load_groups
+from saliency_bench.targets.label_maps import match
+from saliency_bench.targets.rules import load_rule
+from saliency_bench.utils.files import links_stay_in, load_arrays, parse_json, read_json
+from saliency_bench.utils.pictures import LARGEST, UnreadableError, file_bytes
+
+NESTED = "[" * 100_000 + "]" * 100_000
+HUGE = 8 * 10**9
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("made") / "run"
+    return make_run(folder, samples=12, methods={"gradcam": 0.5, "random": 0.2}, side=8)
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    return shutil.copytree(made, tmp_path / "run")
+
+
+def sparse(path):
+    path.touch()
+    os.truncate(path, HUGE)
+
+
+def zero(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def pipe(path):
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def nested(path):
+    path.write_text(NESTED)
+
+
+HOSTILE = {pipe: "regular file", zero: "regular file", sparse: "bytes", nested: "levels deep"}
+
+
+@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in HOSTILE])
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "timings.json"])
+def test_a_report_reads_no_endless_file(run, name, spoil, capsys):
+    spoil(run / name)
+    assert main(["report", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "unexpected" not in said
+    assert name in said
+    if name == "run.json":
+        with pytest.raises(UserError, match=HOSTILE[spoil]):
+            read_manifest(run)
+
+
+def test_json_may_nest_a_little():
+    deep = "[" * 90 + "]" * 90
+    assert parse_json(deep) == json.loads(deep)
+    for text in (f"[{'[' * 100}{']' * 100}]", '{"a":' * 300 + "1" + "}" * 300, NESTED):
+        with pytest.raises(ValueError, match="levels"):
+            parse_json(text)
+
+
+def packed(path, shape, content, name="ids"):
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file, file.open(f"{name}.npy", "w") as member:
+        member.write(header.getvalue() + b"\0" * content)
+
+
+def test_arrays_are_measured_before_they_are_unpacked(run, tmp_path):
+    packed(path := tmp_path / "maps.npz", (10**12,), 1000)
+    with pytest.raises(ValueError, match="smaller than its header"):
+        load_arrays(path)
+    packed(tmp_path / "000001.npz", (10**12,), 1000, "000001")
+    packed(tmp_path / "000002.npz", (8, 4, 4), 8 * 4 * 4, "000002")
+    assert _stored(tmp_path, 1, 8) is None
+    assert _stored(tmp_path, 2, 8).shape == (8, 4, 4)
+    packed(path, (10**6,), 10**6)
+    with pytest.raises(ValueError, match="unpack to more than"):
+        load_arrays(path, 10**5)
+    assert load_arrays(path)["ids"].shape == (10**6,)
+    packed(run / "examples.npz", (10**12,), 1000)
+    with pytest.raises(UserError, match=r"examples\.npz is damaged"):
+        read_run(run)
+
+
+@pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet"])
+def test_tables_have_as_many_rows_as_the_summary_allows(run, name):
+    table = pq.read_table(run / name)
+    many = pa.concat_tables([table] * 20)
+    pq.write_table(many, run / name)
+    with pytest.raises(UserError, match=f"{many.num_rows:,} rows, of which the summary allows"):
+        read_run(run)
+
+
+def test_a_text_that_unpacks_to_megabytes_is_not_read(run):
+    table = pq.read_table(run / "records.parquet")
+    table = table.set_column(table.schema.get_field_index("group"), "group", pa.array(["x" * 10**7] * len(table)))
+    pq.write_table(table, run / "records.parquet", compression="zstd", use_dictionary=False)
+    with pytest.raises(UserError, match="unpack to"):
+        read_run(run)
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("model", "id"), 10**30), (("model", "id"), None), (("model",), None), (("model", "accuracy"), [{}]),
+        (("masks", "left_out"), {"a": "x"}), (("masks", "left_out"), 3), (("masks", "usable"), [{}]), (("masks",), 1),
+        (("faults",), None), (("faults",), "x"), (("provenance",), None), (("provenance",), "x"),
+        (("provenance", "libraries"), None),
+        (("dataset",), [{}]), (("dataset", "samples"), None), (("dataset", "id"), {"a": "x"}), (("target",), [{}]),
+        (("batch_size",), [{}]), (("batch_size",), 0), (("groups",), {"name": "x", "identity": {}}),
+        (("only",), {"samples": "x"}), (("command",), None), (("halved_chunks",), None), (("precision",), {}),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_is_named(run, capsys, place, value):
+    def change(summary):
+        *above, last = place
+        for key in above:
+            summary = summary[key]
+        summary[last] = value
+
+    change_summary(run, change)
+    assert main(["report", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert "summary.json is damaged (" + ".".join(place) in said
+    assert len(said.splitlines()) == 1
+
+
+def test_timings_of_another_type_are_named(run, capsys):
+    (run / "timings.json").write_text('{"explainers": 3}')
+    assert main(["report", str(run)]) == 2
+    assert "timings.json is damaged (explainers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (sparse, nested)])
+def test_tables_of_classes_are_bounded(tmp_path, spoil):
+    spoil(path := tmp_path / "table.json")
+    for read in (
+        lambda: load_groups(path, ["a", "b"], 2),
+        lambda: match(["a"], ["a"], 1, str(path)),
+        lambda: check_table("groups", str(path)),
+        lambda: check_table("label_map", str(path)),
+    ):
+        with pytest.raises(UserError, match=HOSTILE[spoil]):
+            read()
+
+
+def test_a_target_file_is_bounded(tmp_path):
+    sparse(path := tmp_path / "target.csv")
+    with pytest.raises(UserError, match="bytes"):
+        load_rule(str(path), ["a"], 1)
+    path.unlink()
+    path.write_text("image_id,target\nx," + "9" * 5000)
+    with pytest.raises(UserError, match=r"unknown class of the model '9{50}") as caught:
+        load_rule(str(path), ["a"], 1)
+    assert len(str(caught.value)) < 400
+    path.write_text('image_id,target\n"' + "a\n" * 60_000)
+    with pytest.raises(UserError, match="names no class for image aaa") as caught:
+        load_rule(str(path), ["a"], 1)
+    assert len(str(caught.value)) < 400
+
+
+def test_a_label_that_is_no_class_is_named():
+    features = Features(image_id=Value("string"), label=ClassLabel(names=["a", "b"]), image=DatasetImage())
+    table = pa.table({"image_id": ["x", "y"], "label": [0, 10**15], "image": [{"bytes": b"", "path": None}] * 2})
+    rows = Dataset(InMemoryTable(table.cast(features.arrow_schema)), info=DatasetInfo(features=features))
+    with pytest.raises(UserError, match=r"label 1000000000000000 of image .* is none of the dataset's 2 classes"):
+        fingerprint(rows)
+
+
+def test_parts_of_a_source_are_bounded(tmp_path):
+    sparse(path := tmp_path / "part")
+    with pytest.raises(UnreadableError, match=f"at most {LARGEST:,} are read"):
+        file_bytes(path)
+    with pytest.raises(UserError, match="bytes"):
+        _source.text_of(path)
+    with pytest.raises(UserError, match="bytes"):
+        _source.json_of(path, dict)
+    with pytest.raises(UnreadableError, match="bytes"):
+        _source.xml_of(path)
+    with pytest.raises(UnreadableError, match="bytes"):
+        list(_source.xml_events(path))
+    path.unlink()
+    path.write_text("<a>" * 300_000 + "</a>" * 300_000)
+    for read in (_source.xml_of, lambda file: list(_source.xml_events(file))):
+        with pytest.raises(UnreadableError, match="levels deep"):
+            read(path)
+    path.write_text("<a><b>1</b><b>2</b></a>")
+    assert [one.text for one in _source.xml_of(path)] == ["1", "2"]
+
+
+def test_a_table_is_read_line_by_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(_source, "FIELD", 1000)
+    (path := tmp_path / "table.csv").write_text("a,b\n" + "x" * 2000)
+    with pytest.raises(UserError, match="line of more than 1,000 characters"):
+        list(_source.table(path, "a"))
+
+
+def test_no_link_leads_out_of_a_source(tmp_path):
+    source, secret = tmp_path / "source", tmp_path / "elsewhere" / "secret.png"
+    for folder in (source / "images", secret.parent):
+        folder.mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(secret)
+    shutil.copy(secret, source / "images" / "own.png")
+    (source / "images" / "link.png").symlink_to(secret)
+    (source / "images" / "inside.png").symlink_to("own.png")
+    (source / "folder").symlink_to(secret.parent)
+    linked = tmp_path / "linked"
+    linked.symlink_to(source)
+    for root in (source, linked, source / "images"):
+        with links_stay_in(root):
+            for name in ("own", "inside"):
+                assert file_bytes(root.parent / root.name / "images" / f"{name}.png" if root.name != "images" else
+                                  root / f"{name}.png")  # fmt: skip
+            for path in (source / "images" / "link.png", source / "folder" / "secret.png"):
+                log = BuildLog()
+                if path.is_relative_to(root):
+                    assert _source.picture_of(log, "x", path) is None
+                    assert "leads out of the source folder" in log.left_out[0]["reason"]
+    assert file_bytes(source / "images" / "link.png")
+
+
+def test_a_lock_that_is_a_link(tmp_path):
+    (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"), _locked(tmp_path):
+        pass
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_what_is_whole_is_read(run):
+    assert read_json(run / "summary.json")["format"]
+    assert read_run(run).cells
+    assert pq.read_table(run / "records.parquet").num_rows

@@ -1,0 +1,222 @@
+"""Datasets of the Hub: the commit that is loaded is the one that is recorded, and strangers' files stay unopened."""
+
+import io
+import json
+import time
+
+import datasets
+import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.data.build_report import REPORT
+from saliency_bench.data.loading import find, fingerprint
+from saliency_bench.errors import UserError
+from saliency_bench.hub.upload import publish
+from saliency_bench.publishing.datasets import dataset_publication
+
+REPO = "founder/things"
+CARD = b"---\nconfigs:\n- config_name: default\n  data_files: %s\n---\n"
+FEATURES = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"])})
+
+
+def png(colour="red"):
+    buffer = io.BytesIO()
+    Image.new("RGB", (8, 8), colour).save(buffer, "png")
+    return buffer.getvalue()
+
+
+def parquet(*images):
+    rows = [{"image": image, "label": 0} for image in images]
+    buffer = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, schema=FEATURES.arrow_schema), buffer)
+    return buffer.getvalue()
+
+
+def put(hub, repo=REPO, **files):
+    """A commit with these files; __ stands for / in a path, and _dot_ for a dot."""
+    api = hub.api()
+    api.create_repo(repo, repo_type="dataset", exist_ok=True)
+    operations = [
+        huggingface_hub.CommitOperationAdd(path.replace("__", "/").replace("_dot_", "."), content)
+        for path, content in files.items()
+    ]
+    return api.create_commit(repo, operations, commit_message="x", repo_type="dataset").oid
+
+
+def filled(colour):
+    return {"data__test_dot_parquet": parquet({"bytes": png(colour), "path": None})}
+
+
+@pytest.fixture
+def away(monkeypatch):
+    """Call it to leave the network."""
+
+    def leave(by="switch"):
+        if by == "switch":
+            monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+            monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+        else:
+            for name in ("huggingface_hub.constants.ENDPOINT", "datasets.config.HF_ENDPOINT"):
+                monkeypatch.setattr(name, "http://127.0.0.1:9")
+            address = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"
+            monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+
+    return leave
+
+
+def test_two_commits_of_one_repository(here, away):
+    first = put(here, **filled("red"))
+    second = put(here, **filled("blue"))
+    here.api().create_tag(REPO, tag="v1", revision=first, repo_type="dataset")
+    for name, revision, commit in (
+        (REPO, None, second), (REPO, "main", second), (REPO, first, first), (f"{REPO}@{first}", None, first),
+        (f"hub:{REPO}@v1", None, first), (f"{REPO}@{second}", None, second),
+    ):  # fmt: skip
+        found = find(name, revision=revision)
+        assert (found.name, found.repo, found.revision, found.folder) == (REPO, REPO, commit, None)
+        colour = (255, 0, 0) if commit == first else (0, 0, 255)
+        assert found.load("test")[0]["image"].getpixel((0, 0)) == colour
+    with pytest.raises(UserError, match="has no revision none"):
+        find(REPO, revision="none")
+    third = put(here, **filled("lime"))  # never loaded here
+    asked = len(here.asked)
+    for by in ("switch", "network"):
+        away(by)
+        start = time.perf_counter()
+        assert find(REPO).revision == second  # what main was when it was loaded last
+        assert sb.load_dataset(REPO)[0]["image"].getpixel((0, 0)) == (0, 0, 255)
+        assert sb.load_dataset(f"{REPO}@{first}")[0]["image"].getpixel((0, 0)) == (255, 0, 0)
+        with pytest.raises(UserError, match=rf"cannot be reached.* {REPO} at {third} is not in the cache") as caught:
+            sb.load_dataset(REPO, revision=third)
+        assert "did you mean" not in str(caught.value)
+        with pytest.raises(UserError, match=r"cannot be reached.*founder/never is not in the cache"):
+            sb.load_dataset("founder/never")
+        assert time.perf_counter() - start < 5
+    assert len(here.asked) == asked
+
+
+def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
+    commit = put(here, **filled("red"))
+    sb.load_dataset(REPO)
+    later = put(here, **filled("blue"))
+    here.fault("GET .*parquet", status=403, times=99)
+    with pytest.raises(UserError, match=REPO):
+        sb.load_dataset(REPO)
+    away()
+    with pytest.raises(UserError, match=f"commit {later} is not completely in the cache"):
+        sb.load_dataset(REPO)
+    assert len(sb.load_dataset(REPO, revision=commit)) == 1
+
+
+def test_a_connection_that_breaks_gives_no_other_commit(here):
+    """`datasets` alone falls back to the latest commit in its cache, silently."""
+    put(here, **filled("red"))
+    sb.load_dataset(REPO)
+    put(here, **filled("blue"))
+    here.fault("GET .*/(tree|paths-info)/|POST .*/paths-info/", status=400, times=99)
+    with pytest.raises(UserError, match=REPO):
+        sb.load_dataset(REPO)
+
+
+@pytest.mark.parametrize("what", ["gated", "private", "gone"])
+def test_a_repository_that_may_not_be_read_is_one_line(here, what):
+    put(here, **filled("red"))
+    if what == "private":
+        here.api().update_repo_settings(REPO, private=True, repo_type="dataset")
+    elif what == "gated":
+        for status, code in ((401, "GatedRepo"), (403, "GatedRepo")):
+            here.heal()
+            here.fault("(GET|HEAD) .*resolve/", status=status, headers={"X-Error-Code": code}, times=99)
+            with pytest.raises(UserError, match=REPO) as caught:
+                sb.load_dataset(REPO)
+            assert "\n" not in str(caught.value)
+        return
+    else:
+        here.api().delete_repo(REPO, repo_type="dataset")
+    with pytest.raises(UserError, match=rf"no dataset {REPO} \(or it is private\)") as caught:
+        sb.load_dataset(REPO)
+    assert "did you mean" not in str(caught.value)
+
+
+def test_rows_bring_their_pictures(here, tmp_path):
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(png())
+    for aim in (str(secret), "/etc/passwd", "../../secret.png", "https://example.org/x.png", "hf://datasets/x/y/z.png"):
+        put(here, data__test_dot_parquet=parquet({"bytes": png(), "path": "x"}, {"bytes": None, "path": aim}))
+        with pytest.raises(
+            UserError, match=f"{REPO}: a row names the file .* instead of holding the picture"
+        ) as caught:
+            sb.load_dataset(REPO)
+        assert "\n" not in str(caught.value)
+
+
+def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
+    put(here, test__a__1_dot_png=png("red"), test__b__2_dot_png=png("blue"))
+    rows = sb.load_dataset(REPO)
+    assert [row["label"] for row in rows] == [0, 1]
+    assert rows[1]["image"].getpixel((0, 0)) == (0, 0, 255)
+    assert fingerprint(rows)
+
+
+@pytest.mark.parametrize(
+    ("files", "match"),
+    [
+        ({"things_dot_py": b"open('ran', 'w')"} | filled("red"), "script, and nothing downloaded is executed"),
+        ({"things_dot_py": b"open('ran', 'w')"}, r"holds things\.py"),
+        ({"test_dot_zip": b"PK"}, r"holds test\.zip"),
+        ({"test_dot_tar": b"x"}, r"holds test\.tar"),
+        ({"test_dot_tar": b"x", "a_dot_txt": b"x"}, REPO),
+        ({"test_dot_pkl": b"x"}, r"holds test\.pkl"),
+        ({"README_dot_md": b"---\nconfigs:\n- config_name: default\n  data_files: /etc/hosts.txt\n---\n"}, REPO),
+        (
+            {"README_dot_md": b"---\nconfigs:\n- config_name: default\n  data_files: ../../founder/other/x.csv\n---\n"},
+            REPO,
+        ),
+        (
+            {"README_dot_md": b"---\na: &a x\nb: [" + b", ".join([b"*a"] * 60) + b"]\n---\n"} | filled("red"),
+            "60 aliases",
+        ),
+        ({"README_dot_md": b"---\nconfigs: 3\ndataset_info: []\n---\n"}, REPO),
+        ({"data__test_dot_parquet": b"PAR1 no more"}, REPO),
+        ({}, REPO),
+    ],
+    ids=lambda value: next(iter(value), "nothing") if isinstance(value, dict) else "",
+)
+def test_what_a_stranger_may_put_there_is_one_line(here, files, match, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put(here, **files)
+    with pytest.raises(UserError, match=match) as caught:
+        sb.load_dataset(REPO)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 800
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_card_may_name_no_file_of_this_machine(here, tmp_path):
+    (tmp_path / "secret.csv").write_text("image,label\nx,0\n")
+    put(here, README_dot_md=CARD % f"{tmp_path}/secret.csv".encode(), **filled("red"))
+    with pytest.raises(UserError, match="don't belong to founder/things"):  # `datasets` itself says so
+        sb.load_dataset(REPO)
+
+
+def test_a_report_that_lies_is_noticed_and_none_is_needed(here, pets, tmp_path):
+    publish(dataset_publication(pets, "founder", tmp_path, "pets"), api=here.api())
+    found = find("founder/pets")
+    assert (found.name, found.repo) == ("founder/pets", "founder/pets")  # whatever its report says
+    assert fingerprint(found.load("test")) == json.loads((pets / REPORT).read_text())["splits"]["test"]["fingerprint"]
+    publish(dataset_publication(pets, "saliency-bench", tmp_path), api=here.api())
+    assert find("pet-xai").name == find("hub:pet-xai").name == "pet-xai"
+    lie = json.loads((pets / REPORT).read_text())
+    lie["splits"]["test"]["fingerprint"] = "0" * 32
+    put(here, "founder/pets", build_report_dot_json=json.dumps(lie).encode())
+    with pytest.raises(UserError, match=r"the split test of founder/pets differs"):
+        sb.load_dataset("founder/pets")
+    put(here, "founder/pets", build_report_dot_json=b"[" * 100_000)
+    with pytest.raises(UserError, match=r"build_report\.json"):
+        sb.load_dataset("founder/pets")
+    put(here, **filled("red"))
+    assert len(sb.load_dataset(REPO)) == 1

@@ -1,0 +1,222 @@
+"""Intervals against hand-worked cases, SciPy, and slow second writings; what must not matter does not."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from saliency_bench.errors import UserError
+from saliency_bench.results.clusters import Matched, cluster_codes, summable
+from saliency_bench.results.intervals import (
+    aggregate_interval,
+    bootstrap_t,
+    bounded,
+    check_range,
+    cluster_bootstrap,
+    difference,
+    interval,
+    intervals,
+)
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+UNIT = (0.0, 1.0)
+POSITIVE = (0.0, math.inf)
+
+
+@pytest.mark.parametrize(("hits", "n"), [(0, 12), (1, 20), (10, 20), (57, 60), (60, 60)])
+def test_a_share_has_wilson_s_interval_as_scipy_gives_it(hits, n):
+    theirs = stats.binomtest(hits, n).proportion_ci(method="wilson")
+    own = interval(np.array([1.0] * hits + [0.0] * (n - hits)), np.arange(n), UNIT)
+    assert own == pytest.approx((hits / n, theirs.low, theirs.high, n, n))
+
+
+def literal_wilson(values, clusters, low, high):
+    """Section by section as the definition has it, in plain Python."""
+    u = [(x - low) / (high - low) for x in values]
+    n = len(u)
+    m = sum(u) / n
+    count = len(set(clusters))
+    if count == n:
+        v = sum((x - m) ** 2 for x in u) / (n - 1)
+        n_e = n / (1 if v < 1e-30 else min(1, v / (m * (1 - m))))
+        z = stats.norm.ppf(0.975) if set(u) <= {0, 1} else stats.t.ppf(0.975, n - 1)
+    else:
+        total = 0.0
+        for c in set(clusters):
+            own = [x for x, d in zip(u, clusters, strict=True) if d == c]
+            total += (sum(own) - m * len(own)) ** 2
+        se2 = count / (count - 1) * total / n**2
+        n_e = count if se2 < 1e-30 else m * (1 - m) / se2
+        z = stats.t.ppf(0.975, count - 1)
+    middle = m + z**2 / (2 * n_e)
+    half = z * math.sqrt(m * (1 - m) / n_e + z**2 / (4 * n_e**2))
+    return [low + (middle + side * half) / (1 + z**2 / n_e) * (high - low) for side in (-1, 1)]
+
+
+@pytest.mark.parametrize("limits", [UNIT, (-1.0, 1.0)])
+@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize("draw", ["beta", "zeros", "yes or no"])
+def test_bounded_scores_against_a_second_writing(draw, size, limits):
+    rng = np.random.default_rng(5)
+    x = {"beta": rng.beta(0.5, 2, 60), "zeros": rng.beta(2, 2, 60) * (rng.random(60) < 0.3),
+         "yes or no": (rng.random(60) < 0.9) * 1.0}[draw]  # fmt: skip
+    codes = np.sort(rng.integers(0, 60 // size, 60)) if size > 1 else np.arange(60)
+    codes = np.unique(codes, return_inverse=True)[1]
+    own = bounded(x, codes, limits)
+    assert (own.low, own.high) == pytest.approx(literal_wilson(x.tolist(), codes.tolist(), *limits))
+    assert limits[0] <= own.low < own.value < own.high <= limits[1]
+
+
+def test_ten_clusters_by_hand():
+    """Ten clusters of two equal 0/1 rows are ten samples, but for Student's t: half of them right."""
+    own = bounded(np.repeat([0.0, 1.0], 10), np.repeat(np.arange(10), 2), UNIT)
+    t = 2.262157  # .975 with 9 degrees of freedom
+    n_e = 0.25 / (10 / 9 * 10 * 1 / 20**2)  # every cluster sum is 1 from 2 m
+    assert n_e == pytest.approx(9)
+    half = t * math.sqrt(0.25 / 9 + t**2 / (4 * 81)) / (1 + t**2 / 9)
+    assert own == pytest.approx((0.5, 0.5 - half, 0.5 + half, 20, 10), abs=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_equal_scores_have_an_interval_of_as_many_samples_as_clusters(size):
+    own = bounded(np.full(30, 0.1), np.repeat(np.arange(30 // size), size), UNIT)
+    assert own.low < 0.1 < own.high
+    assert (own.low, own.high) == pytest.approx(literal_wilson([0.1] * 30, [i // size for i in range(30)], *UNIT))
+
+
+def test_few_clusters_have_a_value_alone():
+    for limits in (UNIT, POSITIVE):
+        for n in (1, 9):
+            own = interval(np.linspace(0, 1, n), np.arange(n), limits)
+            assert np.isnan([own.low, own.high]).all()
+            assert own.clusters == n
+        assert not np.isnan(interval(np.linspace(0, 1, 10), np.arange(10), limits)).any()
+        assert np.isnan(interval(np.full(3, np.nan), np.arange(3), limits)).tolist() == [True, True, True, False, False]
+    # 40 rows of 9 patients are nine
+    assert math.isnan(interval(np.linspace(0, 1, 40), np.arange(40) % 9, UNIT).low)
+
+
+def test_a_difference_of_single_samples_is_scipy_s_t_interval():
+    rng = np.random.default_rng(1)
+    columns = rng.random((40, 2))
+    columns[3, 0] = columns[7, 1] = np.nan
+    own = difference(Matched(list(columns.T), np.arange(40)), 0, 1)
+    gaps = (columns[:, 0] - columns[:, 1])[np.isfinite(columns).all(axis=1)]
+    theirs = stats.ttest_1samp(gaps, 0).confidence_interval()
+    assert own == pytest.approx((gaps.mean(), theirs.low, theirs.high, 38, 38))
+
+
+def test_a_difference_of_clusters_by_hand():
+    """Twelve clusters of two: D of each is 0 or 2 by turns, so the mean is 0.5 and each residual 1."""
+    first = np.repeat([0.0, 1.0] * 6, 2)
+    own = difference(Matched([first, np.zeros(24)], np.repeat(np.arange(12), 2)), 0, 1)
+    error = math.sqrt(12 / 11 * 12 / 24**2)
+    assert own == pytest.approx((0.5, 0.5 - 2.200985 * error, 0.5 + 2.200985 * error, 24, 12), abs=1e-6)
+
+
+def literal_bootstrap_t(values, clusters, seed):
+    count = max(clusters) + 1
+    groups = [[x for x, d in zip(values, clusters, strict=True) if d == c] for c in range(count)]
+
+    def of(groups):
+        n = sum(map(len, groups))
+        m = sum(map(sum, groups)) / n
+        return m, math.sqrt(count / (count - 1) * sum((sum(g) - m * len(g)) ** 2 for g in groups)) / n
+
+    mean, error = of(groups)
+    bits = random_bits(seed_of(seed, "bootstrap", count, 0), 2000 * count).reshape(2000, count)
+    t = [(m - mean) / se for m, se in (of([groups[int(bit) % count] for bit in row]) for row in bits)]
+    low, high = np.percentile(t, [2.5, 97.5])
+    return mean, max(0.0, mean - high * error), mean - low * error
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_bootstrap_t_against_a_second_writing(size):
+    rng = np.random.default_rng(2)
+    values, codes = rng.lognormal(0, 1, 24), np.arange(24) // size
+    (own,) = bootstrap_t(values[:, None], codes, POSITIVE, seed=4)
+    assert own[:3] == pytest.approx(literal_bootstrap_t(values.tolist(), codes.tolist(), 4))
+    assert own.high - own.value > own.value - own.low  # it knows which way the scores lean
+
+
+def test_unbounded_scores_that_are_all_equal_have_no_interval():
+    assert np.isnan(interval(np.full(30, 7.1), np.arange(30), POSITIVE)[1:3]).all()
+
+
+def test_columns_are_as_each_alone_whatever_is_missing():
+    rng = np.random.default_rng(3)
+    columns = rng.random((40, 4))
+    columns[:5, 2] = columns[20:, 3] = np.nan
+    for limits in (UNIT, POSITIVE):
+        together = intervals(columns, np.arange(40) // 2, limits)
+        for own, column in zip(together, columns.T, strict=True):
+            assert own == pytest.approx(interval(column, np.arange(40) // 2, limits))
+
+
+def test_an_aggregate_is_made_anew_in_each_draw():
+    rng = np.random.default_rng(6)
+    columns = (rng.random((60, 2)) < [0.8, 0.3]) * 1.0
+    columns[:4, 0] = np.nan
+    codes = np.arange(60) // 3
+
+    def pseudo_f1(means):
+        return 2 / (1 / (1 - means[1]) + 1 / means[0])
+
+    own = aggregate_interval(pseudo_f1, columns, codes, seed=1)
+    bits = random_bits(seed_of(1, "bootstrap", 20, 0), 2000 * 20).reshape(2000, 20)
+    drawn = []
+    for row in bits:
+        rows = np.concatenate([np.flatnonzero(codes == int(bit) % 20) for bit in row])
+        drawn.append(pseudo_f1(np.nanmean(columns[rows], axis=0)))
+    assert own[:3] == pytest.approx((pseudo_f1(np.nanmean(columns, axis=0)), *np.percentile(drawn, [2.5, 97.5])))
+
+
+def test_a_statistic_of_weights_leaves_out_draws_that_have_none():
+    def first_alone(weights):
+        return np.where(weights[:, 0] > 0, 1.0, np.nan)
+
+    assert cluster_bootstrap(first_alone, np.arange(12))[:3] == (1, 1, 1)
+
+
+def test_a_score_outside_its_range_is_an_error_and_the_last_digit_is_none():
+    with pytest.raises(UserError, match=r"cell 7 .* 1\.2, .*from 0 to 1"):
+        check_range(np.array([0.5, 1.2, np.nan]), UNIT, "cell 7")
+    with pytest.raises(UserError, match=r"-0\.1"):
+        check_range(np.array([-0.1, 5]), POSITIVE, "cell 7")
+    check_range(np.array([1 + 1e-7, -1e-7, np.nan]), UNIT, "cell 7")
+    assert bounded(np.full(20, 1 + 1e-7), np.arange(20), UNIT).high >= 1 + 1e-7
+
+
+scores = st.lists(st.sampled_from([0.0, 0.1, 0.25, 0.7, 1.0]) | st.floats(0, 1), min_size=24, max_size=24)
+
+
+@settings(max_examples=30, deadline=None)
+@given(scores, st.permutations(range(24)), st.sampled_from([1, 2]), st.floats(0.01, 1000), st.floats(-5, 5))
+def test_neither_order_nor_scale_nor_direction_matters(values, order, size, scale, shift):
+    values, codes, order = np.array(values), np.arange(24) // size, np.array(order)
+    own = bounded(values, codes, UNIT)
+    assert bounded(values[order], codes[order], UNIT) == pytest.approx(own, abs=1e-9)
+    scaled = bounded(shift + scale * values, codes, (shift, shift + scale))
+    assert scaled[:3] == pytest.approx([shift + scale * end for end in own[:3]], rel=1e-6, abs=1e-6)
+    turned = bounded(-values, codes, (-1.0, 0.0))
+    assert [-turned.value, -turned.high, -turned.low] == pytest.approx(own[:3], abs=1e-9)
+    assert own.low <= own.value <= own.high
+
+
+def test_clusters_are_numbered_by_name_and_samples_without_group_stand_alone():
+    codes = cluster_codes(["c", "a", "b", "g"], ["p", None, "p", None])
+    assert codes.tolist() == [0, 1, 0, 2]
+    assert cluster_codes(["p", "x"], [None, "p"]).tolist() == [1, 0]  # an id is no group of the same name
+    assert len(cluster_codes([], [])) == 0
+
+
+@given(st.lists(st.floats(-1e12, 1e12), min_size=2, max_size=40), st.randoms())
+def test_sums_of_summable_columns_are_exact_in_any_order(values, random):
+    rounded = summable(np.array(values)[:, None], len(values))[:, 0]
+    assert np.abs(rounded - values).max() <= 1e-10 * max(map(abs, values))
+    shuffled = rounded.tolist()
+    random.shuffle(shuffled)
+    assert sum(shuffled) == math.fsum(rounded) == np.add.reduce(rounded)

@@ -1,0 +1,40 @@
+"""A metric declares its range: intervals rely on it, so a score outside is an error."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from saliency_bench import registry
+from saliency_bench.metric import load_metric
+
+
+def giving(*values, **changes):
+    return replace(load_metric("saliency_miou"), function=lambda *inputs, **named: np.array(values), **changes)
+
+
+def test_a_score_outside_the_range_is_an_error_that_names_it():
+    with pytest.raises(ValueError, match=r"1\.2 is outside the range from 0 to 1"):
+        giving(0.5, 1.2)()
+    with pytest.raises(ValueError, match=r"-3 is outside"):
+        giving(-3.0, range=(0.0, float("inf")))()
+    with pytest.raises(ValueError, match=r"7 is outside"):  # a part
+        giving([0.5, 7.0], part_names=lambda options, classifier: ("a", "b"))()
+
+
+def test_rounding_gaps_and_infinity_are_no_error():
+    found = giving(1.0000001, -1e-7, np.nan, np.inf)()
+    np.testing.assert_array_equal(found, [1.0000001, -1e-7, np.nan, np.inf])
+
+
+def test_a_range_may_depend_on_options(monkeypatch):
+    def widened(maps, masks, *, factor=1.0):
+        return maps
+
+    module = SimpleNamespace(
+        widened=widened, PAPER="", HIGHER_IS_BETTER=True, VERSION=1, RANGE=lambda options: (0.0, options["factor"])
+    )
+    monkeypatch.setattr(registry, "load", lambda *names, **named: module)
+    assert load_metric("widened").range == (0.0, 1.0)
+    assert load_metric("widened", factor=3.0).range == (0.0, 3.0)

@@ -1,0 +1,104 @@
+"""Options: what an annotation allows is taken, everything else is refused when the explainer or metric is made."""
+
+from typing import Literal
+
+import numpy as np
+import pytest
+
+from saliency_bench import load_explainer, options, registry
+from saliency_bench.errors import UserError
+
+FUNCTIONS = {name: getattr(registry.load("explainers", name), name) for name in registry.names("explainers")}
+CHOSEN = [
+    (name, key)
+    for name, function in FUNCTIONS.items()
+    for key in options.defaults(function)
+    if options.choices(function, key)
+]
+
+
+def method(
+    maps,
+    *,
+    kind: Literal["soft", "hard"] = "soft",
+    size: int | None = None,
+    tolerance: float = 0,
+    threshold: float | Literal["mask_area"] = 0.5,
+    fill: Literal["mean"] | None = None,
+    flip: bool = False,
+    anything=(),
+):
+    """Has an option of every kind."""
+
+
+def read(**given):
+    return dict(options.resolved("method", method, given))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"kind": "Soft"}, "unknown value of option kind of method 'Soft'; did you mean soft"),
+        ({"kind": "x"}, "kind of method 'x'; known: hard, soft"),
+        ({"kind": 1}, "option kind of method takes soft or hard; got 1"),
+        ({"kind": None}, "takes soft or hard; got None"),
+        ({"size": 1.5}, "option size of method takes int or nothing; got 1.5"),
+        ({"size": True}, "takes int or nothing; got True"),
+        ({"tolerance": "wide"}, "takes float; got 'wide'"),
+        ({"tolerance": float("nan")}, "tolerance of method must be a finite number; got nan"),
+        ({"tolerance": float("inf")}, "must be a finite number; got inf"),
+        ({"threshold": "area"}, "threshold of method 'area'; did you mean mask_area"),
+        ({"fill": "median"}, "fill of method 'median'; known: mean|did you mean mean"),
+        ({"flip": 1}, "option flip of method takes bool; got 1"),
+        ({"sizes": 3}, "option of method 'sizes'; did you mean size"),
+    ],
+)
+def test_what_an_annotation_does_not_allow_is_refused(given, words):
+    with pytest.raises(UserError, match=words) as error:
+        read(**given)
+    assert "\n" not in str(error.value)
+
+
+def test_what_an_annotation_allows_is_taken():
+    given = {"kind": "hard", "size": 4, "threshold": "mask_area", "fill": "mean", "flip": True, "anything": [1]}
+    assert read(**given) == given | {"tolerance": 0.0}
+    assert read(size=None, fill=None) == read()
+
+
+def test_a_whole_number_for_a_float_is_that_float_also_as_a_default():
+    texts = {
+        options.text(options.resolved("method", method, given)) for given in ({}, {"tolerance": 0}, {"tolerance": 0.0})
+    }
+    assert len(texts) == 1
+    assert options.text(options.resolved("method", method, {"tolerance": 1, "size": 1})) == options.text(
+        options.resolved("method", method, {"tolerance": 1.0, "size": 1})
+    )
+    assert type(read(size=1)["size"]) is int
+
+
+def test_a_float_that_is_whole_and_a_number_of_numpy_are_that_number():
+    for value in (4, 4.0, np.int64(4), np.float32(4), np.array(4)):
+        assert options.text(options.resolved("method", method, {"size": value})) == options.text(
+            options.resolved("method", method, {"size": 4})
+        )
+    assert read(flip=np.bool_(True))["flip"] is True
+    assert read(threshold=np.float32(0.5))["threshold"] == 0.5
+
+
+def test_the_choices_of_an_option():
+    assert options.choices(method, "kind") == ("soft", "hard")
+    assert options.choices(method, "fill") == ("mean",)
+    assert options.choices(method, "threshold") == options.choices(method, "anything") == ()
+
+
+@pytest.mark.parametrize(("name", "key"), CHOSEN)
+def test_a_misspelled_choice_is_refused_when_the_explainer_is_made(name, key):
+    right = options.choices(FUNCTIONS[name], key)
+    with pytest.raises(UserError, match=f"option {key} of {name} '{right[0]}s'; did you mean .*{right[0]}"):
+        load_explainer(f"{name}:{key}={right[0]}s")
+    for choice in right:
+        assert dict(load_explainer(f"{name}:{key}={choice}").options)[key] == choice
+
+
+def test_all_that_take_a_target_say_what_of():
+    assert {name for name, key in CHOSEN if key == "on"} >= {"gradcam", "rise", "tattr", "smoothgrad"}

@@ -1,0 +1,29 @@
+"""`benchmarks/scale.py` on a small scale: few files and flat memory; how long it takes depends on the machine."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+HERE = Path(__file__).parent.parent / "benchmarks" / "scale.py"
+
+
+@pytest.fixture(scope="module")
+def scale():
+    spec = importlib.util.spec_from_file_location("scale", HERE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_files_and_memory_of_a_generated_run(scale, tmp_path):
+    few, many = (scale.generated(tmp_path / str(size), size, explainers=4, metrics=5) for size in (2e5, 4e5))
+    spans = -(-scale.samples_of(4e5, 4, 5) // 8192)
+    assert many["records"] == pytest.approx(4e5, rel=0.01)
+    assert many["row groups"] == -(-many["records"] // 100_000)
+    # Parts and predictions by span, twelve small maps of each explainer, and the files of the finished run.
+    assert many["files"] <= (4 + 1) * spans + 4 * 12 + 10
+    assert many["page MiB"] < 5
+    for stage in ("merge", "summarise", "report", "start again"):
+        assert many[stage]["peak"] <= 1.1 * few[stage]["peak"], stage

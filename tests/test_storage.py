@@ -1,0 +1,274 @@
+"""Writes that can be trusted: on the disk before they have a name, over no device, named where there is no room."""
+
+import errno
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.data.building import build
+from saliency_bench.engine.training import train
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts.demo import small_resnet
+from saliency_bench.utils import storage
+from saliency_bench.utils.files import write_text
+from saliency_bench.utils.storage import storage_error
+
+RUN = {"explainers": ["random", "centre"], "metrics": ["saliency_miou"], "device": "cpu", "progress": False}
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What is written through to the disk and renamed, in order: ("sync", path) and ("name", path)."""
+    made: list[tuple[str, Path]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def synced(descriptor):
+        made.append(("sync", Path(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        fsync(descriptor)
+
+    def named(one, other):
+        made.append(("name", Path(other)))
+        replace(one, other)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", named)
+    return made
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_a_file_is_on_the_disk_before_it_has_its_name_and_its_name_after(calls, tmp_path):
+    path = tmp_path / "new" / "deep" / "file.txt"
+    write_text(path, "text")
+    kinds = [kind for kind, _ in calls]
+    at = kinds.index("name")
+    assert calls[at - 1][0] == "sync"
+    assert calls[at - 1][1].name.startswith(".file.txt.")
+    assert calls[at] == ("name", path)
+    assert calls[at + 1] == ("sync", path.parent)
+    # New folders are names, too.
+    assert {("sync", tmp_path), ("sync", tmp_path / "new")} <= set(calls[: at - 1])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="needs /proc")
+def test_a_built_folder_and_a_checkpoint_are_on_the_disk_before_they_have_their_names(calls, tmp_path):
+    folder = build("shapes-xai", tmp_path / "shapes", size=32, count=40, progress=False)
+    synced = {path.name for kind, path in calls if kind == "sync"}
+    assert {path.name for path in folder.rglob("*") if path.is_file()} <= synced
+    calls.clear()
+    out = train(dataset=str(folder), model=small_resnet(), out=tmp_path / "tiny", epochs=1, size=32, limit=8,
+                device="cpu", progress=False)  # fmt: skip
+    at = calls.index(("name", out))
+    assert {path.name for path in out.iterdir()} <= {path.name for kind, path in calls[:at] if kind == "sync"}
+    assert ("sync", tmp_path) in calls[at:]
+
+
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EOPNOTSUPP, errno.EIO])
+def test_only_a_file_system_that_cannot_sync_is_let_off(number, tmp_path, monkeypatch):
+    def fails(descriptor):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fails)
+    if number == errno.EIO:
+        with pytest.raises(UserError, match=r"cannot write .*file\.txt: Input/output error"):
+            write_text(tmp_path / "file.txt", "text")
+        assert list(tmp_path.iterdir()) == []
+    else:
+        write_text(tmp_path / "file.txt", "text")
+        assert (tmp_path / "file.txt").read_text() == "text"
+
+
+def odd(kind: str, path: Path) -> None:
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as listening:
+            listening.bind(str(path))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        try:
+            os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+        except OSError:
+            pytest.skip("no device can be made here")
+
+
+@pytest.fixture(scope="module")
+def run(shapes, resnet, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "run"
+    return sb.run(dataset=str(shapes), model=str(resnet), out=out, limit=8, batch_size=4, **RUN)
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("kind", ["pipe", "socket", "device"])
+def test_what_is_no_file_is_not_replaced_by_a_page(kind, linked, run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    path = Path("odd")
+    odd(kind, path)
+    before = path.stat()
+    if linked:
+        Path("link").symlink_to(path)
+        path = Path("link")
+    monkeypatch.setattr("saliency_bench.results.run_folder.read_run", pytest.fail)  # refused before anything is read
+    assert main(["report", str(run.folder), "--out", str(path)]) == 2
+    shown = capsys.readouterr().err
+    assert f"{path} is no regular file" in shown
+    assert shown.count("\n") == 1
+    assert path.is_symlink() == linked
+    assert (path.stat().st_ino, path.stat().st_mode) == (before.st_ino, before.st_mode)
+
+
+def test_a_file_of_a_run_that_is_a_pipe_is_not_replaced(shapes, resnet, tmp_path):
+    (tmp_path / "run").mkdir()
+    settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": tmp_path / "run", "limit": 4}
+    sb.run(**settings)
+    for name in ("summary.json", "report.html", "records.parquet"):
+        (tmp_path / "run" / name).unlink()
+        os.mkfifo(tmp_path / "run" / name)
+        with pytest.raises(UserError, match=f"{name} is no regular file"):
+            sb.run(**settings)
+        (tmp_path / "run" / name).unlink()
+
+
+# A full disk.
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own with little room; small_disk(kilobytes) -> its folder."""
+    mounted = []
+
+    def mount(kilobytes):
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", folder], capture_output=True)
+        if done.returncode:
+            pytest.skip("no file system can be mounted here")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder])
+
+
+def without_temporaries(folder):
+    return [path for path in folder.rglob("*") if ".tmp" in path.name]
+
+
+def test_a_full_out_folder_is_named_and_the_run_ends_when_there_is_room(shapes, resnet, small_disk, tmp_path):
+    disk = small_disk(100)
+    settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": disk / "run", "batch_size": 1, "limit": 40}
+    with pytest.raises(UserError, match=r"cannot write .*disk0/run/.*No space left on device; free some space"):
+        sb.run(**settings)
+    assert without_temporaries(disk) == []
+    done = len(list(disk.rglob("*.parquet")))
+    assert done > 0
+    subprocess.run(["mount", "-o", "remount,size=20m", disk], check=True)
+    finished = sb.run(**settings)
+    fresh = sb.run(**settings | {"out": tmp_path / "fresh"})
+    names = ("records.parquet", "predictions.parquet")
+    assert [(finished.folder / name).read_bytes() for name in names] == [
+        (fresh.folder / name).read_bytes() for name in names
+    ]
+
+
+def test_a_full_disk_under_a_build_is_named(small_disk, capsys):
+    disk = small_disk(200)
+    line = ["build", "shapes-xai", "--size", "64", "--count", "2000", "--out", str(disk / "shapes")]
+    assert main(line) == 2
+    shown = capsys.readouterr().err
+    assert "No space left on device; free some space or choose another --out" in shown
+    assert str(disk) in shown
+    assert list(disk.iterdir()) == []
+
+
+@pytest.mark.parametrize("kilobytes", [40, 2200])  # too little for the state of the first epoch, for the checkpoint
+def test_a_full_disk_under_a_training_is_named(kilobytes, shapes, small_disk, capsys):
+    disk = small_disk(kilobytes)
+    with pytest.raises(UserError, match=r"cannot write .*No space left on device; free some space"):
+        train(dataset=str(shapes), model=small_resnet(), out=disk / "resnet", epochs=1, size=32, limit=16,
+              device="cpu", progress=False)  # fmt: skip
+    assert not (disk / "resnet").exists()
+    assert without_temporaries(disk) == []
+
+
+def test_a_full_disk_under_a_report_is_named(run, small_disk, capsys):
+    disk = small_disk(16)
+    assert main(["report", str(run.folder), "--out", str(disk / "page.html")]) == 2
+    assert f"cannot write {disk / 'page.html'}: No space left on device; free some" in capsys.readouterr().err
+    assert list(disk.iterdir()) == []
+
+
+def loading(folder, variable, resnet, tmp_path, dataset):
+    """`run` in a process of its own, with a cache in another folder."""
+    words = ["--dataset", str(dataset), "--model", str(resnet), "--explainers", "random", "--limit", "4",
+             "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
+    environment = os.environ | {variable: str(folder), "HF_HUB_OFFLINE": "1"}
+    command = [sys.executable, "-m", "saliency_bench", "run", *words]
+    return subprocess.run(command, capture_output=True, text=True, env=environment)
+
+
+@pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"])
+@pytest.mark.parametrize("kind", ["full", "a file", "read-only"])
+def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, small_disk, tmp_path):
+    folder = tmp_path / "cache"
+    if kind == "a file":
+        folder.write_text("")
+        folder = folder / "deep"
+    else:
+        folder = small_disk(60 if kind == "full" else 4000)
+        if kind == "read-only":
+            subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    dataset = shapes if variable == "HF_DATASETS_CACHE" else "shapes-xai"
+    done = loading(folder, variable, resnet, tmp_path, dataset)
+    why = {"full": "No space left on device", "a file": "Not a directory", "read-only": "Read-only file system"}[kind]
+    assert done.returncode == 2, done.stderr
+    line = done.stderr.strip().splitlines()[-1]
+    assert f"cannot write to the cache folder {folder}: {why}" in line
+    assert f"or set {variable} to another folder" in line
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EDQUOT, "x", "/data/file"), "cannot write /data/file: Disk quota exceeded; free some space"),
+        (OSError(errno.EROFS, "x", "/data/file"), "cannot write /data/file: Read-only file system; make it writable"),
+        (OSError("Not enough disk space. Needed: 3 GB"), "Not enough disk space. Needed: 3 GB; free some space"),
+        (RuntimeError("I/O error: No space left on device (os error 28)"), "No space left on device"),
+        (OSError(errno.EACCES, "x", "CACHE/file"), "to the cache folder .*: Permission denied; make it writable"),
+        (OSError(errno.EACCES, "x", "/data/file"), None),  # may be about reading
+        (OSError(errno.ENOENT, "x", "CACHE/file"), None),
+        (ValueError("x"), None),
+    ],
+)
+def test_what_is_about_storage_and_what_is_not(error, words, tmp_path, monkeypatch):
+    monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(tmp_path))
+    if str(getattr(error, "filename", None)).startswith("CACHE"):
+        error.filename = str(tmp_path / "file")
+    outer = KeyError("outer")
+    outer.__cause__ = error
+    found = storage_error(outer)
+    if words is None:
+        assert found is None
+    else:
+        with pytest.raises(UserError, match=words):
+            raise found
+
+
+def test_a_full_folder_that_no_error_names_is_found(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "not there yet"))
+    real = storage.shutil.disk_usage
+    monkeypatch.setattr(
+        storage.shutil, "disk_usage", lambda path: real(path)._replace(free=0 if Path(path) == tmp_path else 2**30)
+    )
+    words = f"the cache folder {tmp_path / 'not there yet'}: No space left on device; .* set HF_DATASETS_CACHE"
+    with pytest.raises(UserError, match=words):
+        raise storage_error(OSError(errno.ENOSPC, "x"))

@@ -1,0 +1,76 @@
+"""What a mistyped or differently called name gets: one suggestion that is right, never another item."""
+
+from collections import Counter
+
+import pytest
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.registry import aliases
+
+EXPLAINERS = {
+    "GradCAM": "gradcam", "grad-cam": "gradcam", "Grad-CAM": "gradcam", "grad_cam": "gradcam", "GRADCAM": "gradcam",
+    "gradcam++": "gradcam_plus_plus", "Grad-CAM++": "gradcam_plus_plus", "gradcampp": "gradcam_plus_plus",
+    "ig": "integrated_gradients", "IG": "integrated_gradients", "IntegratedGradients": "integrated_gradients",
+    "integrated gradients": "integrated_gradients", "Score-CAM": "scorecam", "score_cam": "scorecam",
+    "GuidedBackprop": "guided_backprop", "guided_backpropagation": "guided_backprop",
+    "InputXGradient": "input_x_gradient", "grad*input": "input_x_gradient", "saliency": "gradient",
+    "SmoothGrad": "smoothgrad", "smooth_grad": "smoothgrad", "GradientShap": "gradient_shap", "shap": "gradient_shap",
+    "attention_rollout": "rollout", "center": "centre", "sobel": "edges", "noise": "random", "RISE": "rise",
+    "ViT": "gradcam_vit", "contrastive_excitation_backprop": "cebp", "LIME": "lime", "gradcan": "gradcam",
+}  # fmt: skip
+METRICS = {
+    "miou": "saliency_miou", "mIoU": "saliency_miou", "IoU": "saliency_miou", "mean_iou": "saliency_miou",
+    "saliency-miou": "saliency_miou", "PG": "saliency_pointing_game", "pointing game": "saliency_pointing_game",
+    "PointingGame": "saliency_pointing_game", "insertion": "saliency_insertion", "iAUC": "saliency_insertion",
+    "deletion": "saliency_deletion", "dAUC": "saliency_deletion", "AP": "saliency_average_precision",
+    "saliency_ap": "saliency_average_precision", "IoSR": "saliency_iosr", "ROAE": "saliency_roae",
+    "recall": "saliency_recall", "precision": "saliency_precision", "max-sensitivity": "saliency_max_sensitivity",
+    "sensitivity_max": "saliency_max_sensitivity", "saliency_moiu": "saliency_miou",
+}  # fmt: skip
+DATASETS = {
+    "pets": "pet-xai", "Oxford-IIIT Pet": "pet-xai", "PetXAI": "pet-xai", "shapes": "shapes-xai",
+    "imagenet": "imagenet-val", "VOC": "voc-val", "coco": "coco-val", "Food101": "food-101",
+    "sixray": "security-xai", "LIDC": "disease-xai",
+    "shapes-xia": "shapes-xai",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "meant"), EXPLAINERS.items())
+def test_explainers(given, meant):
+    with pytest.raises(UserError, match=f"did you mean {meant}[ ?]"):
+        sb.load_explainer(given)
+
+
+@pytest.mark.parametrize(("given", "meant"), METRICS.items())
+def test_metrics(given, meant):
+    with pytest.raises(UserError, match=f"did you mean {meant}[ ?]"):
+        sb.load_metric(given)
+
+
+@pytest.mark.parametrize(("given", "meant"), DATASETS.items())
+def test_datasets(given, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for ask in (lambda: sb.load_dataset(given), lambda: sb.build(given, tmp_path / "out")):
+        with pytest.raises(UserError, match=f"did you mean {meant}[ ?]"):
+            ask()
+
+
+@pytest.mark.parametrize("kind", ["explainers", "metrics", "hub_builders", "push_scripts"])
+def test_no_alias_names_two_items_or_one_of_another_name(kind):
+    every = [alias for item in aliases(kind).items() for alias in item[1]]
+    assert [alias for alias, times in Counter(every).items() if times > 1] == []
+    assert not set(every) & set(registry.names(kind))
+
+
+def test_a_spelling_of_its_own_is_no_item():
+    """Suggested, never accepted: a name is part of what a number is called."""
+    for given in (*EXPLAINERS, *METRICS):
+        assert given not in (*registry.names("explainers"), *registry.names("metrics"))
+
+
+def test_what_is_like_nothing_gets_the_list():
+    assert str(unknown("thing", "§§", ["one", "two"])) == "unknown thing '§§'; known: one, two"
+    assert "did you mean 猫?" in str(unknown("class", "猫 ", ["猫", "犬"]))
+    assert "did you mean batch_size?" in str(unknown("argument", "BatchSize", ["batch_size", "seed"]))

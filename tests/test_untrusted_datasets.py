@@ -1,0 +1,243 @@
+"""Datasets that strangers made: nothing of this machine is opened, nothing is executed, a line says what is wrong."""
+
+import io
+import json
+import pickle
+import shutil
+import tarfile
+import zipfile
+
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.data.build_report import REPORT, read_report
+from saliency_bench.data.loading import find
+from saliency_bench.data.untrusted import options_of
+from saliency_bench.errors import UserError
+from saliency_bench.publishing.datasets import dataset_publication
+
+FEATURES = datasets.Features(
+    {"image": datasets.Image(), "label": datasets.ClassLabel(names=["a", "b"]), "mask": datasets.Image()}
+)
+
+
+def picture(side=8):
+    buffer = io.BytesIO()
+    Image.new("RGB", (side, side)).save(buffer, "png")
+    return {"bytes": buffer.getvalue(), "path": None}
+
+
+def write(folder, rows, name="test.parquet", features=FEATURES):
+    folder.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, schema=features.arrow_schema)
+    pq.write_table(table, folder / name)
+    return folder
+
+
+def row(image=None, mask=None):
+    return {"image": image or picture(), "label": 0, "mask": mask}
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret.png"
+    Image.new("RGB", (8, 8), "red").save(path)
+    return path
+
+
+@pytest.mark.parametrize("column", ["image", "mask"])
+def test_a_row_may_not_name_a_file_of_this_machine(tmp_path, secret, column):
+    inside = tmp_path / "set"
+    aims = [str(secret), "../secret.png", f"file://{secret}", "/etc/passwd", "http://127.0.0.1:9/x.png", "a\0b"]
+    for number, aim in enumerate(aims):
+        folder = write(inside / str(number), [row(), row(**{column: {"bytes": None, "path": aim}})])
+        with pytest.raises(UserError, match=f"names the file .* as its {column}") as caught:
+            sb.load_dataset(folder)
+        assert "\n" not in str(caught.value)
+    (inside / "own").mkdir()
+    (inside / "own" / "link.png").symlink_to(secret)
+    shutil.copy(secret, inside / "own" / "own.png")
+    link = {"bytes": None, "path": str(inside / "own" / "link.png")}
+    with pytest.raises(UserError, match=r"link\.png"):
+        sb.load_dataset(write(inside / "own", [row(**{column: link})]))
+    (inside / "own" / "link.png").unlink()
+    own = {"bytes": None, "path": str(inside / "own" / "own.png")}
+    for path in (inside / "own").glob("*.parquet"):
+        path.unlink()
+    rows = sb.load_dataset(write(inside / "own", [row(**{column: own})], "own-test.parquet"))
+    assert rows[0][column].size == (8, 8)
+
+
+def test_also_where_a_picture_is_nested(tmp_path, secret):
+    features = datasets.Features({**FEATURES, "more": datasets.List({"deep": datasets.Image()})})
+    bad = row() | {"more": [{"deep": picture()}, {"deep": {"bytes": None, "path": str(secret)}}]}
+    with pytest.raises(UserError, match=r"names the file .*secret\.png as its more"):
+        sb.load_dataset(write(tmp_path / "set", [bad], features=features))
+
+
+def test_the_card_may_not_name_a_file_outside(tmp_path, secret):
+    pq.write_table(pa.Table.from_pylist([row()], schema=FEATURES.arrow_schema), tmp_path / "other.parquet")
+    for number, pattern in enumerate(("../other.parquet", str(tmp_path / "other.parquet"), "sub/../../other.parquet")):
+        folder = tmp_path / f"set{number}"
+        (folder / "sub").mkdir(parents=True)
+        text = f"---\nconfigs:\n- config_name: default\n  data_files:\n  - split: test\n    path: {pattern}\n---\n"
+        (folder / "README.md").write_text(text)
+        with pytest.raises(UserError, match=r"asks for .*other\.parquet, which lies outside"):
+            sb.load_dataset(folder)
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "test.parquet").symlink_to(tmp_path / "other.parquet")
+    with pytest.raises(UserError, match="lies outside"):
+        sb.load_dataset(tmp_path / "linked")
+
+
+def test_hostile_yaml(tmp_path):
+    folder = write(tmp_path / "set", [row()])
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 12))
+    cards = {
+        "aliases": f"---\n{bomb}---\n",
+        "cannot be read": "---\na: [\n---\n",
+        "at most": "---\n" + "#" * 6_000_000 + "\n---\n",
+    }
+    for match, text in cards.items():
+        (folder / "README.md").write_text(text)
+        with pytest.raises(UserError, match=match) as caught:
+            sb.load_dataset(folder)
+        assert "\n" not in str(caught.value)
+    (folder / "README.md").unlink()
+    (folder / ".huggingface.yaml").write_text(bomb)
+    with pytest.raises(UserError, match="aliases"):
+        sb.load_dataset(folder)
+    (folder / ".huggingface.yaml").write_text("a: !!python/object/apply:os.system ['touch ran']\n")
+    with pytest.raises(UserError, match="could not determine a constructor"):
+        sb.load_dataset(folder)
+
+
+def test_scripts_archives_and_pickles_are_not_touched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    class Runs:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "ran"), "w"))
+
+    made = {}
+    for kind in ("script", "zip", "tar", "pkl", "h5"):
+        made[kind] = tmp_path / kind
+        made[kind].mkdir()
+    (made["script"] / "script.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with zipfile.ZipFile(made["zip"] / "test.zip", "w") as archive:
+        archive.writestr("../../ran", "x")
+        archive.writestr("test/a.png", picture()["bytes"])
+    with tarfile.open(made["tar"] / "test.tar", "w") as archive:
+        info = tarfile.TarInfo("../ran")
+        archive.addfile(info, io.BytesIO())
+    (made["pkl"] / "test.pkl").write_bytes(pickle.dumps(Runs()))
+    (made["h5"] / "test.h5").write_bytes(b"\x89HDF\r\n\x1a\n")
+    for kind, folder in made.items():
+        with pytest.raises(UserError, match=r"script|holds no dataset|archives and anything else") as caught:
+            sb.load_dataset(folder)
+        assert "\n" not in str(caught.value), kind
+        assert len(str(caught.value)) < 700
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_picture_bomb_is_one_sample_that_cannot_be_read(tmp_path, resnet):
+    Image.new("1", (30_000, 30_000)).save(tmp_path / "bomb.png")
+    bomb = {"bytes": (tmp_path / "bomb.png").read_bytes(), "path": None}
+    names = list(sb.load_classifier(resnet).labels)
+    features = FEATURES | {"label": datasets.ClassLabel(names=names)}
+    rows = [row(), row(image=bomb), row(mask=bomb)]
+    folder = write(tmp_path / "set", rows, features=datasets.Features(features))
+    run = sb.run(
+        dataset=folder, model=resnet, explainers=["centre"], metrics=["saliency_miou"], out=tmp_path / "run",
+        progress=False,
+    )  # fmt: skip
+    assert sum(run.summary["faults"].values()) == 2
+    assert all("million pixels" in reason for reason in run.summary["faults"])
+
+
+# Build reports
+
+
+def report(**changes):
+    file = {"path": "data/test-0.parquet", "bytes": 1, "sha256": "0" * 64}
+    split = {
+        "num_examples": 1,
+        "num_bytes": 1,
+        "masks": 0,
+        "fingerprint": "0" * 32,
+        "files": [file],
+        "class_shares": {},
+    }
+    return {"dataset": "pet-xai", "splits": {"test": split | changes}}
+
+
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        ("[" * 100_000, "recursion|nested"),
+        ('{"dataset": ' * 100_000, "recursion|nested"),
+        ('{"dataset": {"a": 1}}', "dataset"),
+        ('{"splits": []}', "splits"),
+        ('{"splits": {"../x": {}}}', "splits"),
+        ('{"options": {"source": ["/etc"]}}', "options"),
+        (json.dumps(report(files=[{"path": "../../etc/passwd", "bytes": 1, "sha256": "0" * 64}])), "path"),
+        (json.dumps(report(files=[{"path": "/etc/passwd", "bytes": 1, "sha256": "0" * 64}])), "path"),
+        (json.dumps(report(fingerprint="../x")), "fingerprint"),
+        (json.dumps(report(num_examples=-1)), "num_examples"),
+        ("\xff\xfe", "read"),
+        ("9" * 5000, "digits|build report"),
+    ],
+    ids=lambda value: value[:30],
+)
+def test_a_hostile_build_report_is_one_line(tmp_path, content, match):
+    (tmp_path / REPORT).write_text(content, encoding="latin-1")
+    with pytest.raises(UserError, match=rf"build_report\.json.*({match})") as caught:
+        read_report(tmp_path)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+    with pytest.raises(UserError):
+        find(write(tmp_path, [row()]))
+
+
+def test_a_downloaded_report_names_no_token_and_no_server():
+    for name in ("token", "server", "answers"):
+        with pytest.raises(UserError, match=f"'{name}'"):
+            options_of({"dataset": "action-xai", "options": {name: "HF_TOKEN"}}, "a/b")
+    drop = {"drop": ["potted plant", "person"], "seed": 1}
+    assert options_of({"dataset": "coco-val", "options": drop}, "a/b") == drop
+
+
+def test_an_incomplete_build_report_is_not_published(shapes, tmp_path):
+    folder = shutil.copytree(shapes, tmp_path / "shapes")
+    whole = json.loads((folder / REPORT).read_text())
+    for missing in ("license", "version", "options", "splits", "counts"):
+        (folder / REPORT).write_text(json.dumps({key: value for key, value in whole.items() if key != missing}))
+        with pytest.raises(UserError, match=f"has no {missing}"):
+            dataset_publication(folder, "x", tmp_path)
+
+
+def test_options_of_a_downloaded_report_never_reach_another_address(tmp_path, closed, source):
+    """A build from annotations runs our builder with the options that the report says."""
+    (tmp_path / "made").mkdir()
+    folder = tmp_path / "notes"
+    for path, content in dataset_publication(closed, "saliency-bench", tmp_path / "made").files.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(content if isinstance(content, bytes) else content.read_bytes())
+    whole = json.loads((folder / REPORT).read_text())
+    for options, match in (
+        ({"overwrite": True}, "overwrite"),
+        ({"progress": False}, "progress"),
+        ({"border": "/etc/passwd"}, "/etc/passwd"),
+        ({"border": "http://example.org"}, "example.org"),
+    ):
+        (folder / REPORT).write_text(json.dumps(whole | {"options": whole["options"] | options}))
+        with pytest.raises(UserError, match=match):
+            sb.load_dataset(folder, source=source)
+    (folder / REPORT).write_text(json.dumps(whole | {"dataset": "../../x"}))
+    with pytest.raises(UserError, match="unknown dataset"):
+        sb.load_dataset(folder, source=source)

@@ -1,0 +1,250 @@
+"""Twelve runs: what report, console and comparison say of them follows from one p-value per pair, as the ranks do."""
+
+import html
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+
+from saliency_bench.analysis.comparison import compare_runs, lines
+from saliency_bench.analysis.differences import differences
+from saliency_bench.analysis.verdict import CONTROLLED, Verdict
+from saliency_bench.reports.page import report
+from saliency_bench.results import records
+from saliency_bench.results.cell import CellKey
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.manifest import Manifest
+from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.results.summary import RunFacts, summarise, table
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.provenance import provenance
+
+RANGES = {"saliency_miou": (0.0, 1.0), "saliency_pointing_game": (0.0, 1.0), "saliency_max_sensitivity": (0.0, None)}
+LEVELS = {"gradcam": 0.5, "rise": 0.44, "lime": 0.3, "twin": 0.3, "centre": 0.3, "random": 0.2}
+RUNS = {  # samples, samples of a group, share missing, explainers
+    "6 samples": (6, 1, 0, 6),
+    "14 samples": (14, 1, 0, 6),
+    "30 samples, no random": (30, 1, 0, 4),
+    "49 samples": (49, 1, 0, 6),
+    "50 samples": (50, 1, 0, 6),
+    "80 samples": (80, 1, 0, 6),
+    "a few missing": (80, 1, 0.03, 5),
+    "many missing": (80, 1, 0.15, 6),
+    "too many missing": (70, 1, 0.4, 6),
+    "60 groups": (240, 4, 0, 6),
+    "30 groups": (120, 4, 0, 6),
+    "400 samples": (400, 1, 0, 6),
+}
+SIGNS = {"beats": 1, "beat": 1, "falls behind": -1, "fall behind": -1, "no difference found": 0,
+         "too few samples to tell": None}  # fmt: skip
+VERBS = "|".join(SIGNS)
+
+
+def made(folder: Path, seed: int, samples: int, size: int, missing: float, explainers: int) -> Path:
+    """A finished run; `twin` has the scores of lime, and `random` is never missing."""
+    rng = np.random.default_rng([seed, samples])
+    names = list(LEVELS)[:explainers]
+    rows = [{"image_id": f"i{n:04d}", "group": f"g{n // size}" if size > 1 else None} for n in range(samples)]
+    right = {"label": 0, "prediction": 0, "correct": True, "mask_share": 0.2, "confidence": 0.7, "logits": [1.0, 0.0]}
+    common = np.repeat(rng.normal(0, 0.1, -(-samples // size)), size)[:samples]
+    keys, tables, scores = [], [], {}
+    for name in names:
+        for metric, limits in RANGES.items():
+            keys.append(key_of(name, metric, limits, seed))
+            scores[name, metric] = drawn(rng, metric, LEVELS[name] + common, missing * (name != "random"))
+            if name == "twin":
+                scores[name, metric] = scores["lime", metric]
+            tables.append(table_of(keys[-1], rows, scores[name, metric]))
+    records.write(folder / "predictions.parquet", [row | right for row in rows], records.PREDICTIONS)
+    records.write(folder / "records.parquet", pa.concat_tables(tables), records.SCHEMA)
+    spec = RunSpec(dataset="d", model="m", explainers=tuple(names), metrics=tuple(RANGES), out=str(folder), seed=seed)
+    identity = Identity(fingerprint="f" * 16, split="test", classifier=f"{seed:016x}", geometry={}, layer=None,
+                        target="label", labels=[], precision="fp32", seed=seed)  # fmt: skip
+    Manifest(spec=spec, identity=identity, cells={key.cell_id: key for key in keys}).write(folder)
+    summarise(
+        RunFacts(
+            folder=folder, dataset="d", split="test", fingerprint="f1", samples=samples, used=samples, classes=1,
+            model="m", revision=None, digest=f"{seed:016x}", geometry="as it is", activation_assumed=False,
+            no_accuracy=None, target="label", groups=None, precision="fp32", seed=seed, batch_size=16,
+            provenance=provenance(torch.device("cpu")),
+        )
+    )  # fmt: skip
+    return folder
+
+
+def key_of(name: str, metric: str, limits: tuple, seed: int) -> CellKey:
+    return CellKey(
+        cell_id=hash_of(name, metric, seed), explainer_id=hash_of(name), explainer=name, explainer_options={},
+        explainer_text=name, explainer_version=1, baseline=name in ("random", "centre"), metric=metric,
+        metric_options={}, metric_text=metric, metric_version=1, higher_is_better=limits[1] is not None, range=limits,
+    )  # fmt: skip
+
+
+def drawn(rng: np.random.Generator, metric: str, level: np.ndarray, missing: float) -> np.ndarray:
+    score = np.clip(rng.normal(level, 0.2), 0, 1)
+    if metric == "saliency_pointing_game":
+        score = np.round(score)
+    if metric == "saliency_max_sensitivity":
+        score = 1 / (score + 0.2)
+    return np.where(rng.random(len(score)) < missing, np.nan, score)
+
+
+def table_of(key: CellKey, rows: list[dict], scores: np.ndarray) -> pa.Table:
+    about = {"cell_id": key.cell_id, "explainer": key.explainer, "metric": key.metric, "dataset": "d", "split": "test",
+             "model": "m", "explainer_options": "{}", "metric_options": "{}", "label": "a", "prediction": "a",
+             "target": "a", "part": None}  # fmt: skip
+    filled = [
+        {"value": None, "reason": "flat map, not ranked"} if np.isnan(one) else {"value": float(one)} for one in scores
+    ]
+    return pa.Table.from_pylist(
+        [row | about | own for row, own in zip(rows, filled, strict=True)], schema=records.SCHEMA
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("runs")
+    return {name: made(root / str(number), number, *settings) for number, (name, settings) in enumerate(RUNS.items())}
+
+
+def signs_of(run: RunData) -> dict[tuple[str, str, str], int | None]:
+    """{(explainer, other, metric): 1, -1, 0, or None with too few samples}, both ways, straight from the p-values."""
+    higher = {cell.metric_text: cell.higher_is_better for cell in run.cells}
+    signs: dict[tuple[str, str, str], int | None] = {}
+    for pair in run.summary["comparisons"]:
+        sign = None if pair["p"] is None else 0
+        if pair["p"] is not None and pair["p"] < 0.05:
+            sign = 1 if (pair["difference"] > 0) == higher[pair["metric"]] else -1
+        first, second = pair["explainers"]
+        signs[first, second, pair["metric"]] = sign
+        signs[second, first, pair["metric"]] = sign and -sign
+    return signs
+
+
+def claims_of(sentence: str) -> dict[tuple[str, str, str], int | None]:
+    """The same, of a sentence "A and B beat C on X; fall behind it on Y; no difference found on Z."."""
+    subject = re.match(rf"(.*?) (?:against (\w+): )?(?:{VERBS}) ", sentence)
+    assert subject, sentence
+    names, other = re.split(r", | and ", subject[1]), subject[2]
+    found = {}
+    for clause in sentence[subject.end(2) + 2 if other else subject.end(1) + 1 :].rstrip(".").split("; "):
+        verb, target, where = re.fullmatch(rf"({VERBS})(?: (\w+))? on (.*)", clause).groups()
+        other = other or target
+        assert target in (None, "it", other)
+        metrics = list(RANGES) if "3 metrics" in where else re.split(r", | and ", where)
+        found |= {(name, other, metric): SIGNS[verb] for name in names for metric in metrics}
+    return found
+
+
+def text_of(page: str) -> str:
+    return html.unescape(re.sub(r"<[^>]*>", "", page))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_ranks_follow_from_the_pairs(name, folders):
+    run = read_run(folders[name])
+    signs = signs_of(run)
+    for cell in run.cells:
+        own = [sign for (first, _, metric), sign in signs.items() if (first, metric) == (cell.explainer, cell.metric)]
+        rivals = [one for one in run.cells if one.metric == cell.metric and one.clusters >= 50]
+        expected = [1 + own.count(-1), len(rivals) - own.count(1)] if cell.clusters >= 50 and len(rivals) > 1 else None
+        assert (cell.rank and list(cell.rank)) == expected
+        assert (cell.ends is None) == (cell.clusters < 10)
+        assert cell.few == (10 <= cell.clusters < 20)
+    ranked = {cell.rank for cell in run.cells}
+    assert (ranked == {None}) == (
+        name in ("6 samples", "14 samples", "30 samples, no random", "49 samples", "30 groups", "too many missing")
+    )
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_sentences_say_what_the_pairs_say(name, folders):
+    run = read_run(folders[name])
+    sentences = Verdict(run.cells, run.contrasts).sentences()
+    signs, baselines = signs_of(run), [row.name for row in run.rows if row.baseline]
+    told = [sentence for sentence in sentences if re.search(rf"\b(?:{VERBS})\b.* on ", sentence)]
+    if any(sentence.startswith("Too few to rank") for sentence in sentences):
+        assert not told
+        assert {cell.unranked for cell in run.cells} == {"too few to rank"}
+        return
+    claims = {}
+    for sentence in told:
+        claims |= claims_of(sentence)
+    methods = [row.name for row in run.rows if not row.baseline]
+    expected = {(first, other, metric): sign for (first, other, metric), sign in signs.items()
+                if first in methods and other in baselines}  # fmt: skip
+    assert claims == expected
+    ranks = {(cell.explainer, cell.metric): cell.rank for cell in run.cells}
+    for (first, other, metric), sign in claims.items():
+        if sign:
+            better, worse = (first, other) if sign > 0 else (other, first)
+            assert ranks[worse, metric][0] > 1
+            assert ranks[better, metric][1] < len(run.rows)
+    best = next((sentence for sentence in sentences if sentence.startswith("Best")), "Best: nobody.")
+    for cell in run.cells:
+        clause = next((one for one in best.split(": ")[1].rstrip(".").split("; ") if re.search(
+            rf"on .*(?:{cell.metric}|all 3)", one)), "")  # fmt: skip
+        assert cell.best == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
+    assert sentences.count(CONTROLLED) == 1
+    assert "equal" not in " ".join(sentences)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
+    run = read_run(folders[name])
+    page = report(folders[name], tmp_path / "page.html").read_text(encoding="utf-8").replace("<wbr>", "")
+    console = table(run.cells, run.summary["dataset"]["used"])
+    for sentence in Verdict(run.cells, run.contrasts).sentences():
+        assert sentence in text_of(page)
+    assert page.count('<span class="tag">best</span>') == console.count(" best") == sum(cell.best for cell in run.cells)
+    few = sum(cell.few for cell in run.cells)
+    assert page.count('<span class="tag">few samples</span>') == console.count("few samples") == few
+    for cell in run.cells:
+        if cell.rank:
+            assert f"#{cell.ranks}" in console
+            assert f'<span class="interval">#{cell.ranks}</span>' in page
+    assert ("#" in console) == any(cell.rank for cell in run.cells)
+    words = {1: "beats", -1: "falls behind", 0: "no difference found", None: "too few samples to tell"}
+    for (first, other, metric), sign in signs_of(run).items():
+        body = page[page.index(f'aria-label="Pairs of explainers by {metric}"') :]
+        row = re.search(rf"<th scope=\"row\">{first}</th><td>{other}</td>.*?</tr>", body[: body.index("</table>")])
+        assert row is None or f"<td>{words[sign]}</td>" in row[0]
+    order = [line.split()[0] for line in console.splitlines()[2:]]
+    assert [row.name for row in run.rows] == order
+    means = [run.cell(row, run.columns[0]).value for row in run.rows if not row.baseline]
+    assert means == sorted(means, reverse=True)
+
+
+def test_comparisons_of_runs_say_the_same_on_page_and_console(folders, tmp_path):
+    kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
+    told = set()
+    for first, second in pairwise(kept):
+        runs = [read_run(folders[name]) for name in (first, second)]
+        found = differences(*runs)
+        better, worse, unclear, untold = (
+            sum(of(one) for one in found)
+            for of in (
+                lambda one: one["p"] is not None and one["p"] < 0.05 and (one["mean"] > 0) == one["higher_is_better"],
+                lambda one: one["p"] is not None and one["p"] < 0.05 and (one["mean"] > 0) != one["higher_is_better"],
+                lambda one: one["p"] is not None and one["p"] >= 0.05,
+                lambda one: one["p"] is None,
+            )
+        )
+        page = report([folders[first], folders[second]], tmp_path / "page.html").read_text(encoding="utf-8")
+        text = lines(compare_runs(runs), ["one", "two"])
+        assert any(f"{better + worse} of {len(found)} mean differences are significant" in line for line in text)
+        assert [sum(f", {word}, n = " in line for line in text) for word in ("better", "worse")] == [better, worse]
+        part = page[page.index('id="differences"') : page.index('id="run-1"')]
+        assert [part.count(f"<td><b>{word}</b>") for word in ("better", "worse")] == [better, worse]
+        assert part.count('<span class="interval">no difference found</span>') == unclear
+        assert part.count('<span class="interval">too few samples to tell</span>') == untold
+        if untold < len(found):
+            assert f"significantly better than run 1 on {better}, significantly worse on {worse}" in part
+            assert f"no difference found on {unclear}" in part
+        told |= {untold == len(found), untold == 0}
+    assert told == {True, False}
