@@ -193,7 +193,7 @@ def scores(context, explainer: int, index: int, chunks: range):
     rng = np.random.default_rng([explainer, index, chunks.start])
     hard = np.random.default_rng([index, chunks.start]).beta(2, 3, len(positions))
     values = np.clip(0.7 * hard + 0.3 * rng.beta(2 + 0.05 * explainer, 3, len(positions)), 0, 1)
-    low, high = context.metrics[index].range
+    low, high = context.metrics[index].limits(context.target_range)
     if np.isfinite([low, high]).all():
         values = low + (high - low) * values
     gone = positions % 3 == 0 if index % MASKED == 0 else rng.random(len(positions)) < 0.01 * (index == OWN)

@@ -5,13 +5,13 @@ A metric is a folder `metrics/NAME/` with `score.py`, where
     def NAME(maps, masks, *, option=default) -> Scores
 
 takes what it needs as positional parameters, out of NEEDS below, and module constants say the rest: `PAPER`,
-`HIGHER_IS_BETTER`, `RANGE` (low, high), of scores and of their parts, or a function of {option: value} that gives it,
-and `VERSION` (bumped whenever a number changes). The kind of interval follows from the range; a score outside it is an
-error. `check(**options)` may refuse
-values of options before anything is computed. A score is NaN where it is not defined; `UNDEFINED` says in a few words
-when that is. A flat map for which it is NaN is reported as flat. `marked`, a function of the same parameters -> bool
-(B,), says for which samples a score stands but must be counted, `MARK` why. `ALSO_CALLED` are further names,
-for suggestions.
+`HIGHER_IS_BETTER`, `RANGE` (low, high), of scores and of their parts, and `VERSION` (bumped whenever a number changes).
+`RANGE` may be a function of {option: value}; or of {option: value} and `target.TargetRange` where it depends on the
+target, as that of a probability: [0, 1] for one class, [-1, 1] for a contrast. The kind of interval follows from the
+range; a score outside it is an error. `check(**options)` may refuse values of options before anything is computed. A
+score is NaN where it is not defined; `UNDEFINED` says in a few words when that is. A flat map for which it is NaN is
+reported as flat. `marked`, a function of the same parameters -> bool (B,), says for which samples a score stands but
+must be counted, `MARK` why. `ALSO_CALLED` are further names, for suggestions.
 
 A score may have named parts (exposures, transforms): the function then returns (B, P), and the module has
 
@@ -33,13 +33,16 @@ defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.errors import UserError
 from saliency_bench.maps import mean_of_parts
+from saliency_bench.target import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.types import Scores
 
 # What a metric may ask for, by the name of its parameter.
@@ -59,6 +62,7 @@ NEEDS = {
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
 
 
+Range = tuple[float, float]
 ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
 
 
@@ -70,7 +74,7 @@ class Metric:
     needs: tuple[str, ...]
     paper: str
     higher_is_better: bool
-    range: tuple[float, float]
+    range: Range  # of a contrast of two classes by a softmax, where it depends on the target (`limits`)
     version: int
     undefined: str = ""
     mark: str = ""
@@ -79,6 +83,7 @@ class Metric:
     reduction: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
     absent: str = ""
     question: Callable[..., Sequence[tuple]] | None = None
+    target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
 
     def __call__(self, *inputs: object, **named: object) -> Scores:
         """Float64 (B,): a score per sample, NaN where it is not defined."""
@@ -87,18 +92,26 @@ class Metric:
     def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
         """(scores (B,), their parts (B, P) or None for a metric without), both NaN where they are not defined."""
         values = np.asarray(self.function(*inputs, **named, **dict(self.options)))
-        self._check_range(values)
+        limits = self._limits_of(dict(zip(self.needs, inputs, strict=False)) | named)
+        _check_range(values, limits)
         if self.part_names is None:
             return values, None
         scores = (self.reduction or mean_of_parts)(values, dict(self.options))
-        self._check_range(scores)
+        _check_range(scores, limits)
         return scores, values
 
-    def _check_range(self, values: np.ndarray) -> None:
-        """Raises: ValueError for a score outside the range, which intervals rely on."""
-        if len(wrong := outside(values, self.range)):
-            low, high = self.range
-            raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
+    def limits(self, target: TargetRange) -> Range:
+        """(low, high) of the scores where targets have this range."""
+        return self.range if self.target_range is None else self.target_range(dict(self.options), target)
+
+    def _limits_of(self, inputs: dict[str, Any]) -> Range:
+        """(low, high) of the scores of these inputs."""
+        if self.target_range is None:
+            return self.range
+        if "curves" in inputs:
+            return self.limits(TargetRange.of_weights(inputs["curves"].target, inputs["curves"].activation))
+        weights = np.asarray(inputs["target"].cpu(), dtype=float)
+        return self.limits(TargetRange.of_weights(weights, activation_of(inputs["classifier"])))
 
     def parts(self, classifier: object) -> tuple[str, ...]:
         """The names of the parts of a score; () for a metric without."""
@@ -125,7 +138,14 @@ class Metric:
         return self.name, options.text(self.options), self.version
 
 
-def outside(values: np.ndarray, limits: tuple[float, float]) -> np.ndarray:
+def _check_range(values: np.ndarray, limits: Range) -> None:
+    """Raises: ValueError for a score outside the range, which intervals rely on."""
+    if len(wrong := outside(values, limits)):
+        low, high = limits
+        raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
+
+
+def outside(values: np.ndarray, limits: Range) -> np.ndarray:
     """The finite values outside a range by more than rounding, flat."""
     low, high = limits
     slack = ROUNDING * max(1.0, *(abs(end) for end in limits if np.isfinite(end)))
@@ -149,6 +169,7 @@ def load_metric(name: str, **chosen: object) -> Metric:
         raise UserError(f"metric {name} asks for {', '.join(strange)}; there are: {', '.join(NEEDS)}")
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
+    of_target = _target_range(module)
     return Metric(
         name=name,
         function=function,
@@ -156,7 +177,7 @@ def load_metric(name: str, **chosen: object) -> Metric:
         needs=needs,
         paper=module.PAPER,
         higher_is_better=_direction(module, dict(bound)),
-        range=module.RANGE(dict(bound)) if callable(module.RANGE) else module.RANGE,
+        range=of_target(dict(bound), PLAIN_CONTRAST) if of_target else _range(module, dict(bound)),
         version=module.VERSION,
         undefined=getattr(module, "UNDEFINED", ""),
         mark=getattr(module, "MARK", ""),
@@ -165,7 +186,17 @@ def load_metric(name: str, **chosen: object) -> Metric:
         reduction=getattr(module, "reduce", None),
         absent=getattr(module, "ABSENT", ""),
         question=getattr(module, "question", None),
+        target_range=of_target,
     )
+
+
+def _range(module: ModuleType, chosen: dict[str, object]) -> Range:
+    return module.RANGE(chosen) if callable(module.RANGE) else module.RANGE
+
+
+def _target_range(module: ModuleType) -> Callable[[dict[str, object], TargetRange], Range] | None:
+    """`RANGE` where it depends on the target."""
+    return module.RANGE if callable(module.RANGE) and len(signature(module.RANGE).parameters) == 2 else None
 
 
 def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:

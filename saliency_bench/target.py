@@ -4,6 +4,7 @@ Contrasts and groups of classes are in `saliency_bench.targets`.
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -13,6 +14,39 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.types import Images, Target
 
 ACTIVATIONS = ("softmax", "sigmoid")
+
+
+@dataclass(frozen=True)
+class TargetRange:
+    """How far probabilities of the classes of targets can go, whatever the image.
+
+    low, high: the ends of sum_k w_k p_k. a, b: the largest p_A and p_B, the probabilities of the classes that a target
+    weighs positively, together, and of those that it weighs negatively; 0 where there are none. A softmax adds up to 1
+    over all classes; with a sigmoid each class may reach 1.
+    """
+
+    low: float
+    high: float
+    a: float
+    b: float
+
+    @classmethod
+    def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> "TargetRange":
+        """Of targets with +1 on up to `plus` classes and -1 on up to `minus`."""
+        a, b = (float(count if activation == "sigmoid" else min(count, 1)) for count in (plus, minus))
+        return cls(0 - b, a, a, b)  # not -0.0, which prints as one
+
+    @classmethod
+    def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> "TargetRange":
+        """Of targets (B, K) of any weights."""
+        sides = np.maximum(weights, 0), np.maximum(-weights, 0)
+        together = np.sum if activation == "sigmoid" else np.max
+        high, low = (float(together(side, axis=1).max()) for side in sides)
+        a, b = (float(together(side > 0, axis=1).max()) for side in sides)
+        return cls(0 - low, high, a, b)
+
+
+PLAIN_CONTRAST = TargetRange.of_classes(1, 1)
 
 
 def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:

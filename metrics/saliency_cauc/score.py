@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient
+from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
 from saliency_bench.scoring.perturbation import Curves, Reference
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = False
-RANGE = (0.0, 1.0)
+RANGE = score_range
 VERSION = 2
 
 

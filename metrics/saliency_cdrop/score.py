@@ -2,16 +2,25 @@
 
 import numpy as np
 
-from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient
+from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
 from saliency_bench.scoring.perturbation import Curves, Reference
+from saliency_bench.target import TargetRange
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
 VERSION = 2
 
 TAU = 0.05  # share of the image below which fewer salient pixels gain nothing
 SMOOTHED = 3  # last points of the path that are averaged
+
+
+def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """The difference of two scores, divided by 1 or more."""
+    low, high = score_range(options, target)
+    return low - high, high - low
+
+
+RANGE = limits
 
 
 def saliency_cdrop(

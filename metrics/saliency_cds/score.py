@@ -3,13 +3,21 @@
 import numpy as np
 
 from saliency_bench.scoring.perturbation import Curves, Reference, area, fraction_counts
+from saliency_bench.target import TargetRange
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
 HIGHER_IS_BETTER = True
-RANGE = (-1.0, 1.0)
 VERSION = 2
 
 FRACTIONS = tuple(np.arange(1, 10) / 10)
+
+
+def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """[-1, 1]; with a sigmoid p_A of several classes may fall further."""
+    return -target.a, target.a
+
+
+RANGE = limits
 
 
 def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarray:

@@ -3,12 +3,20 @@
 import numpy as np
 
 from saliency_bench.scoring.perturbation import Curves, Reference, area, check_steps, row_counts
+from saliency_bench.target import TargetRange
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = False
-RANGE = (-1.0, 1.0)  # of contrasts; [0, 1] for one class
 VERSION = 2
 ALSO_CALLED = ("del", "dauc", "deletion auc")
+
+
+def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """[0, 1] for one class, [-1, 1] for a contrast."""
+    return target.low, target.high
+
+
+RANGE = limits
 
 
 def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: int | None = None) -> np.ndarray:

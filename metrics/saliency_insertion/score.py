@@ -6,6 +6,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.perturbation import Curves, Reference, area, check_steps, row_counts
+from saliency_bench.target import TargetRange
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = True
@@ -20,9 +21,10 @@ def starts_at_zero(*, reference: object, start: object, **others: object) -> boo
     return start == "subtract" or (start == "auto" and reference == "blur")
 
 
-def limits(options: dict[str, object]) -> tuple[float, float]:
-    """[-1, 1]: the difference of two probabilities; twice that where its start, which may be -1, is subtracted."""
-    return (-2.0, 2.0) if starts_at_zero(**options) else (-1.0, 1.0)
+def limits(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """[0, 1] for one class, [-1, 1] for a contrast; the difference of two such values where the start is subtracted."""
+    width = target.high - target.low
+    return (-width, width) if starts_at_zero(**options) else (target.low, target.high)
 
 
 RANGE = limits

@@ -42,6 +42,7 @@ from saliency_bench.results.manifest import Loaded
 from saliency_bench.results.parts import run_id
 from saliency_bench.results.public_names import public_name, recorded_name
 from saliency_bench.spec import RunSpec
+from saliency_bench.target import TargetRange
 from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import Members, match
@@ -57,6 +58,7 @@ class Cell:
     id: str
     explainer: Explainer
     metric: Metric
+    target: TargetRange
 
     @cached_property
     def key(self) -> CellKey:
@@ -80,7 +82,7 @@ class Cell:
             metric_text=str(self.metric),
             metric_version=self.metric.version,
             higher_is_better=self.metric.higher_is_better,
-            range=bounds(self.metric.range),
+            range=bounds(self.metric.limits(self.target)),
         )
 
 
@@ -175,6 +177,14 @@ class RunContext:
         return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
 
     @cached_property
+    def target_range(self) -> TargetRange:
+        if (known := self.identity.target_range) is not None:
+            return known
+        terms = (self.rule.by_id or {}).values()
+        plus, minus = (max((len(set(getattr(term, side))) for term in terms), default=0) for side in ("plus", "minus"))
+        return TargetRange.of_classes(plus, minus, self.classifier.activation)
+
+    @cached_property
     def run_id(self) -> str:
         return run_id(self.identity, self.spec.batch_size)
 
@@ -205,7 +215,12 @@ class RunContext:
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
         return [
-            Cell(self.identity.cell_id(explainer.identity, metric.identity, metric.needs), explainer, metric)
+            Cell(
+                id=self.identity.cell_id(explainer.identity, metric.identity, metric.needs),
+                explainer=explainer,
+                metric=metric,
+                target=self.target_range,
+            )
             for explainer in self.explainers
             for metric in self.metrics
         ]

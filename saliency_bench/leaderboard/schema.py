@@ -44,6 +44,7 @@ from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_name, public_spec, recorded_name
 from saliency_bench.results.ranking import compare
 from saliency_bench.results.run_folder import RunData, Scores, read_run
+from saliency_bench.target import TargetRange
 from saliency_bench.utils.files import write_json
 from saliency_bench.utils.hashing import hash_of
 
@@ -295,7 +296,7 @@ def check_records(result: Result, table: pa.Table, path: Path) -> None:
     for cell in result.cells:
         if (count := scores.count(cell.cell_id)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_metric(cell, path)
+        _check_metric(cell, result.setting, path)
     for part in (None, *dict.fromkeys(name for cell in result.cells for name in cell.parts)):
         _check_intervals(result, table, part, path)
     _check_ranks(result, scores, path)
@@ -373,7 +374,7 @@ def _text(number: float | None) -> str:
     return "none" if number is None else f"{number:.6g}"
 
 
-def _check_metric(cell: CellResult, path: Path) -> None:
+def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
     if cell.metric not in registry.names("metrics"):
         return
     try:
@@ -384,9 +385,26 @@ def _check_metric(cell: CellResult, path: Path) -> None:
         raise UserError(f"{path.with_name(RESULT)}: metric_options of cell {cell.cell_id}: {error}") from error
     if metric.version != cell.metric_version:
         return
-    for name, own in (("range", bounds(metric.range)), ("higher_is_better", metric.higher_is_better)):
-        if getattr(cell, name) != own:
-            raise UserError(f"{path.with_name(RESULT)}: {name} of cell {cell.cell_id} must be {own}")
+    where = f"of cell {cell.cell_id} ({cell.metric_text})"
+    if cell.higher_is_better != metric.higher_is_better:
+        raise UserError(f"{path.with_name(RESULT)}: higher_is_better {where} must be {metric.higher_is_better}")
+    ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
+    if ranges and cell.range not in ranges:
+        either = " or ".join(str(list(own)) for own in dict.fromkeys(ranges))
+        raise UserError(
+            f"{path.with_name(RESULT)}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier "
+            "version writes its summary anew when it is started again with its --out"
+        )
+
+
+def _target_ranges(setting: Identity) -> list[TargetRange]:
+    """Those that the targets of a run may have; [] of a file with a sigmoid, which may ask about any number of classes.
+
+    A file holds single classes and groups, or contrasts.
+    """
+    if setting.target_range is not None:
+        return [setting.target_range]
+    return [TargetRange.of_classes(1, minus) for minus in (0, 1)] if setting.activation == "softmax" else []
 
 
 def _slug(name: str) -> str:

@@ -225,7 +225,7 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
     if metric is None:
         return note | {"about": UNKNOWN, "range": "", "paper": ""}
     path = registry.files("metrics")[cell.metric].with_name("score.py")
-    low, high = (f"{bound:g}" for bound in metric.range)
+    low, high = (f"{bound:g}" for bound in cell.limits)
     return note | {"about": registry.summary(path), "range": f"from {low} to {high}", "paper": metric.paper}
 
 

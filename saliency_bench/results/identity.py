@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from saliency_bench.metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
+from saliency_bench.target import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
@@ -57,6 +58,15 @@ class Identity(StrictModel):
         left_out |= set() if of_labels else {"labels", "label_column"}
         common = self.model_dump(mode="json", exclude=left_out)
         return hash_of(common, explainer, metric, *([self.groups] if "groups" in needs else []))
+
+    @property
+    def target_range(self) -> TargetRange | None:
+        """That of the targets of the rule; None of a file, of which only the hash is known here."""
+        rule = self.target.partition(" ")[0]
+        if rule == "label":
+            return TargetRange.of_classes(max(map(len, [[0], *self.labels])), 0, self.activation)
+        counts = {"predicted": (1, 0), "contrast:second": (1, 1)}.get(rule)
+        return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
     def cell_ids(self, explainer: Versioned, metric: Versioned) -> list[str]:
         """The ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""

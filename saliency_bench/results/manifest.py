@@ -49,7 +49,7 @@ class Manifest(BaseModel):
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
 
     def after(self, earlier: "Manifest | None") -> "Manifest":
-        """This one with the cells of an earlier start.
+        """This one with the cells of an earlier start, those of a metric of this one with its range.
 
         Raises: UserError if that was a run of something else, which is named.
         """
@@ -60,7 +60,12 @@ class Manifest(BaseModel):
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
         objects = dict.fromkeys((*earlier.objects, *self.objects))
-        return self.model_copy(update={"cells": earlier.cells | self.cells, "objects": tuple(objects)})
+        ranges = {cell.metric_id: cell.range for cell in self.cells.values()}
+        kept = {
+            name: cell.model_copy(update={"range": ranges.get(cell.metric_id, cell.range)})
+            for name, cell in earlier.cells.items()
+        }
+        return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects)})
 
     def commands(self, cells: Iterable[CellKey]) -> str:
         """What computes these cells in a new folder: a line, or a Python call where a Python object was given.

@@ -8,6 +8,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import TargetRange
 
 Salient = Literal["range", "maximum"]
 SALIENT = get_args(Salient)
@@ -50,6 +51,11 @@ class Deletion:
             p_a, p_b = (self.curves.weighted(side, "rest", self.reference, some) for side in (a, b))
             found.append(p_a * (1 - p_b))
         return np.concatenate(found, axis=1)
+
+
+def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
+    """(low, high) of s = p_A (1 - p_B): [0, 1], unless a sigmoid gives several classes together more than 1."""
+    return target.a * (1 - max(1.0, target.b)), target.a
 
 
 def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:

@@ -1,0 +1,143 @@
+"""The range of a score, and with it its interval, follows what the maps are asked: a probability, or a difference."""
+
+import json
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.metric import load_metric
+from saliency_bench.results.intervals import bounded
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import TargetRange, one_hot
+from saliency_bench.targets import contrast, group
+
+CURVES = ["saliency_insertion:steps=2", "saliency_insertion:steps=2,reference=blur", "saliency_deletion:steps=2"]
+PLAIN = [[0.0, 1.0], [-1.0, 1.0], [0.0, 1.0]]
+CONTRASTS = [[-1.0, 1.0], [-2.0, 2.0], [-1.0, 1.0]]
+
+
+def ranges(target, metrics=CURVES):
+    return [list(load_metric(metric).limits(target)) for metric in metrics]
+
+
+def test_one_class_has_a_probability_and_a_contrast_a_difference():
+    assert ranges(TargetRange.of_classes(1, 0)) == ranges(TargetRange.of_classes(5, 0)) == PLAIN
+    assert ranges(TargetRange.of_classes(1, 1)) == ranges(TargetRange.of_classes(2, 7)) == CONTRASTS
+
+
+def test_with_a_sigmoid_every_class_of_a_group_may_reach_1():
+    assert ranges(TargetRange.of_classes(1, 0, "sigmoid")) == PLAIN
+    assert ranges(TargetRange.of_classes(3, 2, "sigmoid")) == [[-2, 3], [-5, 5], [-2, 3]]
+    others = ["saliency_cds", "saliency_cauc", "saliency_cdrop"]
+    assert ranges(TargetRange.of_classes(1, 1, "sigmoid"), others) == [[-1, 1], [0, 1], [-1, 1]]
+    assert ranges(TargetRange.of_classes(3, 2, "sigmoid"), others) == [[-3, 3], [-3, 3], [-6, 6]]
+
+
+@pytest.mark.parametrize("activation", ["softmax", "sigmoid"])
+def test_no_probabilities_leave_the_range_of_their_target_and_some_reach_its_ends(activation):
+    """All corners of what an activation can give, summed by hand."""
+    corners = np.eye(4) if activation == "softmax" else np.array(list(product([0.0, 1.0], repeat=4)))
+    for weights in ([1, 0, 0, 0], [1, 1, 0, 0], [1, -1, 0, 0], [1, 1, -1, 0], [0.5, 0.5, -1, 0], [0, 3, 0, -2]):
+        row = np.array([weights], dtype=float)
+        found = TargetRange.of_weights(row, activation)
+        sums = corners @ row[0]
+        assert (found.low, found.high) == (sums.min(), sums.max())
+        assert (found.a, found.b) == ((corners @ (row[0] > 0)).max(), (corners @ (row[0] < 0)).max())
+        if set(weights) <= {1, 0, -1}:
+            assert found == TargetRange.of_classes(weights.count(1), weights.count(-1), activation)
+
+
+class Sure(torch.nn.Module):
+    """Every class of a multi-label head is certain for a white picture and impossible for a black one."""
+
+    activation = "sigmoid"
+
+    def forward(self, images):
+        return (images.mean((1, 2, 3))[:, None] - 0.5).expand(-1, 4) * 100
+
+
+def test_scores_of_several_classes_of_a_multi_label_head_are_no_errors():
+    maps = torch.arange(16.0, 0, -1).view(1, 4, 4)
+    for target in (group([0, 1, 2], 4), group([0, 1], 4) - group([2, 3], 4)):
+        curves = Curves(Sure(), torch.ones(1, 3, 4, 4), target, maps)
+        for name in ("saliency_insertion", "saliency_deletion", "saliency_cds", "saliency_cauc", "saliency_cdrop"):
+            assert np.isfinite(load_metric(name)(curves)).all()
+
+
+def test_a_score_that_one_class_cannot_have_is_an_error(monkeypatch):
+    curves = Curves(Sure(), torch.ones(1, 3, 4, 4), one_hot([1], 4), torch.rand(1, 4, 4))
+    monkeypatch.setattr(Curves, "path", lambda self, *asked: np.full((1, 5), -0.2))
+    with pytest.raises(ValueError, match=r"-0\.2 is outside the range from 0 to 1"):
+        load_metric("saliency_deletion", steps=4)(curves)
+    curves.target = contrast([1], [0], 4).numpy()
+    assert load_metric("saliency_deletion", steps=4)(curves) == pytest.approx(-0.2)
+
+
+def go(out, shapes, resnet, **changes):
+    settings = {"explainers": ["random"], "metrics": CURVES, "limit": 12, "batch_size": 4} | changes
+    return sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings)
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("label", PLAIN), ("predicted", PLAIN), ("contrast:second", CONTRASTS)]
+)
+def test_summary_page_and_board_have_the_range_of_the_target_rule(target, expected, shapes, resnet, tmp_path):
+    done = go(tmp_path / "run", shapes, resnet, target=target)
+    cells = read_run(done.folder).cells
+    assert [list(cell.range) for cell in cells] == expected
+    scores = read_run(done.folder).values
+    for cell in cells:
+        own = bounded(scores[cell.cell_id], np.arange(12), cell.limits)
+        assert (cell.low, cell.high) == pytest.approx((own.low, own.high))
+        assert cell.low >= cell.range[0]
+    low, high = expected[0]
+    assert f"from {low:g} to {high:g}" in done.report.read_text(encoding="utf-8")
+    assert [list(cell.range) for cell in of_run(done.folder, "ada").result.cells] == expected
+
+
+@pytest.mark.parametrize(("against", "expected"), [(("", ""), PLAIN), (("", "circle"), CONTRASTS)])
+def test_the_range_of_a_target_file_follows_what_it_holds(against, expected, shapes, resnet, tmp_path):
+    rows = sb.load_dataset(shapes)
+    names = rows.features["label"].names
+    picked = [next(name for name in names if name != other) for other in against]
+    against = [other and names[-1] for other in against]
+    lines = [
+        f"{image_id},{picked[number % 2]},{against[number % 2]}" for number, image_id in enumerate(rows["image_id"])
+    ]
+    file = tmp_path / "targets.csv"
+    file.write_text("\n".join(["image_id,target,against", *lines]))
+    done = go(tmp_path / "run", shapes, resnet, target=str(file))
+    assert [cell["range"] for cell in done.summary["cells"]] == expected
+    of_run(done.folder, "ada")
+
+
+def widened(folder):
+    """A run folder as an earlier version wrote it, whose ranges were those of a contrast."""
+    for name in ("run.json", "summary.json"):
+        content = json.loads((folder / name).read_text())
+        cells = content["cells"].values() if name == "run.json" else content["cells"]
+        for cell, own in zip(cells, CONTRASTS * 2, strict=False):
+            cell["range"] = own
+        (folder / name).write_text(json.dumps(content))
+
+
+def test_an_older_run_is_read_refused_by_the_board_and_put_right_by_a_start(shapes, resnet, tmp_path):
+    folder = go(tmp_path / "run", shapes, resnet, explainers=["random", "centre"]).folder
+    fresh = read_run(folder).cells
+    widened(folder)
+    sb.report(folder)
+    assert [list(cell.range) for cell in read_run(folder).cells] == CONTRASTS * 2
+    with pytest.raises(UserError, match=r"range of cell .*saliency_insertion.* must be \[0\.0, 1\.0\].*--out"):
+        of_run(folder, "ada")
+    go(folder, shapes, resnet, explainers=["centre"])
+    assert [list(key.range) for key in read_manifest(folder).cells.values()] == PLAIN * 2
+    again = read_run(folder).cells
+    assert [cell.model_dump() for cell in again] == [cell.model_dump() for cell in fresh]
+    of_run(folder, "ada")
