@@ -1,6 +1,7 @@
 """Errors the user can fix, each as one line."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
 from types import MappingProxyType
 
@@ -24,6 +25,29 @@ def one_line(text: object, most: int = 300) -> str:
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
     return line if len(line) <= most else line[: most - 3] + "..."
+
+
+class EndedError(Exception):
+    """A function of an explainer or metric tried to end the program; its cause says how."""
+
+
+@contextmanager
+def no_exit() -> Iterator[None]:
+    """Inside, what would end the program without being an error, such as sys.exit(0), is one. Ctrl-C stays Ctrl-C."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise EndedError(described(error)) from error
+
+
+def described(error: BaseException) -> str:
+    """The class of an error and what it says, on one line."""
+    error = error.__cause__ if isinstance(error, EndedError) and error.__cause__ else error
+    name = type(error).__name__
+    text = one_line(error, 200)
+    return name if text in ("", name) else f"{name}: {text}"
 
 
 def unknown(

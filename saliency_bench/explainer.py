@@ -31,7 +31,7 @@ import torch
 from torch import nn
 
 from saliency_bench import options, registry
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.isolation import Snapshot
@@ -64,7 +64,8 @@ class Explainer:
         with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), guard:
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
             given = images.clone().detach(), expand(target, images).clone()
-            maps = self.function(classifier, *given, **extra, **dict(self.options))
+            with no_exit():
+                maps = self.function(classifier, *given, **extra, **dict(self.options))
             # A copy too: the function may go on writing to what it returned.
             maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32, copy=True)
         return self._contract(maps, images)

@@ -40,7 +40,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench import options, registry
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.target import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.types import Scores
@@ -63,6 +63,7 @@ OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the 
 
 
 Range = tuple[float, float]
+Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
 
 
@@ -91,14 +92,34 @@ class Metric:
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
         """(scores (B,), their parts (B, P) or None for a metric without), both NaN where they are not defined."""
-        values = np.asarray(self.function(*inputs, **named, **dict(self.options)))
+        with no_exit():
+            values = _numbers(self.function(*inputs, **named, **dict(self.options)))
         limits = self._limits_of(dict(zip(self.needs, inputs, strict=False)) | named)
         _check_range(values, limits)
         if self.part_names is None:
             return values, None
-        scores = (self.reduction or mean_of_parts)(values, dict(self.options))
+        if values.ndim != 2:
+            raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
+        with no_exit():
+            scores = _numbers((self.reduction or mean_of_parts)(values, dict(self.options)))
         _check_range(scores, limits)
         return scores, values
+
+    def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
+        """(scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples, with parts of these names.
+
+        Raises: ValueError for another number of them.
+        """
+        scores, parts = self.with_parts(**inputs)
+        if parts is not None and parts.shape != (count, len(names)):
+            raise ValueError(f"it returned {_shape(parts)}; there are {count} samples and {len(names)} parts")
+        if scores.shape != (count,):
+            what = "it" if parts is None else "reduce"
+            raise ValueError(f"{what} returned {_shape(scores)}; give one score for each of {count} samples")
+        marked = self.marks(**inputs)
+        if marked is not None and np.shape(marked) != (count,):
+            raise ValueError(f"marked returned {_shape(marked)}; give True or False for each of {count} samples")
+        return scores, parts, marked
 
     def limits(self, target: TargetRange) -> Range:
         """(low, high) of the scores where targets have this range."""
@@ -115,15 +136,34 @@ class Metric:
 
     def parts(self, classifier: object) -> tuple[str, ...]:
         """The names of the parts of a score; () for a metric without."""
-        return () if self.part_names is None else tuple(self.part_names(dict(self.options), classifier))
+        if self.part_names is None:
+            return ()
+        names = self._asked("parts", self.part_names, dict(self.options), classifier)
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):
+            raise UserError(f"{self}: parts must give different texts, the names of the parts; got {names!r}")
+        return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
         """Per sample the targets that it asks about; None of a metric that asks about the run's, or does not say."""
-        return None if self.question is None else self.question(dict(self.options), probabilities, groups)
+        if self.question is None:
+            return None
+        asked = self._asked("question", self.question, dict(self.options), probabilities, groups)
+        if not isinstance(asked, Sequence) or len(asked) != len(probabilities):
+            raise UserError(f"{self}: question must give the targets of each of {len(probabilities)} samples")
+        return asked
+
+    def _asked(self, what: str, function: Callable, *given: object) -> Any:
+        """Raises: UserError where a function of the metric's module raises."""
+        try:
+            with no_exit():
+                return function(*given)
+        except Exception as error:
+            raise UserError(f"{self}: {what} raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
         """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
-        return None if self.marked is None else self.marked(**inputs, **dict(self.options))
+        with no_exit():
+            return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 
     @property
     def asks_of_target(self) -> bool:
@@ -136,6 +176,21 @@ class Metric:
     @property
     def identity(self) -> tuple[str, str, int]:
         return self.name, options.text(self.options), self.version
+
+
+def _numbers(returned: object) -> np.ndarray:
+    """Float64. Raises: ValueError for what is not numbers."""
+    try:
+        values = np.asarray(returned)
+        if values.dtype.kind in "fiub":
+            return values.astype(np.float64)
+    except (ValueError, TypeError, RuntimeError):  # lists of several lengths, tensors on a GPU or with gradients
+        pass
+    raise ValueError(f"it returned no real numbers that numpy reads, but a {type(returned).__name__}")
+
+
+def _shape(values: Any) -> str:
+    return f"an array of shape {np.shape(values)}" if np.shape(values) else "a number"
 
 
 def _check_range(values: np.ndarray, limits: Range) -> None:

@@ -70,6 +70,8 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
         if missing in ("", "saliency_bench"):
             raise
         raise UserError(f"{name} needs the library {missing}: pip install {missing}") from error
+    except SystemExit as error:
+        raise UserError(f"{main} calls sys.exit({error}) when it is imported; take that line out") from error
 
 
 def unknown_item(kind: str, name: str) -> UserError:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench.errors import UserError, one_line
+from saliency_bench.errors import UserError, described
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
 from saliency_bench.reasons import NOT_FINITE
@@ -74,7 +74,7 @@ class MapProvider:
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
-    return f"{who} raised {type(error).__name__}: {one_line(error, 200)}"
+    return f"{who} raised {described(error)}"
 
 
 def halving(

@@ -1,6 +1,6 @@
 """From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -107,16 +107,16 @@ class MetricInputs:
         names = metric.parts(self.classifier)
         result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
         if asked:
-            self._fill(result, metric, asked)
+            self._fill(result, metric, asked, names)
         result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
         return result
 
-    def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int]) -> None:
+    def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int], names: Sequence[str]) -> None:
         explain = self._provider(asked, metric.asks_of_target)
         inputs = self._inputs(metric, asked, explain)
         try:
             with self._guarded(metric):
-                (scores, parts), marked = metric.with_parts(**inputs), metric.marks(**inputs)
+                scores, parts, marked = metric.checked(inputs, len(asked), names)
         except ExplainerRaisedError as error:
             result.raised = True
             return result.fail(dict.fromkeys(asked, str(error)))

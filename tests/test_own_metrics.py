@@ -1,0 +1,168 @@
+"""What a metric of your own may do wrong: one line that names it, never a traceback, never a silent end."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.scoring.inputs import MetricInputs
+from saliency_bench.target import one_hot
+
+B = 3
+
+
+class Mean(torch.nn.Module):
+    def forward(self, images):
+        return images.mean(dim=(2, 3))
+
+
+def metric(function, *needs, **changes):
+    return replace(sb.load_metric("saliency_miou"), name="saliency_mine", function=function, needs=needs or ("maps",),
+                   options=(), **changes)  # fmt: skip
+
+
+def inputs():
+    images = torch.rand(B, 3, 4, 4)
+    classifier = sb.load_classifier(Mean(), mean=0, std=1)
+    return MetricInputs(
+        classifier, sb.load_explainer("gradient"), images, one_hot([0, 1, 2], 3), classifier(images).detach(),
+        lambda sample, purpose: sample, maps=torch.rand(B, 4, 4), masks=np.ones((B, 4, 4), bool), unusable=[None] * B,
+    )  # fmt: skip
+
+
+def giving(value, **changes):
+    return metric(lambda maps: value, **changes)
+
+
+WRONG = {
+    "a scalar": (0.5, r"a number.*one score for each of 3 samples"),
+    "a scalar array": (np.float64(0.5), r"a number.*one score for each of 3 samples"),
+    "too few": (np.zeros(2), r"shape \(2,\).*each of 3 samples"),
+    "too many": ([0.1] * 4, r"shape \(4,\).*each of 3 samples"),
+    "none": (np.zeros(0), r"shape \(0,\).*each of 3 samples"),
+    "two axes": (np.zeros((B, 1)), r"shape \(3, 1\).*each of 3 samples"),
+    "texts": (["a", "b", "c"], "no real numbers"),
+    "nothing": (None, "no real numbers"),
+    "complex": (np.zeros(B, complex), "no real numbers"),
+    "a dict": ({"saliency_mine": 1.0}, "no real numbers"),
+    "ragged": ([[1], [1, 2], []], "no real numbers"),
+    "a tensor with gradients": (torch.zeros(B, requires_grad=True), "no real numbers"),
+    "out of range": ([0.5, 1.5, 0.5], r"1\.5 is outside the range from 0 to 1"),
+}
+
+
+@pytest.mark.parametrize(("value", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_scores_are_one_line_that_names_the_metric(value, words):
+    with pytest.raises(UserError, match=f"saliency_mine.*{words}") as caught:
+        inputs().score(giving(value))
+    assert "\n" not in str(caught.value)
+
+
+PARTS = {
+    "no parts": (np.zeros(B), r"shape \(3,\).*a number for each part"),
+    "too few parts": (np.zeros((B, 1)), r"shape \(3, 1\).*3 samples and 2 parts"),
+    "turned": (np.zeros((2, B)), r"shape \(2, 3\).*3 samples and 2 parts"),
+}
+
+
+@pytest.mark.parametrize(("value", "words"), PARTS.values(), ids=PARTS)
+def test_wrong_parts_are_one_line(value, words):
+    with pytest.raises(UserError, match=f"saliency_mine.*{words}"):
+        inputs().score(giving(value, part_names=lambda options, classifier: ("a", "b")))
+
+
+def fails(*given):
+    raise KeyError("nothing here")
+
+
+def test_what_a_metric_declares_is_checked_as_well():
+    two = {"part_names": lambda options, classifier: ("a", "b")}
+    for changes, words in (
+        ({"reduction": lambda values, options: 0.5}, r"reduce.*each of 3 samples"),
+        ({"part_names": lambda options, classifier: ("a", "a")}, "parts.*different"),
+        ({"part_names": lambda options, classifier: "ab"}, "parts.*different"),
+        ({"part_names": fails}, "parts raised KeyError"),
+        ({"part_names": lambda options, classifier: sys.exit(0)}, "parts raised SystemExit"),
+    ):
+        with pytest.raises(UserError, match=f"saliency_mine.*{words}"):
+            inputs().score(giving(np.zeros((B, 2)), **(two | changes)))
+    with pytest.raises(UserError, match=r"saliency_mine.*marked.*each of 3 samples"):
+        inputs().score(giving(np.zeros(B), marked=lambda maps: True))
+    for question in (lambda *given: [()], lambda *given: 3, fails):
+        with pytest.raises(UserError, match="saliency_mine: question"):
+            giving(np.zeros(B), question=question).questions(np.zeros((B, 3)), None)
+
+
+def test_gaps_whole_numbers_and_tensors_are_scores():
+    assert inputs().score(giving([np.nan, 1, 0])).values == [None, 1, 0]
+    assert inputs().score(giving(torch.tensor([0, 1, 1]))).values == [0, 1, 1]
+    assert inputs().score(giving(np.array([True, False, True]))).values == [1, 0, 1]
+
+
+class Wicked(BaseException):
+    pass
+
+
+LEAVING = {
+    "sys.exit": (lambda: sys.exit(0), "SystemExit: 0"),
+    "a bare exit": (lambda: sys.exit(), "SystemExit"),
+    "cancelled": (lambda: (_ for _ in ()).throw(asyncio.CancelledError()), "CancelledError"),
+    "its own": (lambda: (_ for _ in ()).throw(Wicked("off")), "Wicked: off"),
+}
+
+
+@pytest.mark.parametrize(("leave", "words"), LEAVING.values(), ids=LEAVING)
+def test_a_metric_or_explainer_that_ends_the_program_has_raised(leave, words, shapes, resnet, tmp_path):
+    def leaving(classifier, images, target):
+        leave()
+
+    explainers, metrics = [leaving, "random"], ["saliency_miou", metric(lambda maps: leave())]
+    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=explainers, metrics=metrics, limit=4,
+                  out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    cells = {(cell["explainer"], cell["metric"]): cell for cell in done.summary["cells"]}
+    assert cells["random", "saliency_miou"]["n"] == 4
+    for name in ("saliency_miou", "saliency_mine"):
+        assert cells["leaving", name]["left_out"] == {f"the explainer raised {words}": 4}
+    assert cells["random", "saliency_mine"]["left_out"] == {f"the metric raised {words}": 4}
+    with pytest.raises(UserError, match=f"leaving.*{words}"):
+        sb.run(dataset=str(shapes), model=str(resnet), explainers=[leaving], metrics=["saliency_miou"], limit=4,
+               out=tmp_path / "strict", device="cpu", progress=False, strict=True)  # fmt: skip
+
+
+def test_ctrl_c_still_ends_the_work():
+    def stopped(*given, **named):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        inputs().score(metric(stopped))
+    with pytest.raises(KeyboardInterrupt):
+        as_explainer(stopped)(Mean(), torch.rand(2, 3, 4, 4), one_hot([0, 1], 3))
+
+
+def test_an_item_that_ends_the_program_when_it_is_imported_is_one_line(tmp_path, monkeypatch):
+    (tmp_path / "leaving.py").write_text("import sys\nsys.exit(0)\n")
+    import saliency_bench.explainers as plugins
+
+    monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
+    monkeypatch.setattr(registry, "folders", lambda kind: [tmp_path])
+    with pytest.raises(UserError, match=r"leaving.*sys.exit\(0\).*imported"):
+        registry.load("explainers", "leaving")
+
+
+def test_the_exit_code_is_not_that_of_an_explainer(shapes, resnet, tmp_path):
+    code = (
+        "import sys, saliency_bench as sb\n"
+        "def leaving(classifier, images, target):\n    sys.exit(0)\n"
+        f"sb.run(dataset={str(shapes)!r}, model={str(resnet)!r}, explainers=[leaving], metrics=['saliency_miou'],\n"
+        f"       limit=4, out={str(tmp_path / 'run')!r}, device='cpu', progress=False)\nsys.exit(3)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], env=os.environ, check=False).returncode == 3
