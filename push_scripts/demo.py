@@ -32,7 +32,7 @@ def main(args: Namespace) -> None:
     from saliency_bench.engine.preflight import check_run_folder
     from saliency_bench.engine.run import start
     from saliency_bench.engine.training import train
-    from saliency_bench.results.summary import LEGEND
+    from saliency_bench.results.summary import legend
     from saliency_bench.utils.devices import device_of
     from saliency_bench.utils.files import read_json
 
@@ -63,7 +63,7 @@ def main(args: Namespace) -> None:
         print(json.dumps(result.summary, indent=2))
         return
     say("\n".join([f"\n{result}\n", *result.verdict]))
-    say(f"{LEGEND}; {time.perf_counter() - started:.0f} s")
+    say("; ".join(filter(None, [legend(result.cells), f"{time.perf_counter() - started:.0f} s"])))
     say(f"report: {result.report}")
 
 

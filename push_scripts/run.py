@@ -29,7 +29,7 @@ def main(args: Namespace) -> int:
     check_run_folder(Path(args.out))
     from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
-    from saliency_bench.results.summary import LEGEND
+    from saliency_bench.results.summary import legend
 
     result = start(*describe(settings), progress=not args.json)
     if not result.summary:  # another process of the same run prints
@@ -44,7 +44,8 @@ def main(args: Namespace) -> int:
     chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
     dataset = result.summary["dataset"]
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
-    print(f"{dataset['used']}{of_all} samples{chosen}, {_accuracy(result.summary['model'])}, {LEGEND}")
+    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(result.summary["model"]), legend(result.cells)]
+    print(", ".join(filter(None, facts)))
     print(f"report: {result.report}")
     return _faulty(result)
 

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, read_cells
+from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, best, read_cells
 from saliency_bench.results.summary import table
 
 KEY = {
@@ -141,16 +141,37 @@ def test_two_functions_of_one_name_have_a_row_each():
 
 
 @pytest.mark.parametrize(
-    ("changes", "ranks", "best", "few", "approximate"),
+    ("changes", "ranks", "few", "approximate"),
     [
-        ({}, "1-2", False, True, False),
-        ({"scored": 0.95}, "1-2", True, True, False),
-        ({"scored": 1.0, "rank": [2, 2]}, "2", False, True, False),
-        ({"clusters": 20, "median": 0.5}, "1-2", False, False, True),
-        ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False, False),
-        ({"low": None, "high": None, "median": 0.5}, "1-2", False, False, False),
+        ({}, "1-2", True, False),
+        ({"rank": [2, 2]}, "2", True, False),
+        ({"clusters": 20, "median": 0.5}, "1-2", False, True),
+        ({"n": 500, "clusters": 500, "median": 0.5}, "1-2", False, False),
+        ({"low": None, "high": None, "median": 0.5}, "1-2", False, False),
     ],
 )
-def test_what_follows_from_a_cell(changes, ranks, best, few, approximate):
+def test_what_follows_from_a_cell(changes, ranks, few, approximate):
     (cell,) = read_cells([RESULT | changes])
-    assert (cell.ranks, cell.best, cell.few, cell.approximate) == (ranks, best, few, approximate)
+    assert (cell.ranks, cell.few, cell.approximate) == (ranks, few, approximate)
+
+
+@pytest.mark.parametrize(
+    ("cells", "marked"),
+    [
+        ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.95), "random": ([3, 3], 1.0)}, "ab"),
+        ({"a": ([1, 2], 1.0), "b": ([1, 2], 0.94), "random": ([3, 3], 1.0)}, "a"),  # too few are scored
+        ({"a": ([1, 3], 1.0), "b": ([1, 3], 1.0), "random": ([1, 3], 1.0)}, ""),  # no two differ
+        ({"random": ([1, 1], 1.0), "a": ([2, 3], 1.0), "b": ([2, 3], 1.0)}, ""),  # a baseline beats them
+        ({"a": ([1, 2], 1.0), "random": ([1, 2], 1.0), "b": ([3, 3], 1.0)}, "a"),
+        ({"a": (None, 1.0), "random": (None, 1.0)}, ""),
+    ],
+)
+def test_best_are_methods_that_none_beats_where_any_two_differ(cells, marked):
+    ids = {name: f"{number:016x}" for number, name in enumerate(cells)}
+    results = [
+        RESULT
+        | {"cell_id": ids[name], "baseline": name == "random", "rank": rank, "scored": scored}
+        | {"unranked": None if rank else "too few to rank"}
+        for name, (rank, scored) in cells.items()
+    ]
+    assert best(read_cells(results)) == {ids[name] for name in marked}

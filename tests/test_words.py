@@ -19,13 +19,14 @@ from saliency_bench.results.cell import CellKey
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import Manifest
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.results.summary import RunFacts, summarise, table
+from saliency_bench.results.summary import RunFacts, legend, summarise, table
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.provenance import provenance
 
 RANGES = {"saliency_miou": (0.0, 1.0), "saliency_pointing_game": (0.0, 1.0), "saliency_max_sensitivity": (0.0, None)}
 LEVELS = {"gradcam": 0.5, "rise": 0.44, "lime": 0.3, "twin": 0.3, "centre": 0.3, "random": 0.2}
+ALIKE = dict.fromkeys(LEVELS, 0.4)
 RUNS = {  # samples, samples of a group, share missing, explainers
     "6 samples": (6, 1, 0, 6),
     "14 samples": (14, 1, 0, 6),
@@ -39,13 +40,18 @@ RUNS = {  # samples, samples of a group, share missing, explainers
     "60 groups": (240, 4, 0, 6),
     "30 groups": (120, 4, 0, 6),
     "400 samples": (400, 1, 0, 6),
+    "none apart": (80, 1, 0, 6, ALIKE),
+    "a baseline ahead": (80, 1, 0, 6, LEVELS | {"centre": 0.9}),
+    "a baseline among the first": (80, 1, 0, 6, LEVELS | {"centre": 0.5}),
 }
 SIGNS = {"beats": 1, "beat": 1, "falls behind": -1, "fall behind": -1, "no difference found": 0,
          "too few samples to tell": None}  # fmt: skip
 VERBS = "|".join(SIGNS)
 
 
-def made(folder: Path, seed: int, samples: int, size: int, missing: float, explainers: int) -> Path:
+def made(
+    folder: Path, seed: int, samples: int, size: int, missing: float, explainers: int, levels: dict = LEVELS
+) -> Path:
     """A finished run; `twin` has the scores of lime, and `random` is never missing."""
     rng = np.random.default_rng([seed, samples])
     names = list(LEVELS)[:explainers]
@@ -56,7 +62,7 @@ def made(folder: Path, seed: int, samples: int, size: int, missing: float, expla
     for name in names:
         for metric, limits in RANGES.items():
             keys.append(key_of(name, metric, limits, seed))
-            scores[name, metric] = drawn(rng, metric, LEVELS[name] + common, missing * (name != "random"))
+            scores[name, metric] = drawn(rng, metric, levels[name] + common, missing * (name != "random"))
             if name == "twin":
                 scores[name, metric] = scores["lime", metric]
             tables.append(table_of(keys[-1], rows, scores[name, metric]))
@@ -163,6 +169,35 @@ def test_ranks_follow_from_the_pairs(name, folders):
 
 
 @pytest.mark.parametrize("name", RUNS)
+def test_best_are_those_that_none_beats_where_any_two_differ(name, folders):
+    run = read_run(folders[name])
+    signs = signs_of(run)
+    expected = set()
+    for cell in run.cells:
+        of_metric = {pair: sign for pair, sign in signs.items() if pair[2] == cell.metric}
+        beaten = any(sign == 1 and other == cell.explainer for (_, other, _), sign in of_metric.items())
+        compared = any(sign is not None and first == cell.explainer for (first, *_), sign in of_metric.items())
+        baseline = cell.explainer in ("random", "centre")
+        if 1 in of_metric.values() and compared and not beaten and not baseline and cell.scored >= 0.95:
+            expected.add(cell.cell_id)
+    assert run.best == expected
+    if name in ("none apart", "a baseline ahead"):
+        assert not expected
+        assert {cell.rank[0] for cell in run.cells} >= {1}
+
+
+def test_no_legend_explains_what_a_table_does_not_show(folders, tmp_path):
+    for name, folder in folders.items():
+        run = read_run(folder)
+        page = text_of(report(folder, tmp_path / "page.html").read_text(encoding="utf-8"))
+        ranked, intervals = any(cell.rank for cell in run.cells), any(cell.ends for cell in run.cells)
+        assert ("#: the ranks" in legend(run.cells)) == ("# gives the ranks" in page) == ranked, name
+        assert ("intervals in brackets" in legend(run.cells)) == ("intervals in brackets" in page) == intervals, name
+        assert ("Best: none is significantly better" in page) == bool(run.best), name
+    assert legend(read_run(folders["6 samples"]).cells) == ""
+
+
+@pytest.mark.parametrize("name", RUNS)
 def test_sentences_say_what_the_pairs_say(name, folders):
     run = read_run(folders[name])
     sentences = Verdict(run.cells, run.contrasts).sentences()
@@ -189,7 +224,7 @@ def test_sentences_say_what_the_pairs_say(name, folders):
     for cell in run.cells:
         clause = next((one for one in best.split(": ")[1].rstrip(".").split("; ") if re.search(
             rf"on .*(?:{cell.metric}|all 3)", one)), "")  # fmt: skip
-        assert cell.best == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
+        assert (cell.cell_id in run.best) == bool(re.search(rf"\b{cell.explainer}\b.* on ", clause))
     assert sentences.count(CONTROLLED) == 1
     assert "equal" not in " ".join(sentences)
 
@@ -201,7 +236,7 @@ def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
     console = table(run.cells, run.summary["dataset"]["used"])
     for sentence in Verdict(run.cells, run.contrasts).sentences():
         assert sentence in text_of(page)
-    assert page.count('<span class="tag">best</span>') == console.count(" best") == sum(cell.best for cell in run.cells)
+    assert page.count('<span class="tag">best</span>') == console.count(" best") == len(run.best)
     few = sum(cell.few for cell in run.cells)
     assert page.count('<span class="tag">few samples</span>') == console.count("few samples") == few
     for cell in run.cells:

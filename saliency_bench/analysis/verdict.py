@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from saliency_bench.results.cell import BEST_FROM, CellResult, explainer_names, metric_names
+from saliency_bench.results.cell import BEST_FROM, CellResult, best, explainer_names, metric_names
 from saliency_bench.results.ranking import NO_DIFFERENCE, RANKED_FROM, TOO_FEW, TOO_FEW_TO_TELL, Contrast
 from saliency_bench.results.summary import in_order
 
@@ -42,6 +42,7 @@ class Verdict:
         self.names, self.metrics = explainer_names(cells), metric_names(cells)
         self.order = in_order(cells) if cells else []
         self.cells = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
+        self.marked = best(cells)
         self.baselines = sorted(
             (key for key in self.order if any(cell.baseline for cell in cells if cell.explainer_id == key)),
             key=lambda key: self.names[key] != RANDOM,
@@ -81,29 +82,32 @@ class Verdict:
             return [*lines, few]
         for found in told:
             lines += _sentences(found)
-        best = self._best()
-        return [*lines, *best, CONTROLLED] if told or best else lines
+        leading = self._leading()
+        return [*lines, *leading, CONTROLLED] if told or leading else lines
 
-    def _best(self) -> list[str]:
-        if len(self.order) < 2:
-            return []
+    def _leading(self) -> list[str]:
         leaders: dict[str, list[str]] = {}
         partial: list[str] = []
+        alike: list[str] = []
         for metric, name in self.metrics.items():
-            cells = [cell for key in self.order if (cell := self.cells.get((key, metric)))]
-            if names := [self.names[cell.explainer_id] for cell in cells if cell.best]:
-                ranked = sum(cell.rank is not None for cell in cells)
-                leaders.setdefault("none apart" if len(names) == ranked else listed(names), []).append(name)
-            unmarked = [
-                self.names[cell.explainer_id] for cell in cells if not cell.best and cell.rank and cell.rank[0] == 1
-            ]
-            partial += [f"{listed(unmarked)} on {name}"] if unmarked else []
-        alike = leaders.pop("none apart", [])
+            ranked = [cell for key in self.order if (cell := self.cells.get((key, metric))) and cell.rank]
+            if ranked and all(cell.unbeaten for cell in ranked):
+                alike.append(name)
+                continue
+            methods = [cell for cell in ranked if cell.unbeaten and not cell.baseline]
+            if marked := self._named(cell for cell in methods if cell.cell_id in self.marked):
+                leaders.setdefault(marked, []).append(name)
+            if unmarked := self._named(cell for cell in methods if cell.cell_id not in self.marked):
+                partial.append(f"{unmarked} on {name}")
         clauses = [f"{names} on {all_or(metrics, len(self.metrics))}" for names, metrics in leaders.items()]
         lines = [f"Best (none significantly better): {'; '.join(clauses)}."] if clauses else []
         lines += [f"No explainer stands out on {any_or(alike, len(self.metrics))}."] if alike else []
         few = f"Not significantly beaten either, but with fewer than {BEST_FROM * 100:.0f} % of the samples scored"
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
+
+    def _named(self, cells: Iterable[CellResult]) -> str:
+        names = [self.names[cell.explainer_id] for cell in cells]
+        return listed(names) if names else ""
 
 
 def _sentences(found: list[Against]) -> list[str]:

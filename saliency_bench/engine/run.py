@@ -40,7 +40,7 @@ from saliency_bench.engine.python_objects import Objects, describe, modes_kept
 from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
-from saliency_bench.results.cell import read_cells
+from saliency_bench.results.cell import CellResult, read_cells
 from saliency_bench.results.manifest import Manifest, read_earlier, read_manifest
 from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
@@ -70,11 +70,14 @@ class Run:
     @property
     def verdict(self) -> list[str]:
         """Who beats the baselines and who is best, in sentences."""
-        contrasts = read_contrasts(self.summary["comparisons"])
-        return Verdict(read_cells(self.summary["cells"]), contrasts).sentences()
+        return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
+
+    @property
+    def cells(self) -> list[CellResult]:
+        return read_cells(self.summary["cells"])
 
     def __str__(self) -> str:
-        return table(read_cells(self.summary["cells"]), covered(self.summary))
+        return table(self.cells, covered(self.summary))
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, An
         "labels": _labels(comparison.merged),
         "tables": _tables(comparison) if len(comparison.merged) > 1 else [],
         "same_samples": _same_samples(comparison.merged),
+        "best": any(merged.data.best for merged in comparison.merged),
         "first": first.name,
         "differences": [_difference_view(first, difference) for difference in comparison.differences],
     }
@@ -152,7 +153,7 @@ def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
         tags = {
-            "best explainer": cell.best,
+            "best explainer": cell.cell_id in comparison.merged[index].data.best,
             "conflict": cell.cell_id in conflicting,
         }
         repeated = (

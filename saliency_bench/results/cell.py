@@ -173,9 +173,9 @@ class CellResult(Interval, CellKey):
         return str(low) if low == high else f"{low}-{high}"
 
     @property
-    def best(self) -> bool:
-        """Whether none is significantly better, and nearly all samples are scored: no best by leaving out the hard."""
-        return self.rank is not None and self.rank[0] == 1 and self.scored >= BEST_FROM
+    def unbeaten(self) -> bool:
+        """Whether it is ranked and none is significantly better."""
+        return self.rank is not None and self.rank[0] == 1
 
     @property
     def without(self) -> str:
@@ -210,6 +210,21 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
     for key in keys:
         groups.setdefault(key.metric_id, []).append(key)
     return list(groups.values())
+
+
+def best(cells: Iterable[CellResult]) -> frozenset[str]:
+    """The ids of the cells to mark as best, by each metric for which any two explainers differ.
+
+    Those that none beats and of which nearly all samples are scored: none is best by leaving out what is hard. A
+    baseline is never best: it does not look at the network.
+    """
+    return frozenset(
+        cell.cell_id
+        for own in by_metric(cells)
+        if any(cell.rank and not cell.unbeaten for cell in own)
+        for cell in own
+        if cell.unbeaten and not cell.baseline and cell.scored >= BEST_FROM
+    )
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:

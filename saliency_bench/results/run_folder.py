@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellResult, Interval, as_json, explainer_names, metric_names, read_cells
+from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.facts import SummaryFacts, Timings, check_facts, check_rows, most_records
 from saliency_bench.results.identity import Identity
@@ -101,6 +101,11 @@ class RunData:
     @cached_property
     def cell_ids(self) -> frozenset[str]:
         return frozenset(cell.cell_id for cell in self.cells)
+
+    @cached_property
+    def best(self) -> frozenset[str]:
+        """The ids of the cells to mark as best."""
+        return best(self.cells)
 
     @cached_property
     def accuracy(self) -> Interval:

@@ -1,7 +1,7 @@
 """The summary of a run: per cell a score with its interval, what was left out and why; versions and hardware."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from saliency_bench.results.cell import (
     Interval,
     PartResult,
     as_json,
+    best,
     by_metric,
     explainer_names,
     metric_names,
@@ -35,7 +36,6 @@ from saliency_bench.utils.files import read_json, write_json
 
 FORMAT = 3
 SHOWN = 60  # characters of a reason in a table
-LEGEND = "95 % intervals in brackets; #: the ranks that a paired test leaves open"
 
 
 @dataclass(frozen=True)
@@ -268,13 +268,24 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     names = explainer_names(cells)
     by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
     header = ["explainer", *metrics.values()]
-    body = [[names[key], *(_score(by_ids.get((key, metric)), used) for metric in metrics)] for key in in_order(cells)]
+    marked = best(cells)
+    body = [
+        [names[key], *(_score(by_ids.get((key, metric)), used, marked) for metric in metrics)]
+        for key in in_order(cells)
+    ]
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))
     if faulty := fault_lines(cells):
         lines += ["", *faulty]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def legend(cells: Sequence[CellResult]) -> str:
+    """What the signs of their table mean; "" where it has none."""
+    parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
+    parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
+    return "; ".join(parts)
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
@@ -296,7 +307,7 @@ def in_order(cells: Sequence[CellResult]) -> list[str]:
     return list(dict.fromkeys(cell.explainer_id for cell in by_mean))
 
 
-def _score(cell: CellResult | None, used: int) -> str:
+def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
     if cell is None:
         return "-"
     if cell.without:
@@ -308,6 +319,7 @@ def _score(cell: CellResult | None, used: int) -> str:
         text += f" median {cell.median:.3f}"
     if cell.rank:
         text += f" #{cell.ranks}"
-    notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate + ["best"] * cell.best
+    notes = ["few samples"] * cell.few + ["approximate"] * cell.approximate
+    notes += ["best"] * (cell.cell_id in marked)
     fewer = [f"n={cell.n}"] * (cell.n != used) + [f"C={cell.clusters}"] * (cell.clusters < cell.n)
     return " ".join([text, *notes, *fewer])
