@@ -1,5 +1,6 @@
 """Loading by name, by folder and from the Hub, and the fingerprint of what was loaded."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -122,8 +123,57 @@ def test_what_save_to_disk_wrote_is_a_folder(folder, tmp_path):
     datasets.DatasetDict({"train": rows, "test": rows.select([0, 1])}).save_to_disk(tmp_path / "two")
     assert data.fingerprint(sb.load_dataset(tmp_path / "one")) == data.fingerprint(rows)
     assert len(sb.load_dataset(tmp_path / "two", "test")) == 2
-    with pytest.raises(UserError, match=r"unknown split 'tst'; did you mean test"):
+    with pytest.raises(UserError, match=r"unknown split of .*two 'tst'; did you mean test"):
         sb.load_dataset(tmp_path / "two", "tst")
+
+
+@pytest.fixture
+def only_train(folder, tmp_path):
+    """The same rows three ways, with `train` as their only split, which has the masks and labels of shapes."""
+    rows = sb.load_dataset(folder, "train")
+    rows.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": rows}).save_to_disk(tmp_path / "several")
+    (tmp_path / "pictures/disc").mkdir(parents=True)
+    rows[0]["image"].save(tmp_path / "pictures/disc/0.png")
+    return {"saved": tmp_path / "one", "dict": tmp_path / "several", "pictures": tmp_path / "pictures", "rows": rows}
+
+
+@pytest.mark.parametrize("kind", ["saved", "dict", "pictures", "rows"])
+def test_a_split_named_train_is_used_where_it_is_the_only_one_and_a_line_says_so(kind, only_train, capsys):
+    name = only_train[kind]
+    data._complain_once.cache_clear()
+    assert str(sb.load_dataset(name).split) == "train"
+    text = "the dataset" if kind == "rows" else name
+    line = f"saliency-bench: {text} has no split test; its only split, train, is used\n"
+    assert capsys.readouterr().err == line
+    sb.load_dataset(name, "train")
+    assert capsys.readouterr().err == ""
+    for other in ("validation", "test[:1]"):
+        with pytest.raises(UserError):
+            sb.load_dataset(name, other)
+    with pytest.raises(UserError):  # who asks for this very split, as a training does, gets no other
+        data.find(name).load("test")
+
+
+def test_a_run_over_the_only_split_is_a_run_over_train(only_train, resnet, tmp_path):
+    settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False, "limit": 4}
+    own = sb.run(dataset=only_train["dict"], out=tmp_path / "own", **settings)
+    named = sb.run(dataset=only_train["dict"], out=tmp_path / "named", split="train", **settings)
+    assert own.summary["dataset"]["split"] == "train"
+    assert set(own.records()["split"]) == {"train"}
+    assert "--split train" in own.summary["command"]
+    assert [cell["cell_id"] for cell in own.summary["cells"]] == [cell["cell_id"] for cell in named.summary["cells"]]
+    template = sb.template(only_train["dict"], resnet, tmp_path / "template", progress=False, limit=4)
+    assert json.loads((template / "template.json").read_text())["spec"]["split"] == "train"
+
+
+def test_a_refused_split_names_the_option(only_train, folder):
+    with pytest.raises(UserError, match=r"'dev'; known: train \(--split\)"):
+        sb.load_dataset(only_train["pictures"], "dev")
+    with pytest.raises(UserError, match=r"'tset'; did you mean test\? \(--split\)"):
+        sb.load_dataset(folder, "tset")
+    with pytest.raises(UserError, match=r"is the split train, not dev; give split='train' \(--split train\)"):
+        sb.load_dataset(only_train["saved"], "dev")
 
 
 def test_two_processes_may_ask_for_it_at_once(tmp_path):

@@ -99,6 +99,17 @@ def test_two_commits_of_one_repository(here, away):
     assert len(here.asked) == asked
 
 
+def test_the_only_split_of_a_repository_is_used_also_offline(here, away, capsys):
+    put(here, data__train_dot_parquet=parquet({"bytes": png(), "path": None}))
+    for leave in (None, away):
+        if leave:
+            leave()
+        assert str(sb.load_dataset(REPO).split) == "train"
+        with pytest.raises(UserError, match=r"'dev'; known: train \(--split\)"):
+            sb.load_dataset(REPO, "dev")
+    assert capsys.readouterr().err.count(f"{REPO} has no split test; its only split, train, is used") == 1
+
+
 def test_a_copy_that_is_not_complete_is_not_loaded(here, away, monkeypatch):
     commit = put(here, **filled("red"))
     sb.load_dataset(REPO)

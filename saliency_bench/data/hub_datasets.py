@@ -1,5 +1,6 @@
 """Datasets on the Hub: one commit, downloaded once, loaded from the cache when the Hub cannot be reached."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,28 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from saliency_bench.data.build_report import REPORT, read_report
 from saliency_bench.data.names import alternative_to
 from saliency_bench.data.untrusted import CARDS, check_cards, check_files, check_names, check_rows
-from saliency_bench.errors import UserError, one_line
+from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.cache import folder_of, remember, remembered, snapshot_of
 from saliency_bench.hub.client import no_bars
 from saliency_bench.hub.errors import is_network_error, refuse
 from saliency_bench.utils.storage import storage_error
 
 SECONDS = 10  # to wait for the Hub's first answer
+
+
+class UnknownSplitError(UserError):
+    """A dataset has no split of this name; `known` are those it has."""
+
+    def __init__(self, name: str, split: str, known: Iterable[str], text: str = ""):
+        self.known = sorted(known)
+        super().__init__(text or f"{unknown(f'split of {name}', split, self.known)} (--split)")
+
+
+def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
+    """A split, or a part of one, of what a builder has prepared. Raises: UnknownSplitError."""
+    if split.isidentifier() and builder.info.splits and split not in builder.info.splits:
+        raise UnknownSplitError(name, split, builder.info.splits)
+    return builder.as_dataset(split)
 
 
 @dataclass(frozen=True)
@@ -80,7 +96,8 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
     """
     repo = commit.repo
     try:
-        rows = _downloaded(commit, config).as_dataset(split) if commit.reached else _cached(commit, split, config)
+        builder = _downloaded(commit, config) if commit.reached else _cached(commit, config)
+        rows = split_of(builder, split, repo)
     except UserError:
         raise
     except (ConnectionError, FileNotFoundError) as error:
@@ -146,7 +163,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
     return builder
 
 
-def _cached(commit: Commit, split: str, config: str | None) -> Dataset:
+def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
     """Of this commit and no other, which `datasets` itself would not promise."""
     owner, _, name = commit.repo.rpartition("/")
     place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
@@ -157,6 +174,4 @@ def _cached(commit: Commit, split: str, config: str | None) -> Dataset:
             f"the Hub cannot be reached for {commit.repo}, whose commit {commit.sha} is not completely in the cache; "
             "load it again when it can"
         )
-    return Cache(
-        repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha
-    ).as_dataset(split)
+    return Cache(repo_id=commit.repo, dataset_name=camelcase_to_snakecase(name), config_name=wanted, hash=commit.sha)

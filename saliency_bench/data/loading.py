@@ -19,10 +19,18 @@ from saliency_bench.data.builders import settings_of
 from saliency_bench.data.building import build
 from saliency_bench.data.card import ANNOTATIONS
 from saliency_bench.data.fingerprints import fingerprint
-from saliency_bench.data.hub_datasets import Commit, commit_of, load_from_hub, loading_error, published_report
+from saliency_bench.data.hub_datasets import (
+    Commit,
+    UnknownSplitError,
+    commit_of,
+    load_from_hub,
+    loading_error,
+    published_report,
+    split_of,
+)
 from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
@@ -50,10 +58,11 @@ def load_dataset(
     from it, once, in the cache folder, and every image is compared with the published checksum.
     revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision". A
     dataset loaded from the Hub is compared with the fingerprint in its `build_report.json`, once.
+    Where `train` is the only split, as of a folder of pictures, it is used in the place of `test`, and a line says so.
     Nothing downloaded is executed, no archive is opened, and no file outside of the folder or repository.
     Raises: UserError for an unknown name, split or option, a folder without a dataset, or a Hub that cannot be reached.
     """
-    return find(name, source=source, revision=revision, **builder_options).load(split)
+    return find(name, source=source, revision=revision, **builder_options).load_usual(split)
 
 
 @dataclass(frozen=True)
@@ -93,6 +102,17 @@ class Found:
             return _local(self.folder, self.text, split)
         rows = _with_images(load_from_hub(self.commit, split), self.commit.repo)
         _check_fingerprint(rows, self._report(), self.commit.repo, split)
+        return rows
+
+    def load_usual(self, split: str) -> Dataset:
+        """`load`, but where `train` is the only split, it stands in for `test`, and a line says so."""
+        try:
+            return self.load(split)
+        except UnknownSplitError as error:
+            if split != "test" or error.known != ["train"]:
+                raise
+        rows = self.load("train")
+        _complain_once(f"{self.text} has no split test; its only split, train, is used")
         return rows
 
     def _report(self) -> dict[str, Any]:
@@ -237,7 +257,8 @@ def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
     """The rows of one split, unless they know themselves to be of another. Raises: UserError that names it."""
     own = str(rows.split) if rows.split is not None else split
     if own.isidentifier() and own != split.partition("[")[0]:
-        raise UserError(f"{name} is the split {own}, not {split}; give split='{own}'")
+        text = f"{name} is the split {own}, not {split}; give split='{own}' (--split {own})"
+        raise UnknownSplitError(name, split, [own], text)
     return rows
 
 
@@ -253,9 +274,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     files = [file for files in (builder.config.data_files or {}).values() for file in files]
     hashes = [known_sha256(Path(file)) for file in files if Path(file).suffix.lower() in TABLES]
     builder.download_and_prepare(str(cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)))
-    if split.isidentifier() and builder.info.splits and split not in builder.info.splits:
-        raise unknown(f"split of {name}", split, builder.info.splits)
-    return builder.as_dataset(split)
+    return split_of(builder, split, name)
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
@@ -265,8 +284,7 @@ def _saved(place: Path, split: str) -> Dataset | None:
     if not (place / "dataset_dict.json").is_file():
         return None
     if not (place / split / "state.json").is_file():
-        known = sorted(path.parent.name for path in place.glob("*/state.json"))
-        raise unknown("split", split, known)
+        raise UnknownSplitError(str(place), split, [path.parent.name for path in place.glob("*/state.json")])
     return datasets.load_from_disk(str(place / split))
 
 

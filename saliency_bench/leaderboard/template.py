@@ -91,7 +91,7 @@ def template(
     writer.writeheader()
     writer.writerows(rows)
     write_text(folder / SAMPLES, table.getvalue())
-    content = Template(spec=_absolute(spec), identity=context.identity, size=list(size), samples=len(rows))
+    content = Template(spec=_absolute(context.spec), identity=context.identity, size=list(size), samples=len(rows))
     words = dict(content.spec) | {"size": size, "samples": len(rows), "images": images}
     words |= {"geometry": str(context.classifier.geometry)}
     for name, source in (("README.md", "template.md.j2"), ("example.py", "template.py.j2")):
