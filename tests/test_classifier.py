@@ -43,6 +43,27 @@ def test_a_plain_module_can_be_given_a_size():
         load_classifier(small(), device="cpu", mean=0, std=1).prepare(rows)
 
 
+def test_a_classifier_prints_what_must_be_known_of_it_in_a_few_lines(resnet):
+    classifier = load_classifier(resnet, device="cpu")
+    text = repr(classifier)
+    assert len(text.splitlines()) <= 5
+    assert max(map(len, text.splitlines())) <= 120
+    for part in (classifier.id, classifier.digest[:8], "8 classes", "disc", "squash to 32 x 32", "softmax", "fp32",
+                 "last feature map"):  # fmt: skip
+        assert part in text, part
+    assert "Conv2d" not in text
+    assert "Conv2d" in repr(classifier.model)
+    named = load_classifier(small(), device="cpu", mean=0, std=1, layer="0", labels=["a", "b", "c", "\x1b[31md" * 50])
+    assert "CAM layer: 0" in repr(named)
+    assert "softmax (assumed)" in repr(named)
+    assert "\x1b" not in repr(named)
+    assert max(map(len, repr(named).splitlines())) <= 120
+    assert "class names unknown" in repr(load_classifier(small(), device="cpu", mean=0, std=1))
+    assert "no weights yet" in repr(
+        load_classifier(nn.Sequential(nn.Flatten(), nn.LazyLinear(2)), device="cpu", mean=0, std=1)
+    )
+
+
 def test_an_output_object_is_unwrapped():
     class Wrapped(nn.Module):
         def __init__(self):

@@ -16,12 +16,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.preparation import prepared_batch
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target import ACTIVATIONS
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.seeds import seed_of, uniform
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
+LONGEST_LINE = 110  # of what a classifier prints
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 # How torch rejects a size, by RuntimeError; transformers, timm and torchvision raise AssertionError and ValueError.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
@@ -35,6 +36,12 @@ def check_finite(model: nn.Module, name: str) -> None:
             continue
         if not bool(value.detach().isfinite().all()):
             raise UserError(f"{name} has NaN or infinite weights ({key}); the file or its training is damaged")
+
+
+def _has_weights(model: nn.Module) -> bool:
+    """Whether all are there: lazy layers make theirs at the first image."""
+    tensors = chain(model.parameters(), model.buffers())
+    return not any(is_lazy(value) or value.device.type == "meta" for value in tensors)
 
 
 class RefusedImagesError(UserError):
@@ -228,6 +235,20 @@ class Classifier(nn.Module):
         if activation is not None:
             other.activate(activation)
         return (other.to(device) if moved else other).computing(precision, channels_last)
+
+    def __repr__(self) -> str:
+        """What must be known of it in a few lines; `print(classifier.model)` shows the layers."""
+        names = ", ".join(self.labels[:3]) + ", ..." * (len(self.labels) > 3) if self.labels else ""
+        classes = f"{len(self.labels):,} classes: {names}" if self.labels else "class names unknown"
+        activation = self.activation + " (assumed)" * self.assumed
+        lines = [
+            f"Classifier {self.id}, {f'digest {self.digest[:8]}' if _has_weights(self.model) else 'no weights yet'}",
+            classes,
+            f"images: {self.geometry}",
+            f"CAM layer: {self.layer or 'the last feature map before any pooling'}",
+            f"activation: {activation}; {self.arithmetic} on {self.place}; the network is .model",
+        ]
+        return "\n  ".join(one_line(line, LONGEST_LINE) for line in lines)
 
     @property
     def dtype(self) -> torch.dtype:
