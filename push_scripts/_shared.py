@@ -62,5 +62,8 @@ def _namespace(text: str) -> str:
     return text
 
 
-def json(parser: ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+def output(parser: ArgumentParser, json: str = "print JSON instead of text") -> None:
+    """--json, with this help, or --quiet, which `saliency_bench.cli` sees to."""
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help=json)
+    forms.add_argument("--quiet", action="store_true", help="print warnings and errors only")

@@ -17,9 +17,11 @@ from types import ModuleType
 
 from saliency_bench import options, registry
 from saliency_bench.cli import Parser, parse
+from saliency_bench.push_scripts import _shared
+from saliency_bench.utils.progress import silent
 
 KEPT = "finished batches"  # when it is stopped
-COMMON = ("source", "out", "overwrite", "json", "debug", "seed", "workers")
+COMMON = ("source", "out", "overwrite", "json", "quiet", "debug", "seed", "workers")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,18 +42,19 @@ def main(args: argparse.Namespace) -> int:
     from saliency_bench.data.building import build
 
     own = {key: value for key, value in given.items() if key not in COMMON}
-    out = build(
-        args.name,
-        given["out"],
-        given["source"],
-        given["overwrite"],
-        progress=not given["json"],
-        seed=given["seed"],
-        workers=given["workers"],
-        **own,
-    )
-    build_report = read_report(out)
-    print(json.dumps(build_report, indent=2, ensure_ascii=False) if given["json"] else summary(build_report, out))
+    with silent(given["quiet"]):
+        out = build(
+            args.name,
+            given["out"],
+            given["source"],
+            given["overwrite"],
+            progress=not given["json"],
+            seed=given["seed"],
+            workers=given["workers"],
+            **own,
+        )
+        build_report = read_report(out)
+        print(json.dumps(build_report, indent=2, ensure_ascii=False) if given["json"] else summary(build_report, out))
     return 0
 
 
@@ -76,7 +79,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
             add_option(parser, key, default, help_of(builder, key))
-    parser.add_argument("--json", action="store_true", help="print the build report as JSON")
+    _shared.output(parser, "print the build report as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 

@@ -24,7 +24,7 @@ EPOCHS = 30
 
 def arguments(parser: ArgumentParser) -> None:
     _shared.settings(parser, "out", "limit", "batch_size", "seed", "device", out="saliency-bench-demo")
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

@@ -13,11 +13,12 @@ import json
 from dataclasses import asdict
 
 from saliency_bench.publishing.install_metrics import install_metrics
+from saliency_bench.push_scripts import _shared
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to install (default: all)")
-    parser.add_argument("--json", action="store_true", help="print a list of {name, path, changed}")
+    _shared.output(parser, "print a list of {name, path, changed} instead of text")
 
 
 def main(args: argparse.Namespace) -> None:

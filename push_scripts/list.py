@@ -8,13 +8,14 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from saliency_bench import registry
+from saliency_bench.push_scripts import _shared
 
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", nargs="?", choices=[*PLUGINS, "models"], help="one kind only; default: all")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

@@ -55,7 +55,7 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="my_method, saliency_mine (metrics), my-data (datasets, commands)")
     about = "of a metric: maps and masks (default), maps alone, curves of a classifier's probabilities, or an explainer"
     parser.add_argument("--asks", choices=list(SHELLS), help=about)
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

@@ -52,7 +52,7 @@ def arguments(parser: ArgumentParser) -> None:
         "--eval-results", action="store_true", help="model: add .eval_results/*.yaml for the dataset's page"
     )
     parser.add_argument("--note", default="", help="results: a short note for readers of the leaderboard")
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

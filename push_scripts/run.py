@@ -18,7 +18,7 @@ METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 
 def arguments(parser: ArgumentParser) -> None:
     _shared.settings(parser, dataset="shapes-xai", explainers=EXPLAINERS, metrics=METRICS)
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> int:

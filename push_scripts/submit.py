@@ -29,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: beside the maps)")
     _shared.setting(maps, "batch_size", default=None, text="samples per chunk (default: the template's)")
     _shared.setting(maps, "device")
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

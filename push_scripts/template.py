@@ -23,7 +23,7 @@ def arguments(parser: ArgumentParser) -> None:
         parser.add_argument(name, metavar=name.upper(), help=about(name))
     _shared.settings(parser, *(name for name in RunSpec.model_fields if name not in LEFT_OUT))
     parser.add_argument("--images", choices=["png", "npy"], help="write the prepared frames, as 8 or 32 bits")
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

@@ -28,7 +28,7 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(parser, "limit", text="train on the first N images only")
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")
-    _shared.json(parser)
+    _shared.output(parser)
 
 
 def main(args: Namespace) -> None:

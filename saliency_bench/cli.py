@@ -20,6 +20,7 @@ from saliency_bench import registry
 from saliency_bench.errors import LONGEST, UserError, one_line, unknown
 from saliency_bench.utils.interrupts import Stopped, stopped_by_signals, supervised
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
 
 PROGRAM = "saliency-bench"
@@ -56,7 +57,8 @@ def guarded(command: str, argv: list[str]) -> int:
         args = parse(parser_of(command, module), argv)
         if getattr(args, "chunk_timeout", None) and (code := supervised()) is not None:
             return code
-        with stopped_by_signals(lambda number: _last_words(number, command, argv)):
+        quiet = silent(getattr(args, "quiet", False))
+        with quiet, stopped_by_signals(lambda number: _last_words(number, command, argv)):
             return module.main(args) or 0
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT

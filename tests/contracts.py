@@ -223,6 +223,8 @@ def command_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
     for function, what in {"arguments": "(parser), which adds its options", "main": "(args), which does it"}.items():
         if not callable(getattr(module, function, None)):
             yield f"{where(path)} has no {function}: add {function}{what}"
+    if "_shared.output(" not in path.read_text(encoding="utf-8"):
+        yield f"{where(path)} takes no --json and no --quiet: call _shared.output(parser) in arguments"
 
 
 def constants(module: ModuleType, kinds: dict[str, type | UnionType], path: Path) -> Iterator[str]:

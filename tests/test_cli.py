@@ -2,12 +2,17 @@
 
 import json
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.cli import main
+from saliency_bench.push_scripts import new
+from saliency_bench.utils import progress
 from saliency_bench.utils.messages import complain
 
 
@@ -79,6 +84,88 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
     assert main(["list"]) == 130
     line = "saliency-bench: stopped; nothing is half-written; go on with: saliency-bench list\n"
     assert capsys.readouterr().err == line
+
+
+QUICK = {
+    "build": "build shapes-xai --size 32 --count 20 --out out",
+    "install-metrics": "install-metrics saliency_miou",
+    "list": "list",
+    "new": "new explainer mine",
+    "push": "push metric saliency_miou --dry-run",
+    "report": "report done",
+    "run": "run --dataset ./shapes --model ./net --explainers centre --metrics saliency_miou --limit 4 --out out",
+    "submit": "submit done --dry-run",
+    "template": "template ./shapes ./net --limit 4 --out out",
+    "train": "train --dataset ./shapes --model ./net --epochs 1 --size 32 --limit 8 --out out",
+}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, shapes, resnet):
+    """A folder with a dataset, a network, a run, and the folders of a checkout."""
+    root = tmp_path_factory.mktemp("place")
+    for part in new.PARTS:
+        (root / part).mkdir(parents=True) if "." not in part else (root / part).parent.mkdir(exist_ok=True)
+    (root / "saliency_bench/registry.py").touch()
+    (root / "tests/explainers").mkdir()
+    shutil.copytree(shapes, root / "shapes")
+    shutil.copytree(resnet, root / "net")
+    saliency_bench.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], metrics=["saliency_miou"],
+                       limit=4, device="cpu", out=root / "done", progress=False)  # fmt: skip
+    return root
+
+
+@pytest.fixture
+def sandbox(place, tmp_path, monkeypatch):
+    """A copy of `place` in which commands may write, and work."""
+    for path in place.iterdir():
+        shutil.copytree(path, tmp_path / path.name) if path.is_dir() else shutil.copy(path, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_MODULES_CACHE", str(tmp_path / "modules"))
+    for name in progress.NO_BARS:
+        monkeypatch.setenv(name, "0")  # put back afterwards
+    return tmp_path
+
+
+def words_of(command):
+    return [*QUICK[command].split(), *["--device", "cpu"] * (command in ("run", "train", "template")), "--quiet"]
+
+
+@pytest.mark.parametrize("command", sorted(set(QUICK) - {"train"}))
+def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, capsys, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(words_of(command)) == 0
+    assert capsys.readouterr() == ("", "")
+    assert (sandbox / "out").exists() == ("--out" in QUICK[command])
+
+
+@pytest.mark.slow
+def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
+    """In a process of its own: libraries read only once whether they may show bars."""
+    done = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", *words_of("train")], capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (sandbox / "out/model.safetensors").exists()
+
+
+def test_every_command_is_quiet_if_asked(capsys):
+    assert set(QUICK) | {"demo"} == set(registry.names("push_scripts"))
+    assert main(["list", "--json", "--quiet"]) == 2
+    assert "--quiet: not allowed with argument --json" in capsys.readouterr().err
+
+
+def test_errors_and_exit_codes_of_a_quiet_command_stay(shapes, resnet, tmp_path, capsys, monkeypatch):
+    assert main(["report", str(tmp_path / "nowhere"), "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("saliency-bench: error: ")
+    assert main(["build", "pet-xai", "--source", "nowhere", "--out", str(tmp_path / "pets"), "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("saliency-bench: error: ")
+    line = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "cebp", "--limit", "4",
+            "--metrics", "saliency_miou", "--device", "cpu", "--out", str(tmp_path / "run")]  # fmt: skip
+    monkeypatch.setattr(registry.load("explainers", "cebp"), "cebp", lambda classifier, images, target: 1 / 0)
+    assert main([*line, "--quiet"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("saliency-bench: error: 4 records were left out")
+    assert shown.err.count("\n") == 1
 
 
 def test_list_as_text_and_as_json(capsys):

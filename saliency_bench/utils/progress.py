@@ -1,19 +1,40 @@
-"""Progress: a live bar on a terminal, a line every 30 seconds in a log."""
+"""Progress: a live bar on a terminal, a line every 30 seconds in a log; or silence."""
 
+import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stdout
 from typing import Any
 
 from tqdm import tqdm
 
 EVERY = 30  # seconds between two lines of a log
+# `datasets`, `transformers` and `huggingface_hub` read these when they are imported.
+NO_BARS = {"HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
+_silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
     """A tqdm bar on standard error; `options` are tqdm's (desc, unit, total ...)."""
     kind = tqdm if sys.stderr.isatty() else _Lines
-    return kind(iterable, disable=not shown, **options)
+    return kind(iterable, disable=_silent or not shown, **options)
+
+
+@contextmanager
+def silent(asked: bool = True) -> Iterator[None]:
+    """Inside, nothing is printed on standard output and no bar is shown; warnings and errors appear as ever."""
+    global _silent
+    if not asked:
+        yield
+        return
+    before, _silent = _silent, True
+    os.environ.update(NO_BARS)
+    try:
+        with open(os.devnull, "w", encoding="utf-8") as nowhere, redirect_stdout(nowhere):
+            yield
+    finally:
+        _silent = before
 
 
 class _Lines(tqdm):
