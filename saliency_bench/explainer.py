@@ -8,20 +8,21 @@ and `VERSION`, bumped whenever a map changes. `NEEDS` says what it needs of the 
 "activations", "attention", "outputs", or "nothing". `passes(options, height, width) -> int` counts its forward passes
 for one image of that size, given all options; what else it depends on is a further parameter with a default
 (`channels=512`). `BASELINE = True` if it does not look at the network, `TARGETED = False` if it has no target;
-`check(**options)` may refuse values of options before anything is computed; `ALSO_CALLED` are
-further names, for suggestions. The function sees a target with one row per
-image (B, K), a classifier in evaluation mode whose parameters ask for no gradient, and autograd switched on; images and
-target are its own copies. It may switch modes, gradients and autograd, and draw from global generators: all of these
-are as before afterwards. What every map must be, and what no explainer may leave changed (weights, hooks, modules,
-global settings), is enforced here, once, around all.
+`check(**options)` may refuse values of options before anything is computed; `ALSO_CALLED` are further names, for
+suggestions. The function sees a target with one row per image (B, K), a classifier in evaluation mode whose parameters
+ask for no gradient, and autograd switched on; images and target are its own copies. It may switch modes, gradients,
+autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
+map must be, and what no explainer may leave changed (weights, hooks, modules, global settings), is enforced here, once,
+around all.
 """
 
 import inspect
+import os
 import pickle
 import random
 import secrets
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import blake2b
@@ -194,15 +195,17 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(classifier: nn.Module, name: str, kind: str, function: Callable) -> Iterator[None]:
+def unchanged(
+    classifier: nn.Module, name: str, kind: str, function: Callable, *, contents: bool = True
+) -> Iterator[None]:
     """Refuse a function (of an explainer or metric, the `kind`) that leaves the network or global settings changed.
 
-    Hooks and global settings are set back. Functions of the package are compared by the versions of tensors; the
-    weights of the network also by their bits around any other.
+    Hooks, global settings and the working directory are set back. contents: whether the bits of the weights are
+    compared too, which a function that gets no network need not wait for.
     Raises: ChangedError that says what was changed, also where the function raised something else.
     """
     ours = is_ours(function)
-    before = Snapshot(classifier, contents=not ours)
+    before = Snapshot(classifier, contents=contents)
 
     def check(cause: Exception | None = None) -> None:
         if what := before.changes():
@@ -210,18 +213,36 @@ def unchanged(classifier: nn.Module, name: str, kind: str, function: Callable) -
             raise ChangedError(_refusal(f"{kind} {name}", what, ours)) from cause
 
     try:
-        yield
+        with same_directory():
+            yield
+    except ChangedError:  # of an explainer inside of this one, which is named
+        raise
     except Exception as error:
         check(error)
         raise
     check()
 
 
+@contextmanager
+def same_directory() -> Iterator[None]:
+    """The working directory, which relative paths go by, is afterwards as before; unless it is gone."""
+    try:
+        before = os.getcwd()
+    except FileNotFoundError:
+        before = None
+    try:
+        yield
+    finally:
+        if before is not None:
+            with suppress(OSError):
+                os.chdir(before)
+
+
 def _refusal(who: str, what: str, ours: bool) -> str:
     if ours:
         return (
             f"{what} changed while {who} ran, so that no score of this model can be repeated; give a network whose "
-            "passes in evaluation mode leave it as it is"
+            f"passes in evaluation mode leave it as it is, or let the {who.partition(' ')[0]} put back what it changes"
         )
     fixes = {"hooks": "remove its hooks", "model": "work on copy.deepcopy(classifier)", "": "set them back"}
     fix = next(fix for word, fix in fixes.items() if word in what)

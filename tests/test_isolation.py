@@ -1,7 +1,9 @@
 """No explainer and no metric changes what another computes: each gets copies, and what it leaves changed is refused."""
 
+import os
 import random
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -88,6 +90,19 @@ def view(classifier):
     inner(classifier).fc.bias.detach().numpy()[0] += 1
 
 
+def softmax(classifier):
+    torch.softmax = lambda *given, **named: torch.zeros(1)
+
+
+def absolute_value(classifier):
+    torch.Tensor.abs = lambda self: self
+
+
+def moved(classifier):
+    os.chdir("/")
+    inner(classifier).fc.weight.data.add_(1)
+
+
 FC = r"the weights of the model \(fc.weight\)"
 SABOTEURS = {
     "in place": (with_no_grad, FC),
@@ -113,6 +128,18 @@ SABOTEURS = {
     "module inside": (lambda c: inner(c).layer1.__setitem__(2, nn.GELU()), r"a module of the model \(layer1.2\)"),
     "method": (lambda c: setattr(inner(c).fc, "forward", lambda x: x[:, :3]), r"method forward of the model \(fc\)"),
     "class": (guided, "method forward of the class ReLU"),
+    "inner method": (
+        lambda c: setattr(nn.Conv2d, "_conv_forward", lambda self, x, w, b: x),
+        "method _conv_forward of the class Conv2d"),
+    "inherited method": (
+        lambda c: setattr(nn.Module, "_call_impl", lambda self, *x: x[0]), "method _call_impl of the class Module"),
+    "added method": (lambda c: setattr(nn.Linear, "eval", lambda self: self), "method eval of the class Linear"),
+    "function of torch": (softmax, "the functions of torch"),
+    "function of linear algebra": (lambda c: setattr(torch.linalg, "inv", abs), "the functions of torch"),
+    "method of tensors": (absolute_value, "the methods of tensors"),
+    "own method of tensors": (lambda c: setattr(torch.Tensor, "norm", lambda self: self), "the methods of tensors"),
+    "oneDNN": (lambda c: setattr(torch.backends.mkldnn, "enabled", False), "enabled of torch.backends.mkldnn"),
+    "attention": (lambda c: torch.backends.cuda.enable_math_sdp(False), "kernels of torch's attention"),
     "function": (patched, "functions of torch.nn.functional"),
     "probability": (lambda c: setattr(inner(c).drop, "p", 0.9), r"a setting of the model \(drop.p\)"),
     "stride": (lambda c: setattr(inner(c).layer1[0], "stride", (2, 2)), r"a setting of the model \(layer1.0.stride\)"),
@@ -134,9 +161,14 @@ LASTING = ("weights", "a module", "a setting", "method forward of the model")  #
 def put_back():
     """Whatever happens, the next test starts with torch as it was."""
     settings = {name: get() for name, (get, _) in SETTINGS.items()}
-    forward = nn.ReLU.forward
+    methods = {kind: dict(vars(kind)) for kind in (nn.ReLU, nn.Conv2d, nn.Linear, nn.Module)}
     yield
-    nn.ReLU.forward = forward
+    for kind, before in methods.items():
+        for name in vars(kind).keys() - before.keys():
+            delattr(kind, name)
+        for name, value in before.items():
+            if vars(kind)[name] is not value:
+                setattr(kind, name, value)
     nn.modules.module._global_forward_hooks.clear()
     for name, (get, put) in SETTINGS.items():
         if get() != settings[name]:
@@ -183,17 +215,24 @@ def switching(classifier, images, target):
     return images.mean(dim=1)
 
 
-@pytest.mark.parametrize("own", [in_place, switching])
+def wandering(classifier, images, target):
+    os.chdir("/")
+    return images.mean(dim=1)
+
+
+@pytest.mark.parametrize("own", [in_place, switching, wandering])
 def test_what_an_explainer_may_do_is_not_seen_by_others(own, classifier):
     images, target, weight = IMAGES.clone(), TARGET.clone(), inner(classifier).fc.weight
     weight.grad = torch.ones_like(weight)
     flags, gradient = [parameter.requires_grad for parameter in classifier.parameters()], weight.grad
     expected = sb.load_explainer("gradient")(classifier, images, target)
+    folder = Path.cwd()
     drawn = (torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate())
     as_explainer(own)(classifier, images, target)
     assert torch.equal(images, IMAGES)
     assert torch.equal(target, TARGET)
     assert torch.is_grad_enabled()
+    assert Path.cwd() == folder
     assert not classifier.training
     assert not any(module.training for module in classifier.modules())
     assert [parameter.requires_grad for parameter in classifier.parameters()] == flags
@@ -340,6 +379,53 @@ def test_what_a_metric_leaves_changed_is_refused_by_name(classifier):
     with pytest.raises(ChangedError, match=r"metric saliency_hooking changed the hooks of the model"):
         inputs_of(classifier).score(own_metric(hooking, "maps", "masks", "classifier"))
     assert torch.equal(classifier(IMAGES), logits)
+
+
+class Wandering:
+    """Changes the working directory, and stays there for a while."""
+
+    def __call__(self, classifier, images, target):
+        os.chdir("/")
+        return images.mean(dim=1)
+
+
+def test_a_relative_folder_stays_where_it_was_whatever_an_explainer_does(shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = started("run", shapes, resnet, [Wandering()])
+    assert done.folder == tmp_path / "run"
+    assert Path.cwd() == tmp_path
+    assert (tmp_path / "run" / "report.html").exists()
+    monkeypatch.chdir("/")
+    assert len(done.records()) == 24
+
+
+METRIC = """
+PAPER = "none"
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+
+
+def saliency_sly(maps, classifier):
+    parameter = next(classifier.parameters())
+    parameter.data.add_(1)
+    return maps.mean(axis=(1, 2)) * 0
+"""
+
+
+def test_a_metric_folder_that_changes_weights_behind_the_back_of_torch_is_refused(tmp_path, monkeypatch, classifier):
+    """As a folder in a clone, whose module is called like those of the package."""
+    import saliency_bench.metrics as plugins
+
+    (tmp_path / "saliency_sly").mkdir()
+    (tmp_path / "saliency_sly" / "score.py").write_text(METRIC)
+    (tmp_path / "saliency_sly" / "saliency_sly.py").write_text("")
+    monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
+    monkeypatch.setattr(plugins.__spec__, "submodule_search_locations", plugins.__path__)
+    metric = sb.load_metric("saliency_sly")
+    assert metric.function.__module__ == "saliency_bench.metrics.saliency_sly.score"
+    with pytest.raises(ChangedError, match=r"the weights of the model.*metric saliency_sly"):
+        inputs_of(classifier).score(metric)
 
 
 class Picky(nn.Module):

@@ -90,6 +90,7 @@ class Cell:
 class RunContext:
     """What a run works on, loaded once.
 
+    out       the run's folder, absolute: an explainer may change the working directory
     found     the dataset: its name, and the repository and commit it was loaded from
     data      its samples, in the run's order (`ordering`)
     fingerprint  of the dataset's split, in its own order
@@ -102,6 +103,7 @@ class RunContext:
     """
 
     spec: RunSpec
+    out: Path
     explainers: list[Explainer]
     metrics: list[Metric]
     found: Found
@@ -143,10 +145,6 @@ class RunContext:
     @property
     def loaded_model(self) -> Loaded:
         return Loaded(id=self.model, repo=self.classifier.repo, revision=self.classifier.revision)
-
-    @property
-    def out(self) -> Path:
-        return Path(self.spec.out)
 
     @property
     def rows(self) -> datasets.Dataset:
@@ -238,6 +236,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     Names and options of explainers and metrics are checked before dataset and model are loaded.
     Raises: UserError for anything that cannot be loaded or does not fit together.
     """
+    out = Path(spec.out).absolute()
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
     metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
     found = find(object_of(spec.dataset, objects))
@@ -280,6 +279,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         selection_of(spec.only, rows.select(range(samples)), names)
     return RunContext(
         spec=spec,
+        out=out,
         explainers=list(dict.fromkeys(explainers)),
         metrics=list(dict.fromkeys(metrics)),
         found=found,

@@ -1,7 +1,7 @@
 """From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -144,10 +144,9 @@ class MetricInputs:
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
     def _guarded(self, metric: Metric) -> AbstractContextManager:
-        """What a metric leaves changed is refused; one of the package that is given no network can change none."""
-        if is_ours(metric.function) and not REACHING & set(metric.needs):
-            return nullcontext()
-        return unchanged(self.classifier, metric.name, "metric", metric.function)
+        """What a metric leaves changed is refused; a plugin that is given no network can change no weights."""
+        contents = bool(REACHING & set(metric.needs)) or not is_ours(metric.function)
+        return unchanged(self.classifier, metric.name, "metric", metric.function, contents=contents)
 
     def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""

@@ -8,11 +8,17 @@
 Tensors are compared by torch's own count of their changes, which misses writes through `.data`, numpy views and some
 kernels (the running statistics of batch norm); with `contents` the bits of all weights and buffers are compared too.
 What is changed and put back in between is not seen, which harms nobody.
+
+This protects against accidents, not against attackers. Compared are the network, the methods of its modules' classes,
+the functions of torch, torch.linalg, torch.fft, torch.special and torch.nn.functional, the methods of tensors, and
+`SETTINGS`. Not compared is anything else of the process: functions of numpy or other libraries, classes of torch.nn
+that the network has no module of, module globals that its forward reads, environment variables, files.
 """
 
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -30,6 +36,16 @@ GLOBAL_HOOKS = [
     hooks for name, hooks in vars(torch_modules).items() if name.startswith("_global_") and "_hooks" in name
 ]
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int32, 16: torch.int32}  # by the bytes of a number
+METHODS = (FunctionType, staticmethod, classmethod, property)
+FUNCTIONS = [
+    (module, name)
+    for module in (torch, torch.linalg, torch.fft, torch.special)
+    for name, value in vars(module).items()
+    if isinstance(value, BuiltinFunctionType)
+]
+# Most are of the class in C above it, and come into this one when they are overridden.
+TENSOR_METHODS = sorted({*vars(Tensor), *vars(torch._C.TensorBase)})
+ATTENTION = ("flash_sdp", "mem_efficient_sdp", "math_sdp", "cudnn_sdp")
 PIECE = 2**20  # numbers of a tensor that are summed at once
 
 
@@ -49,7 +65,8 @@ class Snapshot:
         self.hooks = {id(hooks): dict(hooks) for hooks in self._hooks() if hooks}
         self.global_hooks = [list(hooks) for hooks in GLOBAL_HOOKS]
         self.configs = [(config, dict(vars(config))) for config in self._configs()]
-        self.methods: dict[Any, Any] = {kind: vars(kind).get("forward") for kind in set(map(type, self.modules))}
+        kinds = {kind for own in set(map(type, self.modules)) for kind in own.__mro__[:-1]}
+        self.methods = {kind: _methods(kind) for kind in kinds}
         self.settings = {name: get() for name, (get, _) in SETTINGS.items()}
 
     def changes(self) -> str:
@@ -66,8 +83,8 @@ class Snapshot:
             return "the hooks of all modules of torch"
         if any(vars(config) != before for config, before in self.configs):
             return "the config of the model"
-        if changed := [kind for kind, forward in self.methods.items() if vars(kind).get("forward") is not forward]:
-            return f"the method forward of the class {changed[0].__name__}"
+        for changed, name in self._changed_methods():
+            return f"the method {name} of the class {changed.__name__}"
         return next((name for name, (get, _) in SETTINGS.items() if get() != self.settings[name]), "")
 
     def restore(self) -> None:
@@ -77,12 +94,21 @@ class Snapshot:
             if now != before:
                 now.clear()
                 now.update(before)
-        for kind, forward in self.methods.items():
-            if vars(kind).get("forward") is not forward:
-                setattr(kind, "forward", forward) if forward else delattr(kind, "forward")
+        for kind, name in self._changed_methods():
+            _put(kind, name, self.methods[kind].get(name))
         for name, (get, put) in SETTINGS.items():
             if get() != self.settings[name]:
                 put(self.settings[name])
+
+    def _changed_methods(self) -> list[tuple[type, str]]:
+        changed = [(kind, before, _methods(kind)) for kind, before in self.methods.items()]
+        return [
+            (kind, name)
+            for kind, before, now in changed
+            if now != before
+            for name in sorted(now.keys() | before.keys())
+            if now.get(name) is not before.get(name)
+        ]
 
     def _state(self) -> dict[str, list]:
         """{kind: for each module something to compare}, cheap enough for every call."""
@@ -121,6 +147,16 @@ class Snapshot:
         """Of `transformers`, whose modules read their config as they compute."""
         configs = [vars(module).get("config") for module in self.modules]
         return list({id(config): config for config in configs if hasattr(config, "to_diff_dict")}.values())
+
+
+def _methods(kind: type) -> dict[str, Any]:
+    """What a class itself defines, not its parents: functions and properties."""
+    return {name: value for name, value in vars(kind).items() if isinstance(value, METHODS)}
+
+
+def _put(kind: type, name: str, value: Any) -> None:
+    """Set an attribute of a class, or delete it where it had none."""
+    setattr(kind, name, value) if value is not None else delattr(kind, name)
 
 
 def _first(before: list, now: list) -> int:
@@ -199,6 +235,39 @@ def _set_cudnn(states: dict[str, bool]) -> None:
         setattr(torch.backends.cudnn, name, value)
 
 
+def _set_onednn(enabled: bool) -> None:
+    setattr(torch.backends.mkldnn, "enabled", enabled)  # noqa: B010
+
+
+def _attention() -> dict[str, bool]:
+    return {name: getattr(torch.backends.cuda, f"{name}_enabled")() for name in ATTENTION}
+
+
+def _set_attention(states: dict[str, bool]) -> None:
+    for name, enabled in states.items():
+        getattr(torch.backends.cuda, f"enable_{name}")(enabled)
+
+
+def _functions() -> list[Any]:
+    return [vars(module).get(name) for module, name in FUNCTIONS]
+
+
+def _set_functions(before: list[Any]) -> None:
+    for (module, name), function in zip(FUNCTIONS, before, strict=True):
+        setattr(module, name, function)
+
+
+def _tensor_methods() -> list[Any]:
+    own = vars(Tensor)
+    return [own.get(name) for name in TENSOR_METHODS]
+
+
+def _set_tensor_methods(before: list[Any]) -> None:
+    for name, value, now in zip(TENSOR_METHODS, before, _tensor_methods(), strict=True):
+        if now is not value:
+            _put(Tensor, name, value)
+
+
 def _modes() -> list[int]:
     return [torch._C._len_torch_function_stack(), len(_get_current_dispatch_mode_stack())]
 
@@ -212,6 +281,10 @@ SETTINGS: dict[str, tuple[Callable[[], Any], Callable[[Any], object]]] = {
     "the precision of torch's matrix products": (_matmul, torch.set_float32_matmul_precision),
     "the autocast of torch": (_autocast, _set_autocast),
     "the settings of cuDNN": (_cudnn, _set_cudnn),
+    "the setting enabled of torch.backends.mkldnn": (lambda: torch.backends.mkldnn.enabled, _set_onednn),
+    "the kernels of torch's attention": (_attention, _set_attention),
+    "the functions of torch": (_functions, _set_functions),
+    "the methods of tensors": (_tensor_methods, _set_tensor_methods),
     "the functions of torch.nn.functional": (lambda: dict(vars(functional)), vars(functional).update),
     "the modes of torch": (_modes, lambda before: None),  # of others' making, which nobody else can leave
     "the error handling of numpy": (np.geterr, lambda before: np.seterr(**before)),
