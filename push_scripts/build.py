@@ -20,7 +20,7 @@ from saliency_bench.cli import Parser, parse
 from saliency_bench.push_scripts import _shared
 from saliency_bench.utils.progress import silent
 
-KEPT = "finished batches"  # when it is stopped
+KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
 COMMON = ("source", "out", "overwrite", "json", "quiet", "debug", "seed", "workers")
 
 

@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
 
-KEPT = "files that arrived"  # when it is stopped
+KEPT = "files that arrived", ""  # when it is stopped
 # Options of one kind only: {kind: {attribute: flag}}
 OWN = {
     "dataset": {"with_images": "--with-images", "eval_yaml": "--eval-yaml"},

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
-KEPT = "complete epochs"  # when it is stopped
+KEPT = "complete epochs", "{out}.training.pt"  # when it is stopped
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -5,6 +5,7 @@ A command is a module with a docstring (what it does, then an example), `argumen
 
 import argparse
 import codecs
+import glob
 import os
 import shlex
 import signal
@@ -12,6 +13,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from io import TextIOWrapper
+from pathlib import Path
 from types import ModuleType
 from typing import NoReturn
 
@@ -85,12 +87,22 @@ def guarded(command: str, argv: list[str]) -> int:
 
 def _last_words(number: int, command: str, argv: list[str]) -> None:
     """What is kept, and how to go on, of a command that a signal ended; nobody may be there to read it."""
-    kept = getattr(sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}"), "KEPT", None)
-    kept = f"{kept} are kept" if kept else "nothing is half-written"
     launched = "the same torchrun command, of processes with: " if "TORCHELASTIC_RUN_ID" in os.environ else ""
     by = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
     with suppress(OSError):
-        complain(f"stopped{by}; {kept}; go on with: {launched}{shlex.join([PROGRAM, command, *argv])}")
+        complain(f"stopped{by}; {_kept(command, argv)}: {launched}{shlex.join([PROGRAM, command, *argv])}")
+
+
+def _kept(command: str, argv: list[str]) -> str:
+    """What a command has made and will use again; its `KEPT`: what that is, and a pattern of its files beside --out."""
+    module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
+    what, pattern = getattr(module, "KEPT", ("", ""))
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument("--out", default="")
+    out = Path(parser.parse_known_args(argv)[0].out).absolute()
+    if pattern and not any(out.parent.glob(pattern.format(out=glob.escape(out.name)))):
+        what = ""
+    return f"{what} are kept; go on with" if what else "nothing is half-written; start again with"
 
 
 class Parser(argparse.ArgumentParser):

@@ -82,7 +82,35 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(registry.load("push_scripts", "list"), "main", stop)
     assert main(["list"]) == 130
-    line = "saliency-bench: stopped; nothing is half-written; go on with: saliency-bench list\n"
+    line = "saliency-bench: stopped; nothing is half-written; start again with: saliency-bench list\n"
+    assert capsys.readouterr().err == line
+
+
+KEPT = {
+    "run": ("complete chunks", "out/chunks/explainer/000000-0123456789abcdef.parquet"),
+    "train": ("complete epochs", "out.training.pt"),
+    "build": ("finished batches", ".out.building/batches/0.parquet"),
+}
+
+
+@pytest.mark.parametrize("command", KEPT)
+@pytest.mark.parametrize("out", ["--out out", "--out=out", "--out ./out"])
+def test_a_stopped_command_says_what_is_kept_only_where_something_is(command, out, tmp_path, capsys, monkeypatch):
+    def stop(args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(registry.load("push_scripts", command), "main", stop)
+    monkeypatch.chdir(tmp_path)
+    words = {"run": "run --model m", "train": "train --model m", "build": "build shapes-xai"}[command].split()
+    words += out.split()
+    assert main(words) == 130
+    again = f"saliency-bench: stopped; nothing is half-written; start again with: saliency-bench {' '.join(words)}\n"
+    assert capsys.readouterr().err == again
+    what, file = KEPT[command]
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).touch()
+    assert main(words) == 130
+    line = f"saliency-bench: stopped; {what} are kept; go on with: saliency-bench {' '.join(words)}\n"
     assert capsys.readouterr().err == line
 
 

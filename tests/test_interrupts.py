@@ -130,7 +130,8 @@ def test_a_signal_ends_what_waits_in_c_code(tmp_path):
     _, shown = process.communicate(timeout=60)
     assert time.monotonic() - start < 20
     assert (process.returncode, shown.count("\n")) == (143, 1)
-    assert shown == "saliency-bench: stopped by SIGTERM; nothing is half-written; go on with: saliency-bench list\n"
+    line = "stopped by SIGTERM; nothing is half-written; start again with: saliency-bench list"
+    assert shown == f"saliency-bench: {line}\n"
 
 
 @pytest.mark.parametrize("what", ["build", "train"])
