@@ -11,6 +11,7 @@ that the board already has with the same values are not sent; values that contra
 """
 
 from argparse import ArgumentParser, Namespace
+from functools import partial
 
 from saliency_bench.push_scripts import _results, _shared
 
@@ -37,4 +38,6 @@ def main(args: Namespace) -> None:
 
     options = ("template", "metrics", "partial", "out", "batch_size", "device")
     given = {option: value for option in options if (value := getattr(args, option))}
+    if not args.json:
+        given["say"] = partial(print, flush=True)
     _results.propose(args, scored(args.what, args.name, progress=not args.json, **given))

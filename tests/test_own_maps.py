@@ -405,6 +405,14 @@ def test_the_example_of_the_template_makes_maps_that_can_be_scored(blank, tmp_pa
     monkeypatch.delenv("HF_TOKEN", raising=False)
     with pytest.raises(UserError, match="--name NAME"):
         sb.submit(mine, dry_run=True)
+    metrics = ["saliency_pointing_game", "saliency_miou"]
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert main(["submit", str(mine), "--name", "sketch", "--metrics", *metrics, "--dry-run", "--device", "cpu"]) == 0
+    first, *shown = capsys.readouterr().out.splitlines()
+    assert first.startswith(
+        f"sketch: scoring {COUNT} maps by saliency_pointing_game and saliency_miou into {mine}/scored-"
+    )
+    assert sum("sketch by saliency_" in line for line in shown) == 2
     done = score_maps(mine, "sketch", metrics="saliency_pointing_game", device="cpu", progress=False)
     assert done.folder.name.startswith("scored-sketch-maps-")
     assert done.summary["cells"][0]["n"] == COUNT

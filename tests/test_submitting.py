@@ -1,6 +1,7 @@
 """Submissions against a Hub: pull requests, what is not sent twice, contradictions, refusals in one line, no token."""
 
 import json
+import re
 import shutil
 import sys
 import traceback
@@ -112,7 +113,12 @@ def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
         here(user)
         last = sb.submit(run)
         assert (last.pull_request, last.new, len(last.known)) == (None, [], 2)
-        assert last.lines()[-1] == "nothing to submit"
+        told, *of_cells, end = last.lines()
+        assert told == f"2 cells are in {BOARD} with the same values and are not sent:"
+        assert [re.sub(r"\d\.\d{3}", "x", line) for line in of_cells] == [
+            f"  {name} by saliency_miou: x, n = 12" for name in ("random", "centre")
+        ]
+        assert end == "nothing to submit"
     assert not [line for line in hub.lines()[before:] if line.startswith(("POST", "PUT"))]
 
 
@@ -289,7 +295,14 @@ def test_a_dry_run_sends_nothing_and_needs_no_login(hub, here, run, capsys):
     assert shown.endswith("dry run: nothing was sent\n")
     assert main(["push", "results", str(run), "--dry-run", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["dry_run"], told["pull_request"], len(told["new"])) == (True, None, 2)
+    cells = json.loads((run / "summary.json").read_text())["cells"]
+    assert (told["dry_run"], told["pull_request"]) == (True, None)
+    assert told["new"] == [
+        {"cell_id": cell["cell_id"], "explainer": cell["explainer"], "metric": "saliency_miou", "value": cell["value"],
+         "n": 12} for cell in cells
+    ]  # fmt: skip
+    for cell in cells:
+        assert f"  {cell['explainer']} by saliency_miou: {cell['value']:.3f}, n = 12\n" in shown
     assert told["license"] == "cc-by-4.0"
     assert not [line for line in hub.lines() if line.startswith(("POST", "PUT"))]
 
@@ -403,7 +416,7 @@ def test_no_network(here, run, capsys, monkeypatch, hub):
         assert main(["submit", str(run), "--dry-run"]) == 0
         shown = capsys.readouterr().out
         assert "  not compared with the Hub, rights not checked: it cannot be reached\n" in shown
-        assert "random by saliency_miou, n = 12" in shown
+        assert "random by saliency_miou: 0." in shown
 
 
 @pytest.mark.slow

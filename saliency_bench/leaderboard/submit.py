@@ -85,7 +85,10 @@ class SubmissionPlan:
 
     def lines(self) -> list[str]:
         """What will be done, for people to read before it is done."""
-        lines = [f"{len(self.known)} cells are in {self.repo} with the same values"] if self.known else []
+        lines: list[str] = []
+        if self.known:
+            lines += [f"{len(self.known)} cells are in {self.repo} with the same values and are not sent:"]
+            lines += map(_line, self.known)
         lines += map(str, self.conflicts)
         if self.pending:
             return [*lines, f"{'the rest' if self.known else 'this'} is proposed already: {self.pending}"]
@@ -95,7 +98,7 @@ class SubmissionPlan:
         lines += [f"create the {visibility} dataset {self.repo}"] if self.create else []
         lines += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
         lines += [f"  licence: {LICENSE}, to which you agree by submitting"]
-        lines += [f"  {cell.explainer_text} by {cell.metric_text}, n = {cell.n}" for cell in self.new]
+        lines += map(_line, self.new)
         lines += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
         return lines if self.rights.may else [*lines, f"  {self.rights.line}"]
 
@@ -107,8 +110,8 @@ class SubmissionPlan:
             "license": LICENSE,
             "create": self.create,
             "submitter": self.submission.result.submitter,
-            "new": [cell.cell_id for cell in self.new],
-            "known": [cell.cell_id for cell in self.known],
+            "new": list(map(_about, self.new)),
+            "known": list(map(_about, self.known)),
             "conflicts": [item.as_dict() for item in self.conflicts],
             "files": {} if self.nothing else {path: len(content) for path, content in self.files.items()},
             "pull_request": self.pull_request or self.pending,
@@ -158,6 +161,16 @@ class SubmissionPlan:
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
         return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
+
+
+def _line(cell: CellResult) -> str:
+    value = f"no value ({cell.without})" if cell.value is None else f"{cell.value:.3f}"
+    return f"  {cell.explainer_text} by {cell.metric_text}: {value}, n = {cell.n}"
+
+
+def _about(cell: CellResult) -> dict:
+    names = {"explainer": cell.explainer_text, "metric": cell.metric_text}
+    return {"cell_id": cell.cell_id, **names, "value": cell.value, "n": cell.n}
 
 
 def card(repo: str) -> str:
@@ -293,9 +306,9 @@ def submit(
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
     what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
-    scored first (`scoring`: template, metrics, out, partial, batch_size, device, progress of `score_maps`) under the
-    `name` of your method. private: make a repository private if it is created now, which happens in your own namespaces
-    only. dry_run: compare, send nothing. note: a few words for readers.
+    scored first (`scoring`: the other parameters of `score_maps`) under the `name` of your method. private: make a
+    repository private if it is created now, which happens in your own namespaces only. dry_run: compare, send nothing.
+    note: a few words for readers.
 
     Results are published under CC-BY-4.0; by submitting you agree to that.
 
@@ -312,7 +325,8 @@ def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> P
     """The folder of a finished run: `what` itself, or the run that scores the maps in it."""
     path = what.folder if isinstance(what, Run) else Path(what)
     if (path / "summary.json").is_file():
-        if given := [option for option, value in {"name": name, **scoring}.items() if value and option != "progress"]:
+        options = {"name": name, **scoring}
+        if given := [option for option, value in options.items() if value and option not in ("progress", "say")]:
             raise UserError(f"{path} is a finished run and is submitted as it is; {', '.join(given)} is for maps")
         return path
     if not path.exists():

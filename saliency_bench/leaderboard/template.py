@@ -10,7 +10,7 @@ OUT/images/         the prepared frames, if asked for
 import csv
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -21,6 +21,7 @@ from jinja2 import Template as Text
 from PIL import Image
 from pydantic import Field, ValidationError
 
+from saliency_bench.analysis.verdict import listed
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext, load
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
@@ -201,13 +202,14 @@ def score_maps(
     batch_size: int | None = None,
     device: str | None = None,
     progress: bool = True,
+    say: Callable[[str], object] = lambda line: None,
 ) -> Run:
     """Score precomputed maps as a run scores those of its explainers, with the same metrics and chunks.
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
     image. out: of the run; default a folder beside the maps, named after method and maps. partial: images without a map
-    are left out and counted. batch_size: default the template's.
+    are left out and counted. batch_size: default the template's. say: gets a line on what is scored, before it is.
     Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or
     target are no longer those of the template.
     """
@@ -235,6 +237,7 @@ def score_maps(
         if value != getattr(content.identity, entry):
             what = NAMED.get(entry, entry)
             raise UserError(f"the {what} is no longer the one that {folder / TEMPLATE} was made for; make it again")
+    say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
     return compute(context, accelerator, watch, progress=progress)
 
 
