@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 from huggingface_hub import HfApi
 
 import saliency_bench as sb
+from saliency_bench.cli import main
 from saliency_bench.data import loading as data
 from saliency_bench.errors import UserError
 from saliency_bench.hub.names import hub_name
@@ -235,6 +237,28 @@ def test_errors_in_one_line(name, options, message, no_hub):
     with pytest.raises(UserError, match=message) as caught:
         sb.load_dataset(name, **options)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("./shapez", "shapes"),
+        ("data/shapez/x", "data/shapes/x"),
+        ("./dta/shape", "data/shapes"),
+        ("dta/shapes", "data/shapes"),
+    ],
+)
+def test_a_path_with_a_typo_suggests_the_nearest_folder(name, near, tmp_path, monkeypatch, no_hub, capsys):
+    for path in ("shapes", "data/shapes/x"):
+        (tmp_path / path).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net").mkdir()
+    (tmp_path / "net/config.json").write_text("{}")
+    assert main(["run", "--dataset", name, "--model", "net", "--out", "out"]) == 2
+    assert re.search(rf"did you mean (the folder )?{near}\?", capsys.readouterr().err)
+    if name != "data/shapez/x":
+        with pytest.raises(UserError, match=rf"did you mean (the folder )?{near}\?"):
+            sb.load_dataset(name)
 
 
 def test_a_folder_without_dataset(tmp_path):

@@ -153,6 +153,35 @@ def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
         load_classifier("./models/firsts")
 
 
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("models/resnt-18-pet", "models/resnet-18-pet"),
+        ("./models/resnet-18-pets", "models/resnet-18-pet"),
+        ("modles/resnet-18-pet", "models/resnet-18-pet"),
+        ("./modles/resnet18-pet", "models/resnet-18-pet"),
+        ("resnet-19", "resnet-18"),
+        ("models/runs/first/Tiny", "models/runs/first/tiny"),
+        ("models/resnet-50", None),
+        ("models/empyt", None),  # a folder without a checkpoint
+    ],
+)
+def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, name, near):
+    for folder in ("models/resnet-18-pet", "models/runs/first/tiny", "resnet-18"):
+        shutil.copytree(resnet, folder)
+    Path("models/empty").mkdir()
+    with pytest.raises(UserError) as error:
+        load_classifier(name)
+    assert near is None or f"did you mean {near}?" in str(error.value)
+    assert near is not None or "did you mean" not in str(error.value)
+
+
+def test_a_path_with_a_typo_suggests_the_nearest_checkpoint_also_if_the_hub_answers(online, resnet):
+    shutil.copytree(resnet, "models/resnet-18-pet")
+    with pytest.raises(UserError, match=r"not found on the Hub; did you mean models/resnet-18-pet\?"):
+        load_classifier("modles/resnet-18-pet")
+
+
 def test_a_folder_without_a_checkpoint(tmp_path):
     with pytest.raises(UserError, match=r"no config\.json"):
         load_classifier(tmp_path)

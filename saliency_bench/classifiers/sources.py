@@ -20,6 +20,7 @@ from saliency_bench.hub.cache import folder_of, remember, remembered
 from saliency_bench.hub.client import no_bars
 from saliency_bench.hub.errors import is_network_error, reason, status_of
 from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
+from saliency_bench.utils.files import near_folders
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import storage_error
 
@@ -120,10 +121,11 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
-        if owned := _owned(repo):
-            return UserError(f"'{repo}' is {_not_local(repo)} and not in the cache; did you mean {owned}?")
-        fix = "HF_HUB_OFFLINE is set; unset it" if offline else "the Hub cannot be reached; check the connection"
-        return UserError(f"'{repo}' is {_not_local(repo)} and not in the cache, and {fix} to download it")
+        missing = f"'{repo}' is {_not_local(repo)} and not in the cache"
+        why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
+        if near := [owned] if (owned := _owned(repo)) else _near_checkpoints(Path(repo)):
+            return UserError(f"{missing}; did you mean {' or '.join(near)}? ({why})")
+        return UserError(f"{missing}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):
         return named
     if status_of(error) is None:
@@ -142,10 +144,8 @@ def _not_local(name: str) -> str:
 
 def _nearest(name: str) -> str:
     """Only a name that is very near is suggested: resnet-18 and resnet-50 are not."""
-    parent = Path(name).parent
-    folders = [str(config.parent) for config in parent.glob("*/config.json")] if parent.name else []
-    near = [other for other in get_close_matches(name, [*KNOWN, *folders], n=3, cutoff=0.9) if other != name]
-    near = [owned] if (owned := _owned(name)) else near
+    near = [other for other in get_close_matches(name, KNOWN, n=3, cutoff=0.9) if other != name]
+    near = [owned] if (owned := _owned(name)) else [*_near_checkpoints(Path(name)), *near]
     if near and name not in KNOWN:
         return f"did you mean {' or '.join(near)}?"
     return "give a Hub id, a folder or torchvision:NAME"
@@ -157,12 +157,16 @@ def _owned(name: str) -> str | None:
 
 
 def _no_folder(name: str, path: Path) -> str:
-    folders = [str(config.parent) for config in path.parent.glob("*/config.json")]
-    near = get_close_matches(str(path), folders, n=3, cutoff=0.6)
+    if near := _near_checkpoints(path):
+        return f"there is no folder '{name}'; did you mean {' or '.join(near)}?"
     if not path.parent.is_dir():
         return f"there is no folder '{name}': {path.parent} does not exist"
-    some = f"did you mean {' or '.join(near)}?" if near else "check the path, or give a Hub id as OWNER/NAME"
-    return f"there is no folder '{name}'; {some}"
+    return f"there is no folder '{name}'; check the path, or give a Hub id as OWNER/NAME"
+
+
+def _near_checkpoints(path: Path) -> list[str]:
+    """Local folders of checkpoints that this path may mean."""
+    return near_folders(path, lambda folder: (folder / "config.json").is_file())
 
 
 def _about_file(path: Path) -> str:

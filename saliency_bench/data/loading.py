@@ -32,7 +32,7 @@ from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
 from saliency_bench.errors import UserError
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
-from saliency_bench.utils.files import write_text
+from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
@@ -229,9 +229,10 @@ def _folder(name: str) -> Path | None:
     path = Path(name).expanduser()
     if not path.is_dir():
         if path.is_absolute() or name.startswith((".", "~")):
-            raise UserError(
-                f"{name} is not a folder; build a dataset there with `saliency-bench build NAME --out {name}`"
-            )
+            fix = f"build a dataset there with `saliency-bench build NAME --out {name}`"
+            if near := near_folders(path):
+                fix = f"did you mean {' or '.join(near)}?"
+            raise UserError(f"{name} is not a folder; {fix}")
         return None
     return path if name not in list_datasets() or (path / REPORT).is_file() else None
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from saliency_bench import registry
+from saliency_bench.utils.files import near_folders
 
 NAMESPACE = "saliency-bench"
 
@@ -34,4 +35,6 @@ def alternative_to(repo: str) -> str:
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"
     known = f"; known names: {', '.join(list_datasets())}" if namespace == NAMESPACE else ""
+    if near := near_folders(Path(repo)):
+        return f"did you mean the folder {' or '.join(near)}?"
     return f"check the name, or give a folder{known}"

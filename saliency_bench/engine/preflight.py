@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.spec import about, flag
-from saliency_bench.utils.files import parse_json, read_bytes
+from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
 KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
 
@@ -67,7 +67,9 @@ def check_dataset(name: str) -> None:
     if path.is_file():
         raise UserError(f"the dataset {name} is a file; give the folder of a dataset")
     if not could_be_on_the_hub(text):
-        raise UserError(f"the dataset folder {name} does not exist; check the path")
+        near = " or ".join(near_folders(path))
+        fix = f"did you mean {near}?" if near else "check the path"
+        raise UserError(f"the dataset folder {name} does not exist; {fix}")
     if "/" not in text:
         raise registry.unknown_item("hub_builders", text)
 

@@ -9,6 +9,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from difflib import get_close_matches
 from io import BytesIO
 from math import prod
 from pathlib import Path
@@ -25,6 +26,24 @@ LARGEST_ARRAYS = 2**29  # bytes that the arrays of one file unpack to
 DEEPEST = 100  # levels of lists and objects of JSON
 ABOVE = 2  # folders above a source in which its other parts may lie
 _source: ContextVar[Path | None] = ContextVar("source", default=None)
+
+
+def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> list[str]:
+    """Folders whose paths differ from this one by typos in their names; of those `wanted`, up to three."""
+    places = [Path(path.anchor)]
+    for name in path.parts[bool(path.anchor) :]:
+        places = [place / near for place in places for near in _near(name, place)]
+    return [str(place) for place in places if place != path and wanted(place)][:3]
+
+
+def _near(name: str, folder: Path) -> list[str]:
+    """The folder inside of it that is called so, or else those that are nearly."""
+    with suppress(OSError, ValueError):
+        if (folder / name).is_dir():
+            return [name]
+        names = {entry.name.casefold(): entry.name for entry in os.scandir(folder) if entry.is_dir()}
+        return [names[near] for near in get_close_matches(name.casefold(), names, cutoff=0.8)]
+    return []
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
