@@ -158,8 +158,8 @@ def test_a_name_below_a_folder_says_what_lies_there(offline, resnet):
     [
         ("models/resnt-18-pet", "models/resnet-18-pet"),
         ("./models/resnet-18-pets", "models/resnet-18-pet"),
-        ("modles/resnet-18-pet", "models/resnet-18-pet"),
-        ("./modles/resnet18-pet", "models/resnet-18-pet"),
+        ("model/resnet-18-pet", "models/resnet-18-pet"),
+        ("./model/resnet18-pet", "models/resnet-18-pet"),
         ("resnet-19", "resnet-18"),
         ("models/runs/first/Tiny", "models/runs/first/tiny"),
         ("models/resnet-50", None),
@@ -179,7 +179,7 @@ def test_a_path_with_a_typo_suggests_the_nearest_checkpoint(offline, resnet, nam
 def test_a_path_with_a_typo_suggests_the_nearest_checkpoint_also_if_the_hub_answers(online, resnet):
     shutil.copytree(resnet, "models/resnet-18-pet")
     with pytest.raises(UserError, match=r"not found on the Hub; did you mean models/resnet-18-pet\?"):
-        load_classifier("modles/resnet-18-pet")
+        load_classifier("model/resnet-18-pet")
 
 
 def test_a_folder_without_a_checkpoint(tmp_path):
