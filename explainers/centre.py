@@ -1,4 +1,4 @@
-"""A centred Gaussian: how far one comes on a dataset by always pointing at the middle. It looks at nothing else.
+"""A centred Gaussian: what always pointing at the middle scores on a dataset. It looks at nothing else.
 
 map(y, x) = exp(-(dy^2 + dx^2) / 2),   dy = (y - (H - 1) / 2) / (sigma H),   dx = (x - (W - 1) / 2) / (sigma W)
 """

@@ -4,7 +4,7 @@ Source: a folder that holds, as downloaded and unpacked,
 
 - ACT-X of Park et al. 2018 (github.com/Seth-Park/MultimodalExplanations): `ACT-X/textual/exp_SPLIT_split.json` of
   train, val and test, and `ACT-X/visual/{val,test}/QUESTION.npy` (three maps each; the training split has none).
-  `ACT-X/` may be left away;
+  `ACT-X/` may be left out;
 - the images of MPII Human Pose (human-pose.mpi-inf.mpg.de; for research): `images/*.jpg` (or `mpii_images/`), and its
   annotations `mpii_human_pose_v1_u12_1.mat`, which say which images are frames of one video; without them each image
   is taken for a group of its own.

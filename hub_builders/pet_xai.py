@@ -3,7 +3,7 @@
 Source: the folder of Oxford-IIIT Pet (Visual Geometry Group, University of Oxford, robots.ox.ac.uk/~vgg/data/pets;
 CC BY-SA 4.0) as downloaded and unpacked, images.tar.gz and annotations.tar.gz in one place, so that it holds `images/`,
 `annotations/trimaps/` and `annotations/list.txt`; `annotations/trainval.txt`, `annotations/test.txt` and
-`annotations/xmls/` are used where they are.
+`annotations/xmls/` are used where they exist.
 """
 
 import re

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 from saliency_bench import options, registry
-from saliency_bench.cli import Parser, parse
+from saliency_bench.cli import Help, Parser, parse
 from saliency_bench.push_scripts import _shared
 from saliency_bench.utils.progress import silent
 
@@ -63,7 +63,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
         prog=f"saliency-bench build {name}",
         description=(builder.__doc__ or "").strip(),
         epilog=epilog(name, builder),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     embedded = getattr(builder, "EMBEDDED", False)
@@ -73,7 +73,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
         "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a dataset built there earlier")
-    seed = "seed of the splits and of everything drawn at random (default: 0)"
+    seed = "seed for the splits and everything drawn at random (default: 0)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     for key, default in options.defaults(builder.samples).items():
@@ -93,8 +93,8 @@ def epilog(name: str, builder: ModuleType) -> str:
         *(f"  {line}" for line in builder.RULE.splitlines()),
         "",
         f"licence: {builder.LICENSE}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
-        *(f"paper: {counted(builder.PAPER_COUNTS)}" for _ in range(bool(builder.PAPER_COUNTS))),
         "",
+        *([f"paper: {counted(builder.PAPER_COUNTS)}", ""] if builder.PAPER_COUNTS else []),
         "example:",
         f"  saliency-bench build {name}{source} --out {name}",
     ]
@@ -123,9 +123,9 @@ def add_option(parser: argparse.ArgumentParser, key: str, default: object, text:
         return
     kind = type(default) if isinstance(default, int | float) else str
     metavar = "N" if kind is int else "X" if kind is float else "TEXT"
-    parser.add_argument(
-        flag, dest=key, type=kind, default=default, metavar=metavar, help=f"{text} (default: {default})"
-    )
+    if default != "":  # else the text says what happens without it
+        text += f" (default: {default})"
+    parser.add_argument(flag, dest=key, type=kind, default=default, metavar=metavar, help=text)
 
 
 def help_of(builder: ModuleType, key: str) -> str:

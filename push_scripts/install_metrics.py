@@ -1,4 +1,4 @@
-"""Install the metrics for `evaluate.load` by bare name, from any folder and without a network.
+"""Install the metrics, so that `evaluate.load` finds them by name from any folder and without a network.
 
 example:
   saliency-bench install-metrics

@@ -8,13 +8,14 @@ import json
 from argparse import ArgumentParser, Namespace
 
 from saliency_bench import registry
+from saliency_bench.cli import fitted
 from saliency_bench.push_scripts import _shared
 
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=[*PLUGINS, "models"], help="one kind only; default: all")
+    parser.add_argument("what", nargs="?", choices=[*PLUGINS, "models"], help="list only these (default: all)")
     _shared.output(parser)
 
 
@@ -28,12 +29,16 @@ def main(args: Namespace) -> None:
         print(f"{kind}:")
         width = max(map(len, items))
         for name, about in items.items():
-            print(f"  {name:<{width}}  {about}".rstrip())
-    if "explainers" in kinds:
-        from saliency_bench.explainers._costs import SIDE
+            print(fitted(f"  {name:<{width}}  {about}".rstrip()))
+        if kind == "explainers":
+            print(fitted(_legend()))
 
-        print("In brackets: what an explainer needs of the network, and its forward passes")
-        print(f"for an image of {SIDE} x {SIDE} with default options.")
+
+def _legend() -> str:
+    from saliency_bench.explainers._costs import SIDE
+
+    options = "with default options"
+    return f"  [what it needs of the network; its forward passes for an image of {SIDE} x {SIDE} {options}]"
 
 
 def _plugins(folder: str) -> dict[str, str]:

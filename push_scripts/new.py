@@ -52,8 +52,10 @@ PARTS = ("saliency_bench/registry.py", "explainers", "metrics", "hub_builders", 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=list(FILES), help="what to add")
-    parser.add_argument("name", metavar="NAME", help="my_method, saliency_mine (metrics), my-data (datasets, commands)")
-    about = "of a metric: maps and masks (default), maps alone, curves of a classifier's probabilities, or an explainer"
+    parser.add_argument(
+        "name", metavar="NAME", help="such as my_method, saliency_mine (a metric) or my-data (a dataset or command)"
+    )
+    about = "what a metric gets: maps and masks (default), maps alone, curves of probabilities, or an explainer"
     parser.add_argument("--asks", choices=list(SHELLS), help=about)
     _shared.output(parser)
 

@@ -32,24 +32,24 @@ OWN = {
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
     parser.add_argument(
-        "item", metavar="FOLDER|NAME", help="folder of a built dataset, a model or a run, name of a metric"
+        "item", metavar="FOLDER|NAME", help="the folder of a built dataset, a model or a run, or the name of a metric"
     )
     _shared.namespace(parser)
     parser.add_argument("--name", help="name of the repository (default: that of the dataset, metric or folder)")
-    parser.add_argument("--private", action="store_true", help="create the repository as private, if it is new")
-    parser.add_argument("--dry-run", action="store_true", help="show what would be sent, send nothing")
+    parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
     parser.add_argument(
         "--with-images", metavar="LICENCE",
-        help="dataset: publish images that may not be redistributed otherwise, under this licence",
+        help="dataset: publish images that may not be redistributed by default, under this licence",
     )  # fmt: skip
     parser.add_argument(
         "--eval-yaml", action="store_true",
-        help="dataset: add eval.yaml for scores of models on its page; the Hub may refuse it where it does not know us",
+        help="dataset: add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
     )  # fmt: skip
     parser.add_argument("--license", metavar="LICENCE", help="model: licence of the weights, such as apache-2.0")
-    parser.add_argument("--results", metavar="RUN", help="model: folder of a run on it, for the card's tables")
+    parser.add_argument("--results", metavar="RUN", help="model: folder of a run with it, for the tables of its card")
     parser.add_argument(
-        "--eval-results", action="store_true", help="model: add .eval_results/*.yaml for the dataset's page"
+        "--eval-results", action="store_true", help="model: add .eval_results/*.yaml, for the page of the dataset"
     )
     parser.add_argument("--note", default="", help="results: a short note for readers of the leaderboard")
     _shared.output(parser)

@@ -22,7 +22,9 @@ def arguments(parser: ArgumentParser) -> None:
     for name in ("dataset", "model"):
         parser.add_argument(name, metavar=name.upper(), help=about(name))
     _shared.settings(parser, *(name for name in RunSpec.model_fields if name not in LEFT_OUT))
-    parser.add_argument("--images", choices=["png", "npy"], help="write the prepared frames, as 8 or 32 bits")
+    parser.add_argument(
+        "--images", choices=["png", "npy"], help="also write the prepared images, with 8 or 32 bits per channel"
+    )
     _shared.output(parser)
 
 

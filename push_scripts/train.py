@@ -21,11 +21,11 @@ def arguments(parser: ArgumentParser) -> None:
     _shared.setting(parser, "out")
     epochs = "passes over the training images (default: 30)"
     parser.add_argument("--epochs", type=int, default=30, metavar="N", help=epochs)
-    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help="of Adam (default: 0.001)")
-    parser.add_argument(
-        "--size", type=int, default=224, metavar="N", help="images are squashed to N x N (default: 224)"
-    )
-    _shared.setting(parser, "limit", text="train on the first N images only")
+    rate = "learning rate of Adam (default: 0.001)"
+    parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
+    parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
+    limit = "train on only N images, drawn at random by the seed; groups stay whole, so there may be a few more"
+    _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")
     _shared.output(parser)

@@ -7,6 +7,7 @@ import argparse
 import codecs
 import glob
 import os
+import re
 import shlex
 import signal
 import sys
@@ -14,6 +15,8 @@ from collections import Counter
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
+from shutil import get_terminal_size
+from textwrap import wrap
 from types import ModuleType
 from typing import NoReturn
 
@@ -26,6 +29,7 @@ from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
 
 PROGRAM = "saliency-bench"
+WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is no terminal
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -105,6 +109,56 @@ def _kept(command: str, argv: list[str]) -> str:
     return f"{what} are kept; go on with" if what else "nothing is half-written; start again with"
 
 
+class Help(argparse.HelpFormatter):
+    """Help in the width of the terminal."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fitted(text, width)
+
+
+def fitted(text: str, width: int | None = None) -> str:
+    """Text whose lines fit: prose is filled anew, rows of tables continue below their last column, examples stay.
+
+    width: default that of the terminal, of which a file or pipe has none.
+    """
+    width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
+    lines: list[str] = []
+    block: list[str] = []  # lines of one paragraph or item of a list
+    hanging, example = 0, False
+
+    def end() -> None:
+        if block:
+            lines.extend(_wrapped(" " * _indent(block[0]) + " ".join(map(str.strip, block)), width, hanging))
+            block.clear()
+
+    for line in text.splitlines():
+        example = bool(line) and (example or line == "example:")
+        row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
+        is_item = line.lstrip().startswith("- ")
+        if not line or example or row or is_item or not block or _indent(line) != hanging:
+            end()
+        if not line or example:
+            lines.append(line)
+        elif row:
+            lines.extend(_wrapped(line, width, row.end()))
+        else:
+            hanging = hanging if block else _indent(line) + 2 * is_item
+            block.append(line)
+    end()
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, width: int, hanging: int) -> list[str]:
+    return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
 class Parser(argparse.ArgumentParser):
     """Whose errors are one line."""
 
@@ -136,7 +190,7 @@ def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
         prog=f"{PROGRAM} {command}",
         description=about,
         epilog=example,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Help,
         allow_abbrev=False,
     )
     module.arguments(parser)
@@ -148,7 +202,7 @@ def overview() -> str:
     commands = registry.files("push_scripts")
     width = max(map(len, commands), default=0)
     lines = [f"  {name:<{width}}  {registry.summary(path)}" for name, path in commands.items()]
-    return "\n".join(
+    text = "\n".join(
         [
             "Measure whether a saliency map of an image classifier can be trusted.",
             "",
@@ -157,6 +211,7 @@ def overview() -> str:
             *lines,
         ]
     )
+    return fitted(text)
 
 
 if __name__ == "__main__":

@@ -71,20 +71,20 @@ class RunSpec(BaseModel):
     dataset: NotEmpty | PythonObject = _setting("name, folder or Hub id (also hub:OWNER/NAME@COMMIT)", path=True)
     model: str | PythonObject = _setting("Hub id, local folder or torchvision:NAME", path=True)
     explainers: tuple[str | PythonObject, ...] = _setting(
-        "names, with options as rise:masks=1000,p=0.3", metavar="NAME"
+        "names; options follow a colon, as in rise:masks=1000,p=0.3", metavar="NAME"
     )
     metrics: tuple[str | PythonObject, ...] = _setting(
-        "names, with options as saliency_miou:threshold=0.3", metavar="NAME"
+        "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
-    split: str = _setting("split of the dataset", "test")
+    split: str = _setting("split of the dataset; where there is only train, that one is used", "test")
     target: str = _setting(
         "what the maps explain: label, predicted, contrast:second (the predicted class and not the runner-up of its "
         "group), or a CSV file with image_id,target[,against]",
         "label",
         path=True,
     )
-    label_column: str = _setting("which column of the dataset is the label", "label", metavar="NAME", min_length=1)
+    label_column: str = _setting("column of the dataset that holds the label", "label", metavar="NAME", min_length=1)
     label_map: str | PythonObject | None = _setting(
         "JSON file {dataset class: model class, or a list of them}, where their names differ; or voc_to_imagenet",
         None,
@@ -104,32 +104,32 @@ class RunSpec(BaseModel):
         None,
     )
     only: tuple[str, ...] | None = _setting(
-        "explain and count only these samples: correct, masked, or COLUMN=VALUE (several values of one column are "
+        "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of one column are "
         "alternatives); the others are only predicted",
         None,
         metavar="CONDITION",
         repeat=True,
     )
     limit: int | None = _setting(
-        "only N samples, drawn by the seed as whole groups: the rest of the last group is taken too",
+        "use only N samples, drawn at random by the seed; groups stay whole, so there may be a few more",
         None,
         metavar="N",
         ge=1,
     )
-    batch_size: int = _setting("samples per chunk, which is computed whole", 16, metavar="N", ge=1)
-    seed: int = _setting("seed of everything drawn at random", 0, metavar="N")
+    batch_size: int = _setting("samples per chunk, the unit that is computed and saved", 16, metavar="N", ge=1)
+    seed: int = _setting("seed for everything drawn at random", 0, metavar="N")
     precision: Literal["fp32", "bf16", "fp16"] | None = _setting(
-        "arithmetic of the network (default: that of the model as it was loaded, usually fp32)", None
+        "arithmetic of the network (default: as the model was loaded, usually fp32)", None
     )
-    channels_last: bool | None = _setting("memory layout in which many networks run faster", None)
+    channels_last: bool | None = _setting("use the memory layout in which many networks run faster", None)
     chunk_timeout: float | None = _setting(
-        "seconds that an explainer or a metric may take for a chunk; what takes longer ends the run and is named",
+        "seconds that an explainer or a metric may take for one chunk; a run ends at the first that takes longer",
         None,
         metavar="SECONDS",
         gt=0,
         allow_inf_nan=False,
     )
-    strict: bool = _setting("stop at a sample or chunk that fails, instead of leaving it out with its reason", False)
+    strict: bool = _setting("stop at the first sample or chunk that fails, instead of leaving it out", False)
     device: str | None = _setting("cpu, cuda or cuda:N (default: cuda if available)", None)
 
     @field_validator("*", mode="before")

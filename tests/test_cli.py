@@ -5,12 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
 import saliency_bench
 from saliency_bench import registry
-from saliency_bench.cli import main
+from saliency_bench.cli import fitted, main
 from saliency_bench.push_scripts import new
 from saliency_bench.utils import progress
 from saliency_bench.utils.messages import complain
@@ -112,6 +113,72 @@ def test_a_stopped_command_says_what_is_kept_only_where_something_is(command, ou
     assert main(words) == 130
     line = f"saliency-bench: stopped; {what} are kept; go on with: saliency-bench {' '.join(words)}\n"
     assert capsys.readouterr().err == line
+
+
+PROSE = """Title that is short.
+
+Source: a folder that holds, as downloaded and unpacked,
+
+- one thing that has a long description, so long that
+  it takes two lines;
+- another.
+
+how it is made:
+  The label is the answer where a model accepts it, and this
+  sentence goes on.
+
+a-name   a text of several words, all of which belong to the second column
+b        short
+
+example:
+  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes
+"""
+FITTED = """Title that is short.
+
+Source: a folder that holds, as
+downloaded and unpacked,
+
+- one thing that has a long description,
+  so long that it takes two lines;
+- another.
+
+how it is made:
+  The label is the answer where a model
+  accepts it, and this sentence goes on.
+
+a-name   a text of several words, all of
+         which belong to the second
+         column
+b        short
+
+example:
+  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes"""
+
+
+def test_help_fits_into_the_terminal():
+    assert fitted(PROSE, 40) == FITTED
+    assert fitted(FITTED, 40) == FITTED
+    assert fitted("one\ntwo", 10**6) == "one two"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_line_of_help_is_wider_than_the_terminal(width, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    lines = [[name, "--help"] for name in registry.names("push_scripts")]
+    lines += [["build", name, "--help"] for name in registry.names("hub_builders")]
+    for line in [*lines, ["--help"], ["list"]]:
+        with suppress(SystemExit):
+            assert main(line) == 0
+        text, _, rest = capsys.readouterr().out.partition("\nexample:\n")
+        shown = [*text.splitlines(), *rest.partition("\n\n")[2].splitlines()]
+        assert [one for one in shown if len(one) > width and " " in one.strip()] == [], line
+
+
+def test_help_shows_no_empty_default(capsys):
+    for name in registry.names("hub_builders"):
+        with pytest.raises(SystemExit):
+            main(["build", name, "--help"])
+        assert "default: )" not in capsys.readouterr().out
 
 
 QUICK = {

@@ -1,4 +1,4 @@
-"""How far class A falls against class B when a map's salient pixels have left."""
+"""How far class A falls against class B once a map's salient pixels are removed."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Whether a map changes with the class it is to explain."""
+"""Whether a map changes with the class that it explains."""
 
 import numpy as np
 from torch import Tensor

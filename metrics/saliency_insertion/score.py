@@ -1,4 +1,4 @@
-"""How fast the classifier recognises the image when its top pixels enter a reference picture."""
+"""How fast the classifier recognises the image as its top pixels are inserted into a reference picture."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""How far a map moves at most when the image hardly changes."""
+"""How much a map changes at most when the image hardly does."""
 
 from collections.abc import Sequence
 

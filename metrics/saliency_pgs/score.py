@@ -1,4 +1,4 @@
-"""Why this group: whether the map of a group finds what all its classes live on."""
+"""Why this group: whether the map of a group finds what all its classes rely on."""
 
 from collections.abc import Sequence
 

@@ -121,11 +121,11 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
-        missing = f"'{repo}' is {_not_local(repo)} and not in the cache"
+        told = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
         if near := [owned] if (owned := _owned(repo)) else _near_checkpoints(Path(repo)):
-            return UserError(f"{missing}; did you mean {' or '.join(near)}? ({why})")
-        return UserError(f"{missing}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
+            return UserError(f"{told}; did you mean {' or '.join(near)}? ({why})")
+        return UserError(f"{told}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):
         return named
     if status_of(error) is None:
