@@ -18,14 +18,11 @@ around all.
 
 import inspect
 import os
-import pickle
 import random
-import secrets
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import blake2b
 
 import numpy as np
 import torch
@@ -36,7 +33,7 @@ from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.isolation import Snapshot
-from saliency_bench.utils.source_code import source_of
+from saliency_bench.utils.source_code import code_hash
 
 
 @dataclass(frozen=True)
@@ -130,8 +127,8 @@ def load_explainer(name: str, **chosen: object) -> Explainer:
 def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
     """An explainer from a name, or from your own function (classifier, images, target) -> maps.
 
-    The version of your own function is a hash of its code, and of the functions, classes and constants of its file that
-    it uses, so that edited code never mixes with old results. What it imports is not followed.
+    The version of your own function is a hash of its code and of all that it uses outside of libraries, so that edited
+    code never mixes with old results (`utils.source_code`).
     """
     if isinstance(explainer, Explainer):
         return explainer
@@ -144,26 +141,7 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
     own = tuple(
         sorted((key, value) for key, value in options.defaults(explainer).items() if value is not inspect._empty)
     )
-    return Explainer(name, explainer, own, _code_hash(explainer))
-
-
-def _code_hash(explainer: Callable) -> str:
-    """Of a function's source, with what it uses of its file (`source_of`), and what it closes over; or of an object's
-    class and attributes; and what is bound to it.
-
-    What cannot be hashed (typed at a prompt, holding something that cannot be pickled) gets a hash of its own each
-    time, so that nothing computed by other code is ever taken for its result.
-    """
-    bound = (explainer.args, explainer.keywords) if isinstance(explainer, partial) else ()
-    explainer = explainer.func if isinstance(explainer, partial) else explainer
-    try:
-        cells = [cell.cell_contents for cell in getattr(explainer, "__closure__", None) or ()]
-        is_function = inspect.isfunction(explainer)
-        held = cells if is_function else vars(explainer)
-        content = source_of(explainer).encode() + pickle.dumps(held) + (pickle.dumps(bound) if bound else b"")
-    except (OSError, TypeError, AttributeError, ValueError, pickle.PicklingError):
-        content = secrets.token_bytes()
-    return blake2b(content, digest_size=8).hexdigest()
+    return Explainer(name, explainer, own, code_hash(explainer).version)
 
 
 @contextmanager

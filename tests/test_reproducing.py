@@ -239,7 +239,7 @@ def test_what_is_submitted_names_no_folder_of_this_machine(start, shapes, resnet
             assert part in result.command
 
 
-def test_a_function_without_source_is_said_to_be_computed_anew(start):
+def test_a_function_without_source_is_said_to_have_none(start):
     scope = {}
     exec("def typed(classifier, images, target):\n    return images[:, 0]", scope)
     (line,) = [line for line in start([scope["typed"]], limit=4).summary["command"].splitlines()

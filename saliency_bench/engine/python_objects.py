@@ -29,7 +29,8 @@ from saliency_bench.metric import Metric, as_metric
 from saliency_bench.spec import PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.source_code import file_of
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.source_code import code_hash, file_of
 
 Objects = Mapping[PythonObject, object]
 LITERAL = 1000  # characters of a dict that is shown in full
@@ -108,7 +109,13 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     if isinstance(function, partial):
         bound = [*map(repr, function.args), *(f"{key}={value!r}" for key, value in function.keywords.items())]
         what = f"partial({name}, {', '.join(bound)}), {what}"
-    source = f"of {file}, source hash {item.version}" if file else "that has no source, so that every start computes it"
+    file = f"of {file}" if file else "that has no source file"
+    unhashable = code_hash(function).unhashable
+    if unhashable:
+        source = f"{file}, which depends on {unhashable}, that cannot be hashed, so that every start computes it"
+        complain(f"{item.name} depends on {unhashable}, that cannot be hashed: every start computes its cells anew")
+    else:
+        source = f"{file}, code hash {item.version}"
     code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""
     code = code or variable(item.name)
     return code, one_line(f"{code}: {what} {source}")

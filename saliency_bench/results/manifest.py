@@ -100,7 +100,7 @@ def _named(cell: CellKey) -> str | PythonObject:
     if isinstance(cell.explainer_version, int):
         return cell.explainer_text
     code = variable(cell.explainer)
-    about = f"{code}: {cell.explainer_text}, source hash {cell.explainer_version}"
+    about = f"{code}: {cell.explainer_text}, code hash {cell.explainer_version}"
     return PythonObject(kind="function", name=cell.explainer, digest=cell.explainer_id, code=code, about=about)
 
 

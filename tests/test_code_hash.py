@@ -1,0 +1,303 @@
+"""The version of your own function: whatever it computes with is in it; else it is another one each time."""
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+import textwrap
+import threading
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench.explainer import as_explainer
+from saliency_bench.utils.source_code import code_hash
+
+
+def version(function):
+    found = code_hash(function)
+    assert not found.unhashable
+    return found.version
+
+
+FILES = {
+    "own_main": """
+        import logging
+        import own_helpers
+        from own_helpers import direct
+        from own_package import inner
+        import numpy as np, torch
+
+        logger = logging.getLogger(__name__)
+        TABLE = {"a": [1, 2]}
+        MASK = torch.zeros(2000)
+        UNUSED = 1
+
+        class Mine(own_helpers.Base):
+            def __call__(self, classifier, images, target):
+                return self.value(images)
+
+        def mine(classifier, images, target):
+            from own_late import late
+            import own_package.deep as deep
+            logger.info("called")
+            images = images * TABLE["a"][0] + MASK.sum() + inner.value(images) + late(images) + deep.VALUE
+            return own_helpers.through(images) + direct(images)
+
+        mine_as_object = Mine()
+        """,
+    "own_helpers": """
+        from own_constants import FACTOR
+
+        class Base:
+            def value(self, images):
+                return images.mean(1)
+
+        def through(images):
+            return images.mean(1) * FACTOR
+
+        def direct(images):
+            return images.amax(1)
+
+        def unrelated():
+            return 5
+        """,
+    "own_constants": "FACTOR = 2",
+    "own_late": "def late(images):\n    return images.std(1)",
+    "own_package/__init__": "",
+    "own_package/inner": "def value(images):\n    return images.sum(1)",
+    "own_package/deep": "VALUE = 3",
+}
+
+
+def loaded(folder, monkeypatch, changed=("", "", "")):
+    """The functions of these files, with a text of one of them exchanged, as another start of Python has them."""
+    file, old, new = changed
+    for name, text in FILES.items():
+        text = textwrap.dedent(text)
+        assert name != file or old in text
+        path = folder / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace(old, new) if name == file else text)
+    for name in [name for name in sys.modules if name.startswith("own_")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    importlib.invalidate_caches()
+    return importlib.import_module("own_main")
+
+
+@pytest.fixture
+def first(tmp_path, monkeypatch):
+    return version(loaded(tmp_path / "first", monkeypatch).mine)
+
+
+CHANGES = {
+    "its own code": ("own_main", "+ direct(images)", "- direct(images)"),
+    "a mutable global": ("own_main", "[1, 2]", "[3, 2]"),
+    "a tensor, in the middle": ("own_main", "torch.zeros(2000)", "torch.arange(2000)"),
+    "a helper of another module": ("own_helpers", "images.mean(1) * FACTOR", "images.mean(1) / FACTOR"),
+    "a name imported from another module": ("own_helpers", "amax", "amin"),
+    "a constant two modules away": ("own_constants", "2", "4"),
+    "a module imported inside": ("own_late", "std", "var"),
+    "a module of a package": ("own_package/inner", "sum", "prod"),
+    "a module imported inside under another name": ("own_package/deep", "3", "4"),
+}
+SAME = {
+    "nothing": ("", "", ""),
+    "what is not used": ("own_helpers", "return 5", "return 6"),
+    "a global that is not used": ("own_main", "UNUSED = 1", "UNUSED = 2"),
+    "a comment": ("own_main", "def mine(", "# of mine\ndef mine("),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_a_function_uses_is_in_its_version_wherever_it_is(change, first, tmp_path, monkeypatch):
+    assert version(loaded(tmp_path / "changed", monkeypatch, change).mine) != first
+
+
+@pytest.mark.parametrize("change", SAME.values(), ids=SAME)
+def test_what_it_does_not_use_is_not(change, first, tmp_path, monkeypatch):
+    assert version(loaded(tmp_path / "same", monkeypatch, change).mine) == first
+
+
+def test_the_methods_of_parents_are_part_of_a_class(tmp_path, monkeypatch):
+    first = version(loaded(tmp_path / "first", monkeypatch).mine_as_object)
+    assert version(loaded(tmp_path / "same", monkeypatch).mine_as_object) == first
+    change = ("own_helpers", "return images.mean(1)\n\ndef", "return -images.mean(1)\n\ndef")
+    assert version(loaded(tmp_path / "changed", monkeypatch, change).mine_as_object) != first
+
+
+def test_what_runs_counts_and_not_what_the_file_says_by_now(tmp_path, monkeypatch):
+    """In a notebook a module may be older than its file."""
+    module = loaded(tmp_path / "first", monkeypatch)
+    before = version(module.mine)
+    (tmp_path / "first" / "own_helpers.py").write_text("def through(images): return 0\n")
+    assert version(module.mine) == before
+    sys.modules["own_helpers"].through.__code__ = (lambda images: images[:, 0]).__code__
+    assert version(module.mine) != before
+
+
+@dataclass
+class Settings:
+    power: int = 1
+    held: list = field(default_factory=list)
+
+
+def holding(thing):
+    def held(classifier, images, target):
+        return images.mean(1) * len(str(thing))
+
+    return held
+
+
+def defaulting(thing):
+    def held(classifier, images, target, *, given=thing):
+        return images.mean(1) * len(str(given))
+
+    return held
+
+
+LONG = np.zeros(5000)
+MIDDLE = LONG.copy()
+MIDDLE[2500] = 1
+PAIRS = {
+    "arrays": (LONG, MIDDLE),
+    "tensors": (torch.from_numpy(LONG), torch.from_numpy(MIDDLE)),
+    "integers and floats": (1, 1.0),
+    "types of arrays": (LONG, LONG.astype(np.float32)),
+    "namespaces": (SimpleNamespace(a=1), SimpleNamespace(a=2)),
+    "dataclasses": (Settings(1), Settings(2)),
+    "objects inside of objects": (Settings(held=[{"x": {1, 2}}]), Settings(held=[{"x": {1, 3}}])),
+    "networks": (torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)),
+    "functions": (holding(1), holding(2)),
+    "partial functions": (partial(holding, 1), partial(holding, 2)),
+    "cached functions": (lru_cache(holding(1)), lru_cache(holding(2))),
+    "wrapped functions": (torch.no_grad()(holding(1)), torch.no_grad()(holding(2))),
+    "explainers": (sb.load_explainer("rise", masks=5), sb.load_explainer("rise", masks=6)),
+    "classes": (type("A", (), {"x": 1}), type("A", (), {"x": 2})),
+    "methods": ("a".join, "b".join),
+    "orders": ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+    "dtypes": (torch.float32, torch.float64),
+    "generators": (np.random.default_rng(1), np.random.default_rng(2)),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
+@pytest.mark.parametrize("way", [holding, defaulting, lambda thing: partial(holding(0), thing)])
+def test_what_a_function_holds_is_in_its_version(one, other, way):
+    assert version(way(one)) == version(way(one)) != version(way(other))
+
+
+class Keeping:
+    shared = 1
+
+    def __init__(self, **held):
+        vars(self).update(held)
+
+    @property
+    def doubled(self):
+        return 2 * self.shared
+
+    def __call__(self, classifier, images, target):
+        return images.mean(1) * self.doubled
+
+
+def test_objects_have_their_attributes_and_those_of_their_class(monkeypatch):
+    before = version(Keeping(a=1))
+    assert before == version(Keeping(a=1)) != version(Keeping(a=2))
+    assert version(Keeping(a=1).__call__) != version(Keeping(a=2).__call__)
+    monkeypatch.setattr(Keeping, "shared", 2)
+    assert version(Keeping(a=1)) != before
+
+
+def test_two_lambdas_on_one_line_are_two():
+    one, other = lambda c, images, t: images[:, 0], lambda c, images, t: images[:, 1]
+    assert version(one) != version(other)
+
+
+def test_what_refers_to_itself_ends():
+    ring = [1]
+    ring.append(ring)
+    space = SimpleNamespace(ring=ring)
+    space.own = space
+    assert version(holding(space)) == version(holding(space))
+
+
+LOCK = threading.Lock()
+
+
+def locked(classifier, images, target):
+    with LOCK:
+        return images.mean(1)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (locked, r"LOCK \(a lock\)"),
+        (holding(SimpleNamespace(inner=(one for one in "ab"))), r"thing\.inner \(a generator\)"),
+        (holding(torch.eye(2).to_sparse()), r"thing \(a tensor of layout torch.sparse_coo\)"),
+    ],
+)
+def test_what_cannot_be_hashed_is_another_version_each_time_and_named(function, words):
+    found = [code_hash(function) for _ in range(2)]
+    assert found[0].version != found[1].version
+    assert len(found[0].version) == 16
+    assert re.fullmatch(words, found[0].unhashable)
+
+
+def test_a_run_says_in_one_line_that_cells_cannot_be_continued(shapes, resnet, tmp_path, capsys):
+    settings = {"dataset": str(shapes), "model": str(resnet), "metrics": ["saliency_miou"], "limit": 4,
+                "out": tmp_path / "run", "device": "cpu", "progress": False}  # fmt: skip
+    first = sb.run(explainers=[locked], **settings).summary["cells"]
+    lines = [line for line in capsys.readouterr().err.splitlines() if "LOCK" in line]
+    assert len(lines) == 1
+    assert "locked depends on LOCK (a lock), that cannot be hashed: every start computes its cells anew" in lines[0]
+    again = sb.run(explainers=[locked], **settings).summary
+    assert len({cell["cell_id"] for cell in [*first, *again["cells"]]}) == 2
+    assert "depends on LOCK (a lock)" in again["command"]
+
+
+SCRIPT = """
+import numpy as np, torch
+from saliency_bench.utils.source_code import code_hash
+NAMES = {"a", "b", "c", ("d", 1), frozenset({"x", "y"})}
+class Mine:
+    kinds = NAMES
+    def __call__(self, classifier, images, target):
+        return images.mean(1) if "a" in {"a", "b", "c"} else F(images)
+def F(images):
+    return [lambda: images.sum(1) for _ in NAMES][0]()
+print(code_hash(Mine()))
+"""
+
+
+def test_the_version_is_the_same_in_every_process(tmp_path):
+    """Sets have another order in each; a script is compiled anew, a module is read from its cache."""
+    (tmp_path / "script.py").write_text(SCRIPT)
+    ways = [["script.py"], ["-c", SCRIPT], ["-c", "import script"], ["-c", "import script"]]
+    found = [
+        subprocess.run([sys.executable, *way], cwd=tmp_path, capture_output=True, text=True, check=True,
+                       env={**os.environ, "PYTHONHASHSEED": str(seed)}).stdout
+        for seed, way in enumerate(ways)
+    ]  # fmt: skip
+    assert len(set(found)) == 1
+    assert "unhashable=''" in found[0]
+
+
+def test_libraries_count_by_their_names():
+    def one(classifier, images, target):
+        return torch.nn.functional.relu(images).mean(1) + np.pi
+
+    def other(classifier, images, target):
+        return torch.nn.functional.gelu(images).mean(1) + np.pi
+
+    assert version(one) != version(other)
+    assert as_explainer(one).version == version(one)
