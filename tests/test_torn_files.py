@@ -14,6 +14,7 @@ from saliency_bench.results.manifest import read_manifest
 
 NAMES = ("records.parquet", "predictions.parquet", "summary.json", "run.json")
 TORN = {"empty": b"", "zeros": b"\0" * 4096, "half": b'{"format": 4, "spec": {"data', "missing": None}
+NO_MANIFEST = {"a list": b"[]", "a number": b"4", "null": b"null", "only a format": b'{"format": 4}'}
 
 
 def go(out, shapes, resnet, **changes):
@@ -34,14 +35,15 @@ def folder(run, tmp_path):
 
 
 def tear(path, kind):
-    path.unlink() if TORN[kind] is None else path.write_bytes(TORN[kind])
+    content = (TORN | NO_MANIFEST)[kind]
+    path.unlink() if content is None else path.write_bytes(content)
 
 
 def bytes_of(folder, names=NAMES[:2]):
     return [(folder / name).read_bytes() for name in names]
 
 
-@pytest.mark.parametrize("kind", TORN)
+@pytest.mark.parametrize("kind", TORN | NO_MANIFEST)
 def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, folder, shapes, resnet, capsys,
                                                                      monkeypatch):  # fmt: skip
     tear(folder / "run.json", kind)
@@ -73,6 +75,22 @@ def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, fo
     assert bytes_of(folder) == bytes_of(run)
 
 
+def test_cells_that_are_not_in_the_table_are_named_in_one_line(folder, shapes, resnet, capsys):
+    """Of an explainer that this start does not name, and of one that it names with fewer metrics."""
+    go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
+    assert "not in the table" not in capsys.readouterr().err
+    (folder / "run.json").write_bytes(b"")
+    go(folder, shapes, resnet, explainers=["random"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    assert "gradcam by saliency_iosr, gradcam by saliency_miou, random by saliency_iosr; name" in line
+    (folder / "summary.json").unlink()
+    go(folder, shapes, resnet, explainers=["random"])
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "not in the table" in line]
+    assert line.count("cell ") == 3  # whose names no file holds any more
+    go(folder, shapes, resnet, metrics=["saliency_miou", "saliency_iosr"])
+    assert "not in the table" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("kind", ["empty", "half"])
 def test_without_parts_a_torn_run_json_is_refused(kind, folder, shapes, resnet):
     tear(folder / "run.json", kind)
@@ -84,7 +102,8 @@ def test_without_parts_a_torn_run_json_is_refused(kind, folder, shapes, resnet):
 
 def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(folder, shapes, resnet):
     content = json.loads((folder / "run.json").read_text())
-    for other, words in (([], "no format"), (content | {"format": 1}, "format 1"), (content | {"cells": 3}, "cells")):
+    others = {"no format": {"cells": {}}, "format 1": {"format": 1}, "cells": content | {"cells": 3}}
+    for words, other in others.items():
         (folder / "run.json").write_text(json.dumps(other))
         with pytest.raises(UserError, match=words):
             go(folder, shapes, resnet)

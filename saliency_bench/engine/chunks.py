@@ -20,7 +20,8 @@ from saliency_bench.explaining.map_provider import halving, not_finite, reason_o
 from saliency_bench.reasons import NO_PROBABILITIES, NOT_FINITE, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
-from saliency_bench.results.parts import POSITION, Entry, PartFolder, chunks_of, files_in, held, name_ignored
+from saliency_bench.results.parts import POSITION, Entry, Part, PartFolder, chunks_of, files_in, held, name_ignored
+from saliency_bench.results.summary import summarised_names
 from saliency_bench.scoring.inputs import MetricInputs, ScoredBatch, Value
 from saliency_bench.target import no_probabilities, probabilities
 from saliency_bench.targets.rules import stack
@@ -28,8 +29,10 @@ from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import time_limit
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
+UNSHOWN = 10  # cells that are listed
 Held = dict[str, list[int]]  # {cell: the positions in a chunk that files hold}
 
 
@@ -77,14 +80,36 @@ def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
     explainers = list(dict.fromkeys(key.explainer_id for key in plan.values()))
     name_ignored(predictions.path, predictions.strays())
     predictions.check()
+    unnamed = _of_unnamed(context, explainers)
     for above in (context.out / "chunks", context.out / "thumbnails"):
-        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers)))
+        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - unnamed.keys()))
     for explainer_id in explainers:
         folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
         name_ignored(folder.path, folder.strays())
         name_ignored(thumbnails, thumbnail_strays(thumbnails))
-        folder.check(*[redo] * (explainer_id in own))
+        unnamed[explainer_id] = folder.check(*[redo] * (explainer_id in own))
+    _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups} - plan.keys())
     compact(context, explainers)
+
+
+def _of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, list[Part]]:
+    """{explainer: its parts} of this run, of explainers that no start names whose cells `run.json` still has."""
+    others = [path.name for path in files_in(context.out / "chunks") if path.is_dir() and path.name not in explainers]
+    found = {explainer_id: parts_of(context, explainer_id).parts() for explainer_id in sorted(others)}
+    return {explainer_id: parts for explainer_id, parts in found.items() if parts}
+
+
+def _name_unshown(context: RunContext, cells: Collection[str]) -> None:
+    """One line about cells that an earlier start has computed and no start names, as after the loss of run.json."""
+    if not cells:
+        return
+    names = summarised_names(context.out)
+    listed = sorted(names.get(cell, f"cell {cell}") for cell in cells)
+    more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
+    complain(
+        f"{context.out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
+        "name their explainers and metrics again to show them"
+    )
 
 
 def compact(context: RunContext, explainers: Iterable[str], *, full: bool = False) -> None:

@@ -142,11 +142,13 @@ def read_earlier(folder: Path) -> Manifest | None:
 
 
 def _is_torn(path: Path) -> bool:
+    """Whether it is no manifest at all: no JSON, or none of a manifest's fields but the format."""
     try:
-        read_json(path)
+        content = read_json(path)
     except UserError:
         return True
-    return False
+    fields = {name for name, field in Manifest.model_fields.items() if field.is_required()}
+    return not isinstance(content, dict) or (content.get("format") == FORMAT and not fields & content.keys())
 
 
 def check_format(path: Path, content: object, expected: int, fix: str) -> None:

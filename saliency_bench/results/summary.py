@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.errors import one_line
+from saliency_bench.errors import UserError, one_line
 from saliency_bench.reasons import FLAT, MARKS, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.accuracy import COLUMNS, quality
@@ -26,6 +26,7 @@ from saliency_bench.results.cell import (
     by_metric,
     explainer_names,
     metric_names,
+    read_cells,
 )
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import intervals, is_bounded
@@ -247,6 +248,15 @@ def _masks(predictions: pa.Table) -> dict:
         "mean_share": float(np.mean(shares)) if shares else None,
         "left_out": dict(sorted(left_out.items())),
     }
+
+
+def summarised_names(folder: Path) -> dict[str, str]:
+    """{cell id: its explainer and metric} of the summary in a folder; {} where none can be read."""
+    try:
+        cells = read_cells(read_json(folder / "summary.json")["cells"])
+    except (UserError, OSError, LookupError, TypeError):
+        return {}
+    return {cell.cell_id: f"{cell.explainer_text} by {cell.metric_text}" for cell in cells}
 
 
 def covered(summary: dict) -> int:
