@@ -102,6 +102,15 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     assert [result.note for result in board.results.values()] == ["on a laptop"]
 
 
+def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, tmp_path):
+    submission = of_run(run, "founder")
+    plain = pq.read_table(run / "records.parquet")
+    assert submission.records.nbytes < plain.nbytes / 2
+    *_, path = submission.write(tmp_path)
+    assert pq.read_schema(path).equals(plain.schema)
+    assert pq.read_table(path).to_pylist() == plain.to_pylist()
+
+
 def test_what_is_there_or_proposed_is_not_sent_again(hub, here, run):
     first = sb.submit(run)
     again = sb.submit(run)

@@ -51,6 +51,7 @@ from saliency_bench.utils.hashing import hash_of
 FORMAT = 3
 LICENSE: Literal["cc-by-4.0"] = "cc-by-4.0"  # of all results: numbers, records and provenance
 RESULT, RECORDS = "result.json", "records.parquet"
+TEXTS = [field.name for field in records.SCHEMA if field.type == pa.string()]  # few different ones, but for ids
 LARGEST = 20_000_000  # bytes of a result.json
 LONGEST = 2000  # characters of a note
 
@@ -160,7 +161,7 @@ def json_schema() -> dict:
 
 @dataclass(frozen=True)
 class Submission:
-    """A result with its records; `where` names it in messages."""
+    """A result with its records, in memory; `where` names it in messages."""
 
     result: Result
     records: pa.Table
@@ -170,7 +171,8 @@ class Submission:
         """`root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}."""
         folder = root / self.result.folder
         write_json(folder / RESULT, self.result.model_dump(mode="json"))
-        records.write(folder / RECORDS, self.records, records.SCHEMA)
+        pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
+        records.concat(pieces, folder / RECORDS, records.SCHEMA)
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
@@ -214,9 +216,9 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "provenance": summary["provenance"],
     }
     result = _validated(json.dumps(content), folder / "summary.json")
-    table = pq.read_table(folder / RECORDS).replace_schema_metadata(None)
+    table = pq.read_table(folder / RECORDS, read_dictionary=TEXTS).replace_schema_metadata(None).unify_dictionaries()
     check_records(result, table, folder / RECORDS)
-    return Submission(result, table.cast(records.SCHEMA), str(folder))
+    return Submission(result, table, str(folder))
 
 
 def _pinned(loaded: dict, name: str) -> str:
@@ -256,9 +258,8 @@ def _read_records(path: Path, most: int) -> pa.Table:
         if (rows := pq.read_metadata(path).num_rows) > most:
             raise UserError(f"{path} has {rows:,} rows, more than its cells can have ({most:,})")
         _check_columns(pq.read_schema(path), path)
-        texts = [field.name for field in records.SCHEMA if field.type == pa.string()]
-        table = pq.read_table(path, read_dictionary=texts).unify_dictionaries()
-        for name in texts:
+        table = pq.read_table(path, read_dictionary=TEXTS).unify_dictionaries()
+        for name in TEXTS:
             for chunk in table[name].chunks[:1]:
                 if (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) > LONGEST:
                     raise UserError(f"{path}: column {name} holds a text of more than {LONGEST:,} bytes")

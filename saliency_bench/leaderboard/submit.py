@@ -309,6 +309,7 @@ def submit(
     scored first (`scoring`: the other parameters of `score_maps`) under the `name` of your method. private: make a
     repository private if it is created now, which happens in your own namespaces only. dry_run: compare, send nothing.
     note: a few words for readers.
+    The records of the run are held in memory, at about 0.4 kB each.
 
     Results are published under CC-BY-4.0; by submitting you agree to that.
 
