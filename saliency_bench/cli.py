@@ -12,6 +12,7 @@ import shlex
 import signal
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
@@ -102,7 +103,7 @@ def _kept(command: str, argv: list[str]) -> str:
     module = sys.modules.get(f"saliency_bench.push_scripts.{command.replace('-', '_')}")
     what, pattern = getattr(module, "KEPT", ("", ""))
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--out", default="")
+    parser.add_argument("--out", nargs="?", const="", default="")
     out = Path(parser.parse_known_args(argv)[0].out).absolute()
     if pattern and not any(out.parent.glob(pattern.format(out=glob.escape(out.name)))):
         what = ""
@@ -125,33 +126,35 @@ def fitted(text: str, width: int | None = None) -> str:
     width: default that of the terminal, of which a file or pipe has none.
     """
     width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
-    lines: list[str] = []
-    block: list[str] = []  # lines of one paragraph or item of a list
-    hanging, example = 0, False
+    blocks = _blocks(text.splitlines())
+    return "\n".join(line for block, hanging in blocks for line in _wrapped(block, width, hanging))
 
-    def end() -> None:
-        if block:
-            lines.extend(_wrapped(" " * _indent(block[0]) + " ".join(map(str.strip, block)), width, hanging))
-            block.clear()
 
-    for line in text.splitlines():
+def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
+    """(a paragraph, item or row as one line, the columns by which further lines are indented or None if it stays)."""
+    block, hanging, example = "", 0, False
+    for line in lines:
         example = bool(line) and (example or line == "example:")
         row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
         is_item = line.lstrip().startswith("- ")
-        if not line or example or row or is_item or not block or _indent(line) != hanging:
-            end()
+        if block and (not line or example or row or is_item or _indent(line) != hanging):
+            yield block, hanging
+            block = ""
         if not line or example:
-            lines.append(line)
+            yield line, None
         elif row:
-            lines.extend(_wrapped(line, width, row.end()))
+            yield line, row.end()
+        elif block:
+            block += f" {line.strip()}"
         else:
-            hanging = hanging if block else _indent(line) + 2 * is_item
-            block.append(line)
-    end()
-    return "\n".join(lines)
+            block, hanging = line, _indent(line) + 2 * is_item
+    if block:
+        yield block, hanging
 
 
-def _wrapped(line: str, width: int, hanging: int) -> list[str]:
+def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
+    if hanging is None:
+        return [line]
     return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)
 
 
