@@ -6,6 +6,7 @@ On the command line they follow the name: `rise:masks=1000,p=0.3`. A parameter's
 
 import inspect
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import isfinite
@@ -171,4 +172,10 @@ def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
 
 def text(options: tuple[tuple[str, object], ...]) -> str:
     """Canonical JSON of resolved options, for identities and records."""
-    return json.dumps(dict(options), sort_keys=True, default=repr)
+    return json.dumps(dict(options), sort_keys=True, default=_in_words)
+
+
+def _in_words(value: object) -> str:
+    """An object that only Python has, in the same words in every process."""
+    text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -195,6 +195,25 @@ def test_what_a_function_holds_is_in_its_version(one, other, way):
     assert version(way(one)) == version(way(one)) != version(way(other))
 
 
+@pytest.mark.parametrize("make", [lambda: SimpleNamespace(a=Plain()), lambda: Plain(), lambda: {"b", "a", "c"}])
+def test_options_that_only_python_has_keep_the_id_of_their_content(make):
+    """The text of an object has its address, that of a set an order of its own in each process."""
+    one, other = (as_explainer(way(make())) for way in (defaulting, defaulting))
+    assert one.identity == other.identity
+    assert " at 0x" not in str(one.identity)
+
+
+def test_the_order_of_a_set_is_none_of_an_id():
+    code = "from saliency_bench import options; print(options.text((('a', set('abcdef')),)))"
+    found = {subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
+                            env={**os.environ, "PYTHONHASHSEED": seed}).stdout for seed in "123"}  # fmt: skip
+    assert len(found) == 1
+
+
+class Plain:
+    pass
+
+
 class Keeping:
     shared = 1
 
