@@ -1,17 +1,16 @@
 """Derivatives of the score, at one point or many, in passes of a fixed size: memory does not grow with the points."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.passes import Pass, in_passes
 from saliency_bench.errors import UserError
 from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, Target
-
-PIXELS_PER_PASS = 2**19  # 10 images of 224 x 224: enough to fill the device, little enough to stay in memory
 
 Reduction = Literal["max", "sum"]  # over channels: the largest absolute value, or the signed sum
 Points = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | float]]
@@ -39,25 +38,20 @@ def summed_gradients(
 ) -> Tensor:
     """(B, 3, H, W): for each image the sum over its steps of factor * gradient at the step's point.
 
-    `points(image, step)` takes the numbers of images and steps, both (n,), and gives the points (n, 3, H, W) and their
-    factors. Images and steps share a pass: image after image, `batch_size` points at a time, None: PIXELS_PER_PASS.
+    `points(samples, steps)` takes the numbers of images and steps, as in `passes.Pass`, and gives the points
+    (n, 3, H, W) and their factors; in passes of `batch_size` points of one image, None: `pictures_per_pass`.
     """
-    size = points_per_pass(images, batch_size)
-    total = torch.zeros_like(images)
-    count = len(images) * steps
-    for start in range(0, count, size):
-        stop = min(start + size, count)
-        numbers = torch.arange(start, stop, device=images.device)
-        image, step = numbers // steps, numbers % steps
-        at, factors = points(image, step)
-        weighted = factors * gradient_at(classifier, at, target[image], on)
-        for index in range(start // steps, (stop - 1) // steps + 1):
-            total[index] += weighted[max(index * steps - start, 0) : (index + 1) * steps - start].sum(dim=0)
-    return total
 
+    def work(passes: Iterator[Pass]) -> Tensor:
+        total = torch.zeros_like(images)
+        for one in passes:
+            at, factors = points(one.samples, one.pictures)
+            gradient = factors * gradient_at(classifier, at, target[one.samples], on)
+            own = gradient[: one.own].view(len(one.images), -1, *images.shape[1:])
+            total[one.images.start : one.images.stop] += own.sum(dim=1)
+        return total
 
-def points_per_pass(images: Images, batch_size: int | None) -> int:
-    return batch_size or max(1, PIXELS_PER_PASS // images[0, 0].numel())
+    return in_passes(classifier, images, steps, batch_size, work)
 
 
 def over_channels(gradient: Tensor, reduction: Reduction) -> Maps:

@@ -46,9 +46,11 @@ An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (wei
 Each section ends with what the explainer needs of a network, and its forward passes for one image of {SIDE} x {SIDE}
 with default options.
 
-The same call gives the same bits. Batches of another size, and passes of another `batch_size`, give the same map to
-about 1e-5 of its largest value, because the network's own logits differ in their last bits between them. In a deep
-network such a bit may decide whether a ReLU is open; a gradient then differs by more. Compare maps of one batch size.
+The same call gives the same bits. What puts many pictures of an image through the network (occlusion, rise, lime,
+integrated_gradients, smoothgrad, gradient_shap) puts one image's own pictures into a pass: on a CPU its maps have the
+same bits in batches of any size and order. The others, and passes of another `batch_size`, give the same map to about
+1e-5 of its largest value, because the network's own logits differ in their last bits between sizes. In a deep network
+such a bit may decide whether a ReLU is open; a gradient then differs by more. Compare maps of one batch size.
 
 A classifier of `load_classifier(..., precision="bf16")` (`run --precision bf16`) computes in bfloat16. On processors
 with instructions for it that halves the time of occlusion, rise, lime and scorecam, whose maps of a trained ResNet were

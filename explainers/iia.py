@@ -33,11 +33,12 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at, replaced_at
 from saliency_bench.classifiers.layers import Layout, last_feature_map, layout_of
+from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._flow import by_row, product
-from saliency_bench.explainers._gradients import derivative, points_per_pass
+from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, On, Target
 
@@ -129,7 +130,7 @@ def _along_path(
     """(a, ...): the layer's output on the way from x' to one image, and how it holds a map."""
     start = classifier.mean
     parts = []
-    for some in places.split(points_per_pass(image, batch_size)):
+    for some in places.split(pictures_per_pass(image, batch_size)):
         with detached_at(classifier.module_named(layer)) as outputs, torch.no_grad():
             classifier(start + some.view(-1, 1, 1, 1) * (image - start))
         layout = feature_layout("iia", classifier, image, layer, outputs)
@@ -162,7 +163,7 @@ def _of_attention(
     """(1, H, W) of one image."""
     places = torch.linspace(0, 1, steps + 1, device=image.device)
     way = classifier.mean + places.view(-1, 1, 1, 1) * (image - classifier.mean)  # (a, 3, H, W)
-    size = points_per_pass(image, batch_size)
+    size = pictures_per_pass(image, batch_size)
     features = torch.cat([_last_attention(classifier, some) for some in way.split(size)])  # (a, heads, T, T)
     low = torch.zeros_like(features[0]) if published else features.amin(dim=0)
     count = len(places) ** 2

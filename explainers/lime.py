@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.fast_forward import scores_of
+from saliency_bench.classifiers.passes import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.types import Images, Maps, On, Target
@@ -44,7 +44,7 @@ def lime(
 
     samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab;
     kernel_size None: 4 pixels for images of 224 and above, in proportion below, so that their number stays.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
+    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     Raises: UserError if scikit-image is not installed.
     """
     segments = superpixels(images, kernel_size, max_dist, ratio)  # (B, H, W)
@@ -56,7 +56,8 @@ def lime(
     segments, shown, counts, filled = (tensor.to(images.device) for tensor in (segments, shown, counts, filled))
 
     def switched(which: Tensor, pictures: Tensor) -> Images:
-        kept = shown[which, pictures].gather(1, segments[which].flatten(1)).view(-1, 1, *images.shape[2:])
+        within = segments[which].flatten(1).expand(len(pictures), -1)
+        kept = shown[which, pictures].gather(1, within).view(-1, 1, *images.shape[2:])
         return torch.where(kept, images[which], filled[which])
 
     scores = scores_of(classifier, images, target, samples, switched, on, batch_size)

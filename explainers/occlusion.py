@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.fast_forward import scores_of
+from saliency_bench.classifiers.passes import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._fills import Fill, filled
@@ -40,7 +40,7 @@ def occlusion(
     window: side in pixels; None: an eighth of the image's shorter side. stride: None: half the window.
     baseline: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the image under a Gaussian of
     11 x 11 pixels and sigma 5.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
+    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     Raises: UserError for a window larger than the image, or a stride that would leave pixels uncovered.
     """
     height, width = images.shape[2:]

@@ -5,8 +5,10 @@
 M_i is a grid of cells x cells zeros and ones (one with probability p), enlarged bilinearly to (cells + 1) cells' size
 and cropped to the image at a random shift below one cell. Where a mask is 0 the image becomes zero after normalisation,
 as in the authors' code. The same N masks serve every image (one bank per run seed); they are made again pass by pass
-from their cells and shifts, so memory does not grow with N. On probabilities by default.
+from their cells and shifts, on the device, so memory does not grow with N. On probabilities by default.
 """
+
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -14,10 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.fast_forward import fast_forward, pictures_per_pass
+from saliency_bench.classifiers.passes import pictures_per_pass, scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
-from saliency_bench.target import score
 from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of, uniform
 
@@ -39,23 +40,25 @@ def rise(
 ) -> Maps:
     """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; None: the run's, else 0.
 
-    batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
+    batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     """
     check(masks=masks, cells=cells, p=p, batch_size=batch_size)
     height, width = images.shape[2:]
-    grids, rows, columns = bank(masks, cells, p, seed or 0, height, width)
+    grids, rows, columns = bank(masks, cells, p, seed or 0, height, width, images.device)
     background = classifier.mean
+
+    def masks_of(numbers: Tensor) -> Tensor:
+        return enlarge(grids[numbers], rows[numbers], columns[numbers], height, width)  # (n, 1, H, W)
+
+    def seen(samples: Tensor, numbers: Tensor) -> Images:
+        return background + masks_of(numbers) * (images[samples] - background)
+
+    scores = scores_of(classifier, images, target, masks, seen, on, batch_size)  # (B, N)
     total = images.new_zeros(len(images), height * width)
-    step = pictures_per_pass(images, batch_size)
-    with torch.no_grad():
-        forward = fast_forward(classifier, images)
-        for start in range(0, masks, step):
-            part = slice(start, start + step)
-            mask = enlarge(grids[part], rows[part], columns[part], height, width).to(images.device)  # (n, 1, H, W)
-            for index, image in enumerate(images):
-                seen = background + mask * (image - background)  # (n, 3, H, W)
-                scores = score(forward(seen), target[index : index + 1], on, classifier)  # (n,)
-                total[index] += scores @ mask.flatten(1)
+    for numbers in torch.arange(masks, device=images.device).split(pictures_per_pass(images, batch_size)):
+        mask = masks_of(numbers).flatten(1)
+        for index in range(len(images)):  # one by one: a product of matrices would depend on how many there are
+            total[index] += scores[index, numbers] @ mask
     return (total / (masks * p)).view(-1, height, width)
 
 
@@ -69,23 +72,35 @@ def check(*, masks: int, cells: int, p: float, batch_size: int | None = None, **
         raise UserError(f"rise needs masks >= 1, cells >= 1 and 0 < p <= 1; got {masks}, {cells} and {p}")
 
 
-def bank(masks: int, cells: int, p: float, seed: int, height: int, width: int) -> tuple[Tensor, np.ndarray, np.ndarray]:
-    """Grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size."""
+@lru_cache(maxsize=2)
+def bank(
+    masks: int, cells: int, p: float, seed: int, height: int, width: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Grids (N, cells, cells) of 0 and 1, and the shifts (N,) down and across, each below one cell's size.
+
+    On the device, once in a run.
+    """
     grids = uniform(seed_of(seed, "rise", "grid"), masks * cells * cells).reshape(masks, cells, cells) < p
     down, across = -(-height // cells), -(-width // cells)
     rows = random_bits(seed_of(seed, "rise", "rows"), masks) % np.uint64(down)
     columns = random_bits(seed_of(seed, "rise", "columns"), masks) % np.uint64(across)
-    return torch.from_numpy(grids).float(), rows.astype(np.int64), columns.astype(np.int64)
+    drawn = grids.astype(np.float32), rows.astype(np.int64), columns.astype(np.int64)
+    on_device = [torch.from_numpy(one).to(device) for one in drawn]
+    return on_device[0], on_device[1], on_device[2]
 
 
-def enlarge(grids: Tensor, rows: np.ndarray, columns: np.ndarray, height: int, width: int) -> Tensor:
+def enlarge(grids: Tensor, rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
     """Float (n, 1, H, W) in [0, 1]: bilinear enlargement is linear in the grid, so it is two small matrix products."""
-    down = _interpolation(grids.shape[1], height)[rows[:, None] + np.arange(height)]  # (n, H, cells)
-    across = _interpolation(grids.shape[2], width)[columns[:, None] + np.arange(width)]  # (n, W, cells)
+    cells, device = grids.shape[1], grids.device
+    # (n, H, cells) and (n, W, cells)
+    down = _interpolation(cells, height, device)[rows[:, None] + torch.arange(height, device=device)]
+    across = _interpolation(cells, width, device)[columns[:, None] + torch.arange(width, device=device)]
     return (down @ grids @ across.transpose(1, 2)).unsqueeze(1)
 
 
-def _interpolation(cells: int, length: int) -> Tensor:
+@lru_cache(maxsize=4)
+def _interpolation(cells: int, length: int, device: torch.device) -> Tensor:
     """((cells + 1) * size, cells): row r holds the weights with which the cells make up position r."""
     size = -(-length // cells)
-    return F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
+    table = F.interpolate(torch.eye(cells)[None], size=(cells + 1) * size, mode="linear", align_corners=False)[0].T
+    return table.to(device)

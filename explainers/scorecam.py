@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.fast_forward import scores_of
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.classifiers.hooks import detached_at
 from saliency_bench.classifiers.layers import cam_layer
+from saliency_bench.classifiers.passes import scores_of
 from saliency_bench.explainers._checks import check_batch_size
 from saliency_bench.explainers._features import cut_if_positive, feature_layout
 from saliency_bench.types import Images, Maps, On, Target
@@ -43,7 +43,7 @@ def scorecam(
     """Maps (B, H, W). `layer`: dotted name of a module that gives a feature map; default: the last one.
 
     align_corners: how masks are enlarged.
-    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 20 on a GPU.
+    batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     Raises: UserError where there is no such layer or it gives another shape.
     """
     size = images.shape[2:]

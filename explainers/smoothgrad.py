@@ -36,7 +36,7 @@ def smoothgrad(
 ) -> Maps:
     """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass."""
     check(samples=samples, sigma=sigma, batch_size=batch_size)
-    copies = noisy_copies(classifier, images, sigma, seeds)
+    copies = noisy_copies(classifier, images, sigma, seeds, samples)
 
     def noisy(image: Tensor, step: Tensor) -> tuple[Tensor, float]:
         return copies(image, step), 1 / samples

@@ -20,7 +20,7 @@ import inspect
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -32,6 +32,7 @@ from saliency_bench import options, registry
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.isolation import Snapshot
 from saliency_bench.utils.source_code import code_hash
 
@@ -151,8 +152,10 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in classifier.parameters()]
     states = random.getstate(), np.random.get_state()
     devices = list({p.device.index for p, *_ in required if p.device.type == "cuda"})
+    precision = getattr(classifier, "precision", None)  # of what is computed backwards too; a bare module has none
+    products = nullcontext() if precision is None else arithmetic(precision == "tf32")
     try:
-        with torch.random.fork_rng(devices=devices):
+        with torch.random.fork_rng(devices=devices), products:
             if any(mode for _, mode in training):
                 classifier.eval()
             for parameter, flag, _ in required:

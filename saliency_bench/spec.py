@@ -118,7 +118,7 @@ class RunSpec(BaseModel):
     )
     batch_size: int = _setting("samples per chunk, the unit that is computed and saved", 16, metavar="N", ge=1)
     seed: int = _setting("seed for everything drawn at random", 0, metavar="N")
-    precision: Literal["fp32", "bf16", "fp16"] | None = _setting(
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
         "arithmetic of the network (default: as the model was loaded, usually fp32)", None
     )
     channels_last: bool | None = _setting("use the memory layout in which many networks run faster", None)

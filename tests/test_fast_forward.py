@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
-from saliency_bench import load_classifier, targets
-from saliency_bench.classifiers.fast_forward import PIXELS_PER_PASS, fast_forward, pictures_per_pass, scores_of
+from saliency_bench import load_classifier
+from saliency_bench.classifiers.fast_forward import fast_forward
 
 
 class Network(nn.Module):
@@ -270,26 +270,48 @@ def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
     assert classifier.passes == 0
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 7, 100, None])
-def test_scores_of_many_pictures_in_their_order(batch_size):
-    classifier = classifier_of(Network())
-    images, target = torch.rand(3, 3, 12, 10), targets.contrast([0, 1, 2], [1, 2, 3], 4)
-    largest = 0
+def test_a_copy_is_kept_until_something_changes():
+    classifier, images = classifier_of(Network()), torch.rand(2, 3, 12, 10)
 
-    def darker(samples, pictures):
-        nonlocal largest
-        largest = max(largest, len(samples))
-        return images[samples] * (pictures / 5).view(-1, 1, 1, 1)
+    def copy_of(images=images):
+        fast_forward(classifier, images)
+        return classifier.kept["fast"].fused
 
-    scores = scores_of(classifier, images, target, 5, darker, "logit", batch_size)
-    with torch.no_grad():
-        expected = torch.stack([targets.score(classifier(images * (i / 5)), target) for i in range(5)], dim=1)
-    torch.testing.assert_close(scores, expected, rtol=1e-4, atol=1e-5)
-    assert largest == min(batch_size or 15, 15)
-    assert classifier.passes == 15 + 15
+    first = copy_of()
+    assert copy_of(torch.rand(5, 3, 12, 10)) is first
+    changes = [
+        lambda: classifier.model.norm.register_forward_hook(lambda module, inputs, output: None),
+        lambda: setattr(classifier.model, "second", copy.deepcopy(classifier.model.second)),
+        lambda: setattr(classifier.model.first, "weight", nn.Parameter(classifier.model.first.weight.detach() + 1)),
+        lambda: classifier.computing("bf16", None),
+    ]
+    for change in changes:
+        change()
+        again = copy_of()
+        assert again is not first
+        first = again
+    assert copy_of(torch.rand(2, 3, 14, 10)) is not first
+    assert copy.deepcopy(classifier).kept == {}
+    assert classifier.variant(activation="sigmoid").kept == {}
 
 
-def test_pictures_per_pass_hold_a_fixed_number_of_pixels():
-    assert pictures_per_pass(torch.zeros(2, 3, 224, 224), None) == PIXELS_PER_PASS["cpu"] // 224**2 == 10
-    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), None) == 1
-    assert pictures_per_pass(torch.zeros(1, 3, 4096, 4096), 3) == 3
+def test_a_copy_has_the_same_bits_wherever_it_is_made():
+    images = torch.rand(3, 3, 12, 10)
+
+    def logits(mode):
+        classifier = classifier_of(Network())
+        with mode():
+            forward = fast_forward(classifier, images)
+        assert folded(forward) == ["norm", "last"]
+        with torch.no_grad():
+            return forward(images)
+
+    assert torch.equal(logits(torch.inference_mode), logits(torch.enable_grad))
+
+
+def test_why_a_network_runs_as_it_is_stands_in_the_log(caplog):
+    with caplog.at_level("INFO"):
+        fast_forward(classifier_of(Network(norm=Uncopied())), torch.rand(2, 3, 12, 10))
+        fast_forward(classifier_of(Network(norm=Layout())), torch.rand(2, 3, 12, 10))
+    assert "without a faster copy: RuntimeError: no copies of this" in caplog.messages[0]
+    assert "logits of its copy are off by" in caplog.messages[1]

@@ -92,44 +92,42 @@ def test_probabilities_by_loops(made, keep, reference):
             assert values[i, j] == pytest.approx(p[i + 1] - p[0], abs=1e-6)
 
 
-def test_pictures_in_common_are_classified_once(made):
+def test_a_path_in_common_is_classified_once(made):
     classifier, *inputs = made
     curves = Curves(classifier, *inputs)
     counts = row_counts(H, W)
     first = curves.path("top", "black", counts)
     assert curves.passes == sum(classifier.batches) == (H + 1) * B
     assert np.array_equal(curves.path("top", "black", counts), first)
-    assert np.array_equal(curves.path("top", "black", [5, 0, 5]), first[:, [1, 0, 1]])
     assert curves.passes == (H + 1) * B
     second = curves.path("rest", "black", counts)
-    assert curves.passes == (2 * H) * B  # both ends are known
-    assert np.array_equal(second[:, [0, -1]], first[:, [-1, 0]])
-    curves.path("top", "mean", counts)
-    assert curves.passes == (3 * H) * B  # the whole image is known
-    curves.path("rest", "mean", [H * W])
-    assert curves.passes == (3 * H) * B == sum(classifier.batches)
+    assert curves.passes == sum(classifier.batches) == 2 * (H + 1) * B
+    np.testing.assert_allclose(second[:, [0, -1]], first[:, [-1, 0]], atol=1e-6)
 
 
-def test_order_and_company_of_questions_change_no_bit(made):
-    classifier, *inputs = made
-    one, other = Curves(classifier, *inputs), Curves(classifier, *inputs)
+def test_order_and_company_of_questions_and_samples_change_no_bit(made):
+    classifier, images, target, maps = made
+    one, other = Curves(*made), Curves(*made)
     insertion, deletion = one.path("top", "black", row_counts(H, W)), one.path("rest", "black", row_counts(H, W))
-    for count in reversed(row_counts(H, W)):
-        other.path("rest", "black", [count])
     assert np.array_equal(other.path("rest", "black", row_counts(H, W)), deletion)
     assert np.array_equal(other.path("top", "black", row_counts(H, W)), insertion)
+    for i in reversed(range(B)):
+        alone = Curves(classifier, images[i : i + 1], target[i : i + 1], maps[i : i + 1])
+        assert np.array_equal(alone.path("top", "black", row_counts(H, W)), insertion[i : i + 1])
 
 
-def test_large_batches_go_in_equal_pieces(made, monkeypatch):
-    classifier, *inputs = made
-    whole = Curves(classifier, *inputs).path("top", "black", [3])
-    monkeypatch.setattr(perturbation, "PIXELS_PER_PASS", 2 * H * W)
-    classifier.batches.clear()
-    np.testing.assert_allclose(Curves(classifier, *inputs).path("top", "black", [3]), whole, atol=1e-6)
-    assert classifier.batches == [2, 1]
-    monkeypatch.setattr(perturbation, "PIXELS_PER_PASS", 1)
-    Curves(classifier, *inputs).path("top", "black", [3])
-    assert classifier.batches[2:] == [1, 1, 1]
+def test_each_sample_may_have_its_own_counts_and_several_weights(made):
+    classifier, _, target, _ = made
+    weights = np.stack([target.numpy(), 1 - target.numpy()], axis=1)
+    own = [[3], [], [0, 9, 30]]
+    curves = Curves(*made)
+    found = curves.weighted_each(weights, "rest", "mean", own)
+    assert [values.shape for values in found] == [(1, 2), (0, 2), (3, 2)]
+    assert curves.passes == sum(classifier.batches) == 4
+    for i, counts in enumerate(own):
+        for side in (0, 1):
+            expected = Curves(*made).weighted(weights[:, side], "rest", "mean", counts)[i]
+            np.testing.assert_allclose(found[i][:, side], expected, atol=1e-6)
 
 
 def test_classifier_and_images_are_left_as_they_were(made):

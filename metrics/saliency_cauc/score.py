@@ -63,11 +63,8 @@ def saliency_cauc(
     """
     check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
-    scores = path.scores(range(path.points.max(initial=1)))
-    sums = np.cumsum(scores, axis=1)
-    last = path.points[:, None] - 1
-    total = np.take_along_axis(sums, last, axis=1) - (scores[:, :1] + np.take_along_axis(scores, last, axis=1)) / 2
-    return total[:, 0] / (path.steps + 1)
+    scores = path.scores([np.arange(points) for points in path.points])
+    return np.array([own.sum() - (own[0] + own[-1]) / 2 for own in scores]) / (path.steps + 1)
 
 
 check = check_deletion

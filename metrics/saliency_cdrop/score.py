@@ -76,13 +76,17 @@ def saliency_cdrop(
     """
     check(step=step, threshold=threshold, salient=salient)
     path = delete_salient(curves, step=step, threshold=threshold, salient=salient, reference=reference)
-    points = path.points[:, None]
-    last = points - np.where(points < SMOOTHED, 1, np.arange(SMOOTHED, 0, -1))  # the last point alone: three times
-    asked = np.union1d(0, last)
-    scores = path.scores(asked)
-    ends = np.take_along_axis(scores, np.searchsorted(asked, last), axis=1).mean(axis=1)
+    last = [_last(points) for points in path.points]
+    scores = path.scores([np.union1d(0, own) for own in last])
+    starts = np.array([own[0] for own in scores])
+    ends = np.array([own[-len(points) :].mean() for own, points in zip(scores, last, strict=True)])
     tau = TAU * curves.height * curves.width
-    return (scores[:, 0] - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+    return (starts - ends) / np.log2(1 + np.maximum(path.salient, tau) / tau)
+
+
+def _last(points: int) -> np.ndarray:
+    """The points at the end of a path whose mean is taken: the last alone where there are too few."""
+    return np.arange(points - (SMOOTHED if points >= SMOOTHED else 1), points)
 
 
 check = check_deletion

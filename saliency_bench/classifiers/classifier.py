@@ -19,11 +19,13 @@ from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target import ACTIVATIONS
 from saliency_bench.types import Batch, Images
+from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.seeds import seed_of, uniform
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # of what a classifier prints
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+PRECISIONS = ("fp32", "tf32", *DTYPES)
 # How torch rejects a size, by RuntimeError; transformers, timm and torchvision raise AssertionError and ValueError.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 
@@ -59,9 +61,11 @@ class Classifier(nn.Module):
     activation      "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`)
     assumed         whether nothing said so, and the activation is the softmax of most networks
     layer           name of the layer Grad-CAM reads; None: the last feature map before any pooling
-    precision       "fp32", or "bf16" or "fp16": the network computes under autocast; logits are always float32
+    precision       "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
+                    computes under autocast. Logits are always float32
     channels_last   whether the network computes in this memory layout
     passes          number of images passed through the network
+    halved          how often pictures did not fit in memory and went in passes of half the size
     """
 
     mean: Tensor
@@ -92,7 +96,8 @@ class Classifier(nn.Module):
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
-        self.passes = 0
+        self.passes = self.halved = 0
+        self.kept = _Kept()
         self._gives_logits = False  # not seen yet
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
@@ -152,7 +157,7 @@ class Classifier(nn.Module):
 
     def _output(self, normalised: Tensor) -> Any:
         try:
-            with self._autocast():
+            with arithmetic(self.precision == "tf32"), self._autocast():
                 return self.model(normalised)
         except UserError:
             raise
@@ -179,7 +184,7 @@ class Classifier(nn.Module):
             ) from error
 
     def _autocast(self) -> AbstractContextManager:
-        if self.precision == "fp32":
+        if self.precision not in DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
@@ -192,13 +197,13 @@ class Classifier(nn.Module):
     def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
         """This classifier, set to this precision and memory layout; None keeps the current one.
 
-        Raises: UserError for an unknown precision, or fp16 without a GPU.
+        Raises: UserError for an unknown precision, or tf32 or fp16 without a GPU.
         """
         precision = precision or self.precision
-        if precision not in ("fp32", *DTYPES):
-            raise unknown("precision", precision, ("fp32", *DTYPES))
-        if precision == "fp16" and self.device.type != "cuda":
-            raise UserError("precision fp16 needs a GPU; use bf16 or fp32 on the CPU")
+        if precision not in PRECISIONS:
+            raise unknown("precision", precision, PRECISIONS)
+        if precision in ("tf32", "fp16") and self.device.type != "cuda":
+            raise UserError(f"precision {precision} needs a GPU; use bf16 or fp32 on the CPU")
         self.precision = precision
         if channels_last is not None and channels_last != self.channels_last:
             self.channels_last = channels_last
@@ -226,7 +231,8 @@ class Classifier(nn.Module):
         other = copy.copy(self)
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
-        other.passes = 0
+        other.passes = other.halved = 0
+        other.kept = _Kept()
         if copied:
             other.model = copy.deepcopy(self.model)
         if layer is not None:
@@ -299,6 +305,16 @@ class Classifier(nn.Module):
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
         return layers[name]
+
+
+class _Kept(dict):
+    """What was worked out from a classifier and can be again: no part of its copies or of its file."""
+
+    def __deepcopy__(self, memo: dict) -> "_Kept":
+        return _Kept()
+
+    def __reduce__(self) -> tuple:
+        return _Kept, ()
 
 
 def _known_activation(model: nn.Module) -> str | None:

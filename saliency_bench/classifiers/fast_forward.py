@@ -1,23 +1,27 @@
 """Fast forward passes without gradients, for methods that only use a network's outputs.
 
-On the CPU a convolutional network runs as a private copy in channels-last layout whose batch norms are folded into the
-convolutions before them: 0.7 of the time on ResNet-18, logits equal to about 1e-6. The copy holds the convolutions'
-weights once more and shares all others with the caller's classifier, which is not changed. For a classifier of
-`load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16: 0.35 of the time where
-the processor has instructions for it (avx512_bf16, amx_bf16), logits off by 0.3 % of their range. On a trained ResNet
-maps of occlusion, rise, lime and scorecam were off by 2.4 % of their range at most (0.7 % in the median).
+A convolutional network runs as a private copy in channels-last layout whose batch norms are folded into the
+convolutions before them: on the CPU 0.7 of the time on ResNet-18, logits equal to about 1e-6. The copy holds the
+convolutions' weights once more and shares all others with the caller's classifier, which is not changed. For a
+classifier of `load_classifier(..., precision="bf16")` (`run --precision bf16`) the copy computes in bfloat16, with
+weights that are cast once: on the CPU 0.35 of the time where the processor has instructions for it (avx512_bf16,
+amx_bf16), logits off by 0.3 % of their range. On a trained ResNet maps of occlusion, rise, lime and scorecam were off
+by 2.4 % of their range at most (0.7 % in the median).
 
 A batch norm is folded only where one recorded pass shows that it is all that ever reads its convolution's output, and
-that nothing else reads the weights of the two. Copy and classifier are then compared, in float32 under any precision,
-on two pictures that depend on the image size alone; where they differ by more than `TOLERANCE`, and wherever there is
-nothing to gain, the classifier itself is used. So which of the two is used depends on the network and the image size,
-never on the images: equal chunks give equal bits. The copy is created anew at each call, so that it always has the
-current weights; this costs as much as a few passes.
+that nothing else reads the weights of the two. Copy and classifier are then compared on two pictures that depend on the
+image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
+copy may be off by twice as much as the classifier. Where it is not good enough, and wherever there is nothing to gain,
+the classifier itself is used, and the log says why. So which of the two is used depends on the network and the image
+size, never on the images: equal chunks give equal bits. The copy is kept until weights, modules, hooks, settings or the
+image size change.
 """
 
 import copy
+import logging
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 
@@ -27,25 +31,51 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.target import score
-from saliency_bench.types import Images, Target
+from saliency_bench.classifiers.classifier import DTYPES, Classifier
+from saliency_bench.errors import one_line
+from saliency_bench.types import Images
+from saliency_bench.utils.isolation import Snapshot
 from saliency_bench.utils.seeds import seed_of, uniform
 
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
-# 10 images of 224 x 224 on the CPU, where more leave its cache and take longer each; 20 on a GPU.
-PIXELS_PER_PASS = {"cpu": 2**19, "cuda": 2**20}
 
 Layer = TypeVar("Layer", bound=nn.Module)
+log = logging.getLogger(__name__)
 
 
-def fast_forward(classifier: Classifier, images: Images) -> Callable[[Images], Tensor]:
+@dataclass(frozen=True)
+class Kept:
+    """A copy, None where there is nothing to gain or to trust, and what it was made of."""
+
+    fused: Classifier | None
+    source: Snapshot
+    shape: torch.Size
+    precision: str
+
+    def fits(self, classifier: Classifier, images: Images) -> bool:
+        return (
+            self.source.modules[0] is classifier
+            and (self.shape, self.precision) == (images.shape[1:], classifier.precision)
+            and not self.source.changes()
+        )
+
+
+def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
     """A function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
-    Passes are counted on the classifier. Call it and the returned function without gradients and in evaluation mode.
+    Passes are counted on the classifier. Call it and the returned function in evaluation mode; the function without
+    gradients.
     """
-    fused = _fused_copy(classifier, images)
-    if fused is None:
+    if not isinstance(classifier, Classifier):
+        return classifier
+    kept = classifier.kept.get("fast")
+    if kept is None or not kept.fits(classifier, images):
+        classifier.kept.clear()
+        with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
+            fused = _fused_copy(classifier, images)
+        kept = Kept(fused, Snapshot(classifier), images.shape[1:], classifier.precision)
+        classifier.kept["fast"] = kept
+    if (fused := kept.fused) is None:
         return classifier
 
     def forward(images: Images) -> Tensor:
@@ -56,23 +86,49 @@ def fast_forward(classifier: Classifier, images: Images) -> Callable[[Images], T
 
 
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
-    convolutions = sum(isinstance(module, nn.Conv2d) for module in classifier.modules())
-    if classifier.device.type != "cpu" or convolutions < 2:
+    if sum(isinstance(module, nn.Conv2d) for module in classifier.modules()) < 2:
         return None
     passes, precision = classifier.passes, classifier.precision
     try:
-        classifier.precision = "fp32"  # precise enough to expose a copy that differs
-        probe = _probe(images)
-        expected, pairs = _recorded(classifier, probe)
-        fused = _folded(classifier, pairs)
-        difference = (fused(probe) - expected).abs().max()
-    except Exception:  # a network that cannot be recorded or copied is used as it is, and raises its own errors
-        return None
+        fused, why = _checked_copy(classifier, _probe(images), precision)
+    except Exception as error:  # one that cannot be recorded or copied is used as it is, and raises its own errors
+        fused, why = None, f"{type(error).__name__}: {one_line(error, 200)}"
     finally:
         classifier.passes, classifier.precision = passes, precision
-    fused.precision = precision
-    spread = float(expected.max() - expected.min())
-    return fused if difference <= TOLERANCE * min(1.0, spread) else None
+    if why:
+        log.info("%s runs as it is, without a faster copy: %s", classifier.id, why)
+    return fused
+
+
+def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
+    """(the copy, or None and why it is not good enough); leaves passes and precision of the classifier changed."""
+    classifier.precision = "fp32"  # precise enough to expose a copy that differs
+    exact, pairs = _recorded(classifier, probe)
+    fused = _folded(classifier, pairs)
+    allowed = TOLERANCE * min(1.0, float(exact.max() - exact.min()))
+    off = _distance(fused(probe), exact)
+    if not off <= allowed:
+        return None, f"logits of its copy are off by {off:.1e}"
+    if precision != "fp32":
+        classifier.precision = fused.precision = precision
+        _cast(fused)
+        off, own = _distance(fused(probe), exact), _distance(classifier(probe), exact)
+        if not off <= 2 * own + allowed:
+            return None, f"in {precision} logits of its copy are off by {off:.1e}, its own by {own:.1e}"
+    return fused, ""
+
+
+def _distance(logits: Tensor, exact: Tensor) -> float:
+    return float((logits - exact).abs().max())
+
+
+def _cast(fused: Classifier) -> None:
+    """Weights of convolutions and linear layers in the type to which autocast would cast them at each pass."""
+    dtype = DTYPES.get(fused.precision, torch.float32)
+    for module in fused.modules():
+        if _is_plain(module, nn.Conv2d) or _is_plain(module, nn.Linear):
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                setattr(module, name, nn.Parameter(parameter.detach().to(dtype), requires_grad=False))
 
 
 def _probe(images: Images) -> Images:
@@ -144,32 +200,3 @@ def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
             module.weight = nn.Parameter(weight, requires_grad=False)
     fused.channels_last = True
     return fused
-
-
-def scores_of(
-    classifier: Classifier,
-    images: Images,
-    target: Target,
-    count: int,
-    draw: Callable[[Tensor, Tensor], Images],
-    on: str,
-    batch_size: int | None = None,
-) -> Tensor:
-    """Float (B, count): the scores of `count` pictures made of each image.
-
-    draw: (samples, pictures), both Int (n,) -> Float (n, 3, H, W), picture number pictures[i] of image samples[i]. Only
-    one pass of pictures is in memory at a time, see `pictures_per_pass`. Passes are filled across images.
-    """
-    step = pictures_per_pass(images, batch_size)
-    scores = images.new_empty(len(images) * count)
-    with torch.no_grad():
-        forward = fast_forward(classifier, images)
-        for numbers in torch.arange(len(scores), device=images.device).split(step):
-            samples, pictures = numbers // count, numbers % count
-            scores[numbers] = score(forward(draw(samples, pictures)), target[samples], on, classifier)
-    return scores.view(len(images), count)
-
-
-def pictures_per_pass(images: Images, batch_size: int | None) -> int:
-    """`batch_size`, or as many as hold `PIXELS_PER_PASS` pixels."""
-    return batch_size or max(1, PIXELS_PER_PASS[images.device.type] // (images.shape[2] * images.shape[3]))

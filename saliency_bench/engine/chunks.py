@@ -155,7 +155,7 @@ def explain_and_score(
     terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
     passes: dict[str, int] = {}
     scored: dict[str, ScoredBatch] = {}
-    halved, raised = 0, False
+    halved, raised, halved_passes = 0, False, context.classifier.halved
     if chunk.batch is not None:
         target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
         faults = _without_probabilities(context, chunk.batch, readable)
@@ -191,7 +191,7 @@ def explain_and_score(
         {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
         None if whole else positions,
         passes=passes,
-        halved=halved,
+        halved=halved + context.classifier.halved - halved_passes,
         faults=len(failed),
         raised=raised,
     )

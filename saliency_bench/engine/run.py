@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-import torch
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
 from saliency_bench.analysis.verdict import Verdict
+from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.chunks import Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
@@ -235,7 +235,7 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
         precision=context.identity.precision,
         seed=context.spec.seed,
         batch_size=context.spec.batch_size,
-        provenance=provenance(torch.device(classifier.device)),
+        provenance=provenance(classifier.device) | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
         dataset_repo=context.found.repo,
         dataset_revision=context.found.revision,
         model_repo=classifier.repo,

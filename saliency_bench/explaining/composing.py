@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,7 +20,8 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
-from saliency_bench.utils.seeds import normal, seed_of
+from saliency_bench.utils.device_draws import normals
+from saliency_bench.utils.seeds import seed_of
 
 VERSION = 1
 
@@ -65,9 +65,10 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
 
 
 def noisy_copies(
-    classifier: Classifier, images: Images, sigma: float, seeds: list[int]
+    classifier: Classifier, images: Images, sigma: float, seeds: list[int], draws: int
 ) -> Callable[[Tensor, Tensor], Images]:
-    """A function (samples, draws), both Int (n,), -> Float (n, 3, H, W): noisy copy draws[i] of image samples[i].
+    """A function (samples, numbers), both Int (n,), the samples also (1,), -> Float (n, 3, H, W): noisy copy numbers[i]
+    of image samples[i], of `draws` in all.
 
     The noise is normal, sigma times (max - min) of the normalised image wide, drawn from each sample's seed.
     """
@@ -75,10 +76,11 @@ def noisy_copies(
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
     width = sigma * span * classifier.std  # (B, 3, 1, 1)
 
-    def noisy(samples: Tensor, draws: Tensor) -> Images:
-        pairs = zip(samples.tolist(), draws.tolist(), strict=True)
-        drawn = [normal(seed_of(seeds[sample], "smoothgrad", draw), images[0].numel()) for sample, draw in pairs]
-        noise = torch.from_numpy(np.stack(drawn)).view(-1, *images.shape[1:]).to(images.device)
+    drawn = [[seed_of(seed, "smoothgrad", number) for number in range(draws)] for seed in seeds]
+    table = torch.tensor(drawn).to(images.device)  # (B, draws)
+
+    def noisy(samples: Tensor, numbers: Tensor) -> Images:
+        noise = normals(table[samples, numbers], images[0].numel()).view(-1, *images.shape[1:])
         return images[samples] + width[samples] * noise
 
     return noisy
@@ -126,7 +128,7 @@ def _positive(inner: Explainer, classifier: Classifier, images: Images, target: 
 def _smoothed(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
 ) -> Maps:
-    noisy = noisy_copies(classifier, images, sigma, seeds)
+    noisy = noisy_copies(classifier, images, sigma, seeds, draws)
     every = torch.arange(len(images), device=images.device)
     total = images.new_zeros(len(images), *images.shape[2:])
     for draw in range(draws):

@@ -17,6 +17,7 @@ from saliency_bench.maps import is_flat
 from saliency_bench.reasons import NOT_FINITE
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
+from saliency_bench.utils.devices import is_out_of_memory
 
 
 class ExplainerRaisedError(RuntimeError):
@@ -86,7 +87,7 @@ def halving(
     except NotFiniteError as error:
         return error.maps, 0
     except (RuntimeError, MemoryError) as error:
-        if len(images) == 1 or not _is_memory(error):
+        if len(images) == 1 or not is_out_of_memory(error):
             raise
     middle = len(images) // 2
     parts = [
@@ -98,8 +99,3 @@ def halving(
 
 def not_finite(maps: Maps) -> list[int]:
     return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()
-
-
-def _is_memory(error: Exception) -> bool:
-    words = str(error).lower()
-    return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words

@@ -194,7 +194,7 @@ def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
 
 
 def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int]:
-    """({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
+    """({cell id: forward passes}, how often a batch or pass was halved to fit into memory), over whole chunks."""
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
     size = manifest.spec.batch_size

@@ -12,7 +12,6 @@ from saliency_bench.target import TargetRange
 
 Salient = Literal["range", "maximum"]
 SALIENT = get_args(Salient)
-POINTS_AT_ONCE = 64  # pictures whose probabilities are looked at together
 
 
 @dataclass(frozen=True)
@@ -41,16 +40,11 @@ class Deletion:
         """How many steps it takes until the whole image has left."""
         return -(-self.curves.height * self.curves.width // self.step)
 
-    def scores(self, points: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Float64 (B, len(points)): s = p_A (1 - p_B) at these points, 0 for the whole image."""
-        a, b = _sides(self.curves)
-        counts = self.step * np.asarray(points)
-        found = []
-        for start in range(0, len(counts), POINTS_AT_ONCE):
-            some = counts[start : start + POINTS_AT_ONCE]
-            p_a, p_b = (self.curves.weighted(side, "rest", self.reference, some) for side in (a, b))
-            found.append(p_a * (1 - p_b))
-        return np.concatenate(found, axis=1)
+    def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Per sample Float64 (n,): s = p_A (1 - p_B) at its own points, 0 for the whole image."""
+        sides = np.stack(_sides(self.curves), axis=1)  # (B, 2, K)
+        found = self.curves.weighted_each(sides, "rest", self.reference, [self.step * own for own in points])
+        return [p[:, 0] * (1 - p[:, 1]) for p in found]
 
 
 def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:

@@ -1,11 +1,11 @@
 """Probabilities along perturbation paths: the top pixels of a map enter a reference picture, or leave for it.
 
 Insertion, deletion, accuracy at exposures and the contrastive metrics reduce the same probabilities. `Curves` makes
-them once per batch and map; a picture that two metrics, or two points of a path, have in common is classified once.
+them once per batch and map; a path that two metrics have in common is classified once.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from math import ceil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,15 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.classifiers.passes import forward_many
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
-from saliency_bench.maps import descending, read_array, read_maps
+from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
 from saliency_bench.target import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
-
-# A batch with more pixels than this is classified in equal pieces: 41 pictures of 224 x 224.
-PIXELS_PER_PASS = 2**21
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
@@ -42,10 +40,10 @@ class Curves:
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
         seeds: of each image, for the reference "noise"; None means 0 to B-1.
 
-    One forward takes the batch at one count and nothing else, so a probability never depends on what was asked before,
-    beside it or in which order, down to the last bit. (Packing several counts into one forward gains nothing on a CPU;
-    on a GPU take larger batches.) `passes` counts the images that went through the classifier; `undefined` Bool (B,)
-    tells of which samples a picture got no probabilities (`targets.no_probabilities`): they are NaN.
+    The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
+    the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
+    how many there are, down to the last bit. `passes` counts the images that went through the classifier; `undefined`
+    Bool (B,) tells of which samples a picture got no probabilities (`targets.no_probabilities`): they are NaN.
 
     Raises: UserError for maps of another size than the images, or a target of another number of classes.
     """
@@ -74,7 +72,7 @@ class Curves:
         self.maps = values
         self._ranks: Tensor | None = None
         self._references: dict[str, Tensor] = {}
-        self._known: dict[tuple[str, str, int], np.ndarray] = {}
+        self._known: dict[tuple[str, str, tuple[int, ...]], Tensor] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
         """Float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`; p_c for a one-hot target."""
@@ -84,8 +82,23 @@ class Curves:
         self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
         """Float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
-        p = self.probabilities(keep, reference, counts)
-        return np.einsum("bck,bk->bc", p.astype(np.float64), weights)
+        p = self._path(keep, reference, counts).double()
+        return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
+
+    def weighted_each(
+        self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
+    ) -> list[np.ndarray]:
+        """Per sample Float64 (n, S): sum_k v_k p_k at its own n counts, for each of its S rows of weights (B, S, K)."""
+        rows = torch.as_tensor(weights).double().to(self.images.device)
+        found: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
+        for length in sorted({len(own) for own in counts} - {0}):
+            samples = [sample for sample, own in enumerate(counts) if len(own) == length]
+            pixels = np.stack([self._checked(keep, reference, counts[sample]) for sample in samples])
+            read = partial(_weighted, rows[samples])
+            values = self._classified(keep, reference, pixels, samples, read).cpu().numpy()
+            for sample, own in zip(samples, values, strict=True):
+                found[sample] = own
+        return found
 
     def recognised(
         self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
@@ -107,53 +120,66 @@ class Curves:
                 "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
             counts: numbers of pixels, 0 to H*W.
         """
-        pictures = [self._picture(keep, reference, count) for count in counts]
-        if missing := [picture for picture in dict.fromkeys(pictures) if picture not in self._known]:
-            with untouched(self.classifier), torch.inference_mode():
-                self._known.update({picture: self._classified(*picture) for picture in missing})
-        empty = np.empty((len(self.images), 0, self.target.shape[1]), dtype=np.float32)
-        return np.stack([self._known[picture] for picture in pictures], axis=1) if pictures else empty
+        return self._path(keep, reference, counts).cpu().numpy()
 
-    def _picture(self, keep: str, reference: str, count: int) -> tuple[str, str, int]:
-        """One name for each distinct picture: all references share the whole image, "top" and "rest" both ends."""
+    def _path(self, keep: str, reference: str, counts: Iterable[int]) -> Tensor:
+        pixels = self._checked(keep, reference, counts)
+        if len(pixels) == 0:
+            return torch.empty(len(self.images), 0, self.target.shape[1])
+        asked = keep, reference, tuple(pixels.tolist())
+        if asked not in self._known:
+            every = list(range(len(self.images)))
+            shared = np.broadcast_to(pixels, (len(every), len(pixels)))
+            self._known[asked] = self._classified(keep, reference, shared, every, lambda p, which: p)
+        return self._known[asked]
+
+    def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
         if keep not in ("top", "rest"):
             raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
         if reference not in REFERENCES:
             raise unknown("reference", reference, REFERENCES)
         whole = self.height * self.width
-        if count != int(count) or not 0 <= count <= whole:
-            raise UserError(f"a count of pixels is a whole number from 0 to {whole}; got {count}")
-        kept = count if keep == "top" else whole - count
-        if kept == whole:
-            return "top", "any", whole
-        return ("top", reference, 0) if kept == 0 else (keep, reference, int(count))
+        given = list(counts)
+        for count in given:
+            if count != int(count) or not 0 <= count <= whole:
+                raise UserError(f"a count of pixels is a whole number from 0 to {whole}; got {count}")
+        return np.array(given, dtype=np.int64)
 
-    def _classified(self, keep: str, reference: str, count: int) -> np.ndarray:
-        pictures = self._drawn(keep, reference, count)
-        pieces = ceil(len(pictures) * self.height * self.width / PIXELS_PER_PASS)
-        logits = torch.cat([self.classifier(piece) for piece in pictures.tensor_split(min(pieces, len(pictures)))])
-        self.passes += len(pictures)
-        if logits.shape[1] != self.target.shape[1]:
-            raise UserError(f"the target has {self.target.shape[1]} classes, but the classifier {logits.shape[1]}")
-        p = probabilities(logits.float(), self.activation).cpu().numpy()
-        self.undefined |= np.isnan(p).any(axis=1)
-        return p
+    def _classified(
+        self,
+        keep: str,
+        reference: str,
+        counts: np.ndarray,
+        samples: list[int],
+        read: Callable[[Tensor, Tensor], Tensor],
+    ) -> Tensor:
+        """(b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
+        device, classes = self.images.device, self.target.shape[1]
+        pixels, of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
+
+        def draw(which: Tensor, numbers: Tensor) -> Images:
+            top = (self._rank()[of[which]] < pixels[which, numbers][:, None, None])[:, None]
+            return self._drawn(of[which], top if keep == "top" else ~top, reference)
+
+        def read_logits(logits: Tensor, which: Tensor) -> Tensor:
+            if logits.shape[1] != classes:
+                raise UserError(f"the target has {classes} classes, but the classifier {logits.shape[1]}")
+            return read(probabilities(logits.float(), self.activation), which)
+
+        with untouched(self.classifier), torch.inference_mode():
+            found = forward_many(self.classifier, self.images[samples], pixels.shape[1], draw, read_logits)
+        self.passes += pixels.numel()
+        self.undefined[samples] |= found.isnan().flatten(1).any(dim=1).cpu().numpy()
+        return found
 
     def lost(self, scores: np.ndarray) -> list[int]:
-        """Samples whose scores (B,) are not numbers because a picture got no probabilities.
-
-        A path may be asked for beyond what a sample needs, for the sake of others in the batch; that costs it nothing.
-        """
+        """Samples whose scores (B,) are not numbers because a picture got no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
-    def _drawn(self, keep: str, reference: str, count: int) -> Images:
-        if reference == "any":
-            return self.images
-        top = (self._rank() < count)[:, None]
-        kept = top if keep == "top" else ~top
+    def _drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
         if reference == "inpaint":
-            return inpainted(self.images, kept)
-        return torch.where(kept, self.images, self._reference(reference))
+            return inpainted(self.images[samples], kept)
+        return torch.where(kept, self.images[samples], self._reference(reference)[samples])
 
     def _reference(self, name: str) -> Images:
         if name not in self._references:
@@ -162,13 +188,21 @@ class Curves:
         return self._references[name]
 
     def _rank(self) -> Tensor:
-        """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last."""
+        """Int (B, H, W): 0 for the top pixel of each map, H*W - 1 for the last, in the order of `maps.descending`."""
         if self._ranks is None:
-            order = descending(self.maps)
-            ranks = np.empty(order.shape, dtype=np.int32)
-            np.put_along_axis(ranks, order, np.arange(order.shape[1], dtype=np.int32)[None], axis=1)
-            self._ranks = torch.from_numpy(ranks.reshape(self.maps.shape)).to(self.images.device)
+            permutation = torch.from_numpy(tie_breaker(self.height, self.width).copy()).to(self.images.device)
+            # Levels in few bits go to the device, and are sorted there.
+            steps = torch.from_numpy((LEVELS - levels(self.maps)).astype(np.int32)).to(self.images.device).flatten(1)
+            order = permutation[steps[:, permutation].argsort(dim=1, stable=True)]
+            numbers = torch.arange(order.shape[1], dtype=torch.int32, device=order.device).expand_as(order)
+            ranks = torch.empty_like(order, dtype=torch.int32).scatter_(1, order, numbers)
+            self._ranks = ranks.view(len(order), self.height, self.width)
         return self._ranks
+
+
+def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
+    """(n, S) of p (n, K): weighted by the S rows of each sample's weights (B, S, K)."""
+    return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 
 def batched_curves(

@@ -23,11 +23,13 @@ LIBRARIES = (
 
 
 def provenance(device: torch.device) -> dict:
+    gpu = device.type == "cuda"
     return {
         "saliency_bench": saliency_bench.__version__,
         "python": platform.python_version(),
         "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name(device) if gpu else "cpu",
+        **({"cudnn": torch.backends.cudnn.version(), "cuda": torch.version.cuda} if gpu else {}),
         "processor": f"{platform.machine()}, {os.cpu_count()} cores",
         "system": platform.system(),
     }

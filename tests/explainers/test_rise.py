@@ -73,7 +73,7 @@ def test_converges_to_the_enumerated_expectation_on_a_linear_score():
     expected = torch.zeros(4, 4)
     for row in range(2):
         for column in range(2):
-            masks = rise.enlarge(patterns, np.full(16, row), np.full(16, column), 4, 4)
+            masks = rise.enlarge(patterns, torch.full((16,), row), torch.full((16,), column), 4, 4)
             with torch.no_grad():
                 scores = classifier(masks * image)[:, 0]
             expected += (scores[:, None, None] * masks[:, 0]).mean(0) / 0.5 / 4

@@ -5,7 +5,6 @@ import pytest
 
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
-from saliency_bench.scoring import contrastive
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 from saliency_bench.targets import class_vs_group, contrast
@@ -79,12 +78,6 @@ def test_the_company_of_a_longer_path_changes_nothing(slow):
     for i in range(3):
         curves = Curves(slow.classifier, slow.images[i : i + 1], one_hot([i], K), slow.maps[i : i + 1])
         np.testing.assert_allclose(saliency_cauc(curves, step=1, threshold=0.2), together[i : i + 1], atol=1e-6)
-
-
-def test_long_paths_are_looked_at_in_parts(slow, monkeypatch):
-    whole = saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.1)
-    monkeypatch.setattr(contrastive, "POINTS_AT_ONCE", 3)
-    assert (saliency_cauc(slow.curves(one_hot([0, 1, 2], K)), step=1, threshold=0.1) == whole).all()
 
 
 @pytest.mark.parametrize(
