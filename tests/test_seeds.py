@@ -2,8 +2,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
-from saliency_bench.utils.seeds import normal, random_bits, seed_of, uniform
+from saliency_bench.utils.seeds import normal, normals, random_bits, seed_of, uniform
 
 
 def splitmix64(seed, count):
@@ -59,3 +60,12 @@ def test_normal_has_the_moments_and_tails_of_its_distribution():
     assert (values**4).mean() == pytest.approx(3, abs=0.06)
     assert (np.abs(values) > 3).mean() == pytest.approx(0.0027, abs=0.0004)
     assert abs(np.corrcoef(values[:200_000], values[-200_000:])[0, 1]) < 0.01
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1001])
+def test_normal_numbers_drawn_by_torch_are_those_of_numpy(count):
+    seeds = [0, 1, 5, 2**62 + 12345, 2**63 - 1]
+    drawn = normals(torch.tensor(seeds), count)
+    assert drawn.dtype == torch.float32
+    for own, seed in zip(drawn, seeds, strict=True):
+        np.testing.assert_allclose(own, normal(seed, count), rtol=1e-5, atol=1e-6)

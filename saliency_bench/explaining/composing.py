@@ -20,8 +20,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.types import Images, Maps, Target
-from saliency_bench.utils.device_draws import normals
-from saliency_bench.utils.seeds import seed_of
+from saliency_bench.utils.seeds import normals, seed_of
 
 VERSION = 1
 

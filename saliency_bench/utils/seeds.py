@@ -5,8 +5,12 @@ Seeds are hashes of their purpose: (run seed, sample id, purpose). Streams are S
 """
 
 from hashlib import blake2b
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
@@ -40,3 +44,30 @@ def normal(seed: int, count: int) -> np.ndarray:
     radius = np.sqrt(-2 * np.log((high + np.float32(0.5)) * np.float32(2.0**-32)))
     angle = low * np.float32(2 * np.pi * 2.0**-32)
     return np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+
+
+def normals(seeds: "Tensor", count: int) -> "Tensor":
+    """Float32 (n, count): `normal` of each of the seeds, Int64 (n,), up to the last digits, made on their device.
+
+    Integers of 64 bits wrap around in torch as they do in numpy, where they have no sign.
+    """
+    import torch  # metrics that need numpy alone draw here too
+
+    steps = torch.arange(1, -(-count // 2) + 1, device=seeds.device)
+    z = seeds[:, None] + _signed(0x9E3779B97F4A7C15) * steps
+    z = (z ^ _right(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _right(z, 27)) * _signed(0x94D049BB133111EB)
+    bits = z ^ _right(z, 31)
+    high, low = _right(bits, 32).to(torch.float32), (bits & 0xFFFFFFFF).to(torch.float32)
+    radius = ((high + 0.5) * 2.0**-32).log().mul(-2).sqrt()
+    angle = low * (float(2 * np.pi * 2.0**-32))
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], dim=1)[:, :count]
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _right(z: "Tensor", bits: int) -> "Tensor":
+    """Shifted to the right, with zeros from the left."""
+    return (z >> bits) & (2 ** (64 - bits) - 1)
