@@ -95,7 +95,7 @@ def test_the_readme_does_what_it_says(source, tmp_path, monkeypatch):
         assert ("models", "ada/resnet-18-pet") in hub.store.repos
         assert hub.repo("datasets", "ada/results").discussions[0].status == "open"
     assert "Traceback" not in done.stderr
-    assert _demo_table(README)[0] == _demo_table(done.stdout)[0]
+    assert _demo_table(README)[0].split() == _demo_table(done.stdout)[0].split()  # of fewer samples, without ranks
     assert [row.split()[0] for row in _demo_table(README)[2:]] == [
         row.split()[0] for row in _demo_table(done.stdout)[2:]
     ]
