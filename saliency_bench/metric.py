@@ -225,6 +225,10 @@ def load_metric(name: str, **chosen: object) -> Metric:
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
     of_target = _target_range(module)
+    if of_target and "curves" not in needs and not {"target", "classifier"} <= set(needs):
+        raise UserError(
+            f"RANGE of metric {name} depends on the target: it must ask for curves, or target and classifier"
+        )
     return Metric(
         name=name,
         function=function,

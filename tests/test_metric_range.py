@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from saliency_bench import registry
+from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 
 
@@ -38,3 +39,16 @@ def test_a_range_may_depend_on_options(monkeypatch):
     monkeypatch.setattr(registry, "load", lambda *names, **named: module)
     assert load_metric("widened").range == (0.0, 1.0)
     assert load_metric("widened", factor=3.0).range == (0.0, 3.0)
+
+
+def test_a_range_of_the_target_needs_a_metric_that_gets_one(monkeypatch):
+    def blind(maps, masks):
+        return maps
+
+    def limits(options, target):
+        return target.low, target.high
+
+    module = SimpleNamespace(blind=blind, PAPER="", HIGHER_IS_BETTER=True, VERSION=1, RANGE=limits)
+    monkeypatch.setattr(registry, "load", lambda *names, **named: module)
+    with pytest.raises(UserError, match=r"RANGE of metric blind.*curves, or target and classifier"):
+        load_metric("blind")

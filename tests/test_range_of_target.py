@@ -1,6 +1,7 @@
 """The range of a score, and with it its interval, follows what the maps are asked: a probability, or a difference."""
 
 import json
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -58,6 +59,7 @@ class Sure(torch.nn.Module):
     """Every class of a multi-label head is certain for a white picture and impossible for a black one."""
 
     activation = "sigmoid"
+    mean = torch.zeros(1, 3, 1, 1)
 
     def forward(self, images):
         return (images.mean((1, 2, 3))[:, None] - 0.5).expand(-1, 4) * 100
@@ -78,6 +80,17 @@ def test_a_score_that_one_class_cannot_have_is_an_error(monkeypatch):
         load_metric("saliency_deletion", steps=4)(curves)
     curves.target = contrast([1], [0], 4).numpy()
     assert load_metric("saliency_deletion", steps=4)(curves) == pytest.approx(-0.2)
+
+
+def test_a_metric_that_asks_for_the_target_itself_has_the_range_of_that_target():
+    def half(target, classifier):
+        return np.full(len(target), -0.5)
+
+    metric = replace(load_metric("saliency_deletion"), function=half, needs=("target", "classifier"), options=())
+    assert metric(contrast([1], [0], 4), Sure()) == [-0.5]
+    assert metric(target=contrast([1], [0], 4), classifier=Sure()) == [-0.5]
+    with pytest.raises(ValueError, match=r"-0\.5 is outside the range from 0 to 1"):
+        metric(one_hot([1], 4), Sure())
 
 
 def go(out, shapes, resnet, **changes):
