@@ -253,7 +253,10 @@ def test_no_link_leads_out_of_a_source(tmp_path):
 
 def test_a_lock_that_is_a_link(tmp_path):
     (tmp_path / ".lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"), _locked(tmp_path):
+    with (
+        pytest.raises(UserError, match=r"\.lock is a link or no regular file, .*; delete it"),
+        _locked(tmp_path, "run"),
+    ):
         pass
     assert not (tmp_path / "elsewhere").exists()
 

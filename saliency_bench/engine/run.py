@@ -146,7 +146,7 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
 
     Raises: UserError where the folder is in use or holds something else.
     """
-    held.enter_context(_locked(context.out))
+    held.enter_context(_locked(context.out, context.spec.out))
     earlier = read_earlier(context.out)
     plan = {cell.id: cell.key for cell in cells}
     manifest = Manifest(
@@ -243,8 +243,11 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
 
 
 @contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder."""
+def _locked(out: Path, name: str) -> Iterator[None]:
+    """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder.
+
+    name: of the folder, as it was given.
+    """
     check_run_folder(out)
     if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):
         raise UserError(f"{path} is a link or no regular file, so that {out} cannot be locked; delete it")
@@ -253,9 +256,9 @@ def _locked(out: Path) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except Timeout as error:
-        raise UserError(f"another run is writing to {out}; wait for it, or choose another --out") from error
+        raise UserError(f"another run is writing to {name}; wait for it, or choose another --out") from error
     except OSError as error:
-        raise UserError(f"cannot write to {out}: {error.strerror or error}; choose another --out") from error
+        raise UserError(f"cannot write to {name}: {error.strerror or error}; choose another --out") from error
     try:
         for stale in out.rglob(".*.tmp"):  # of a run that was killed while it wrote
             stale.unlink(missing_ok=True)
