@@ -12,6 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Result, check_records, of_run
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.metric import load_metric
+from saliency_bench.results import records
 from saliency_bench.scoring.perturbation import EXPOSURES, area
 
 METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency", "saliency_miou"]
@@ -99,7 +100,7 @@ def test_a_submission_whose_parts_differ_from_its_records_is_refused(change, don
     submission = of_run(done.folder, "ada")
     cells = [cell.model_dump() for cell in submission.result.cells]
     parts = next(cell["parts"] for cell in cells if cell["metric"] == "saliency_roae")
-    table = submission.records
+    table = submission.records.cast(records.SCHEMA)
     if change == "value":
         parts["0.5"]["value"] = parts["0.5"]["value"] + 0.1
         parts["0.5"]["low"] = parts["0.5"]["high"] = None
