@@ -283,6 +283,8 @@ def test_a_copy_is_kept_until_something_changes():
         lambda: classifier.model.norm.register_forward_hook(lambda module, inputs, output: None),
         lambda: setattr(classifier.model, "second", copy.deepcopy(classifier.model.second)),
         lambda: setattr(classifier.model.first, "weight", nn.Parameter(classifier.model.first.weight.detach() + 1)),
+        lambda: classifier.model.head.weight.data.mul_(2),
+        lambda: (classifier.model.last.train()(torch.rand(4, 6, 3, 3)), classifier.eval()),
         lambda: classifier.computing("bf16", None),
     ]
     for change in changes:

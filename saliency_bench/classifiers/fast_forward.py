@@ -73,7 +73,8 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         classifier.kept.clear()
         with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
             fused = _fused_copy(classifier, images)
-        kept = Kept(fused, Snapshot(classifier), images.shape[1:], classifier.precision)
+        # With the bits of all weights: a version misses what is written through `.data` and by batch norm itself.
+        kept = Kept(fused, Snapshot(classifier, contents=True), images.shape[1:], classifier.precision)
         classifier.kept["fast"] = kept
     if (fused := kept.fused) is None:
         return classifier
