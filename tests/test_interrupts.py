@@ -55,8 +55,22 @@ def started(command, tmp_path, launch=("-m", "saliency_bench"), **more):
     return subprocess.Popen(
         [sys.executable, *launch, *command], cwd=tmp_path, env=environment(tmp_path, **more),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests in the background ignore it
+        preexec_fn=heeding,
     )  # fmt: skip
+
+
+def heeding():
+    """Tests in the background, or under nohup, ignore these."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.fixture
+def heeded():
+    """Ctrl-C raises here, also in tests that run in the background."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def parts(tmp_path):
@@ -178,7 +192,7 @@ def test_a_lost_process_of_torchrun_ends_the_others_with_how_to_resume(shapes, r
     assert done.returncode == 0, shown
 
 
-def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path):
+def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     seen = []
 

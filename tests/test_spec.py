@@ -114,7 +114,7 @@ def test_the_command_of_a_spec_is_read_back_as_that_spec(changes):
         ({"batch_size": 2.5}, r"batch_size .*; got 2\.5"),
         ({"batch_size": True}, "batch_size .*; got True"),
         ({"seed": "seven"}, "seed .*; got 'seven'"),
-        ({"precision": "fp23"}, "precision .*'fp32', 'bf16' or 'fp16'; got 'fp23'"),
+        ({"precision": "fp23"}, "precision .*'fp32', 'tf32', 'bf16' or 'fp16'; got 'fp23'"),
         ({"chunk_timeout": 0}, r"chunk_timeout \(--chunk-timeout\) .*0; got 0"),
         ({"chunk_timeout": float("inf")}, "chunk_timeout .*finite.*; got inf"),
         ({"strict": 1}, "strict .*; got 1"),
