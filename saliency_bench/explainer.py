@@ -62,7 +62,7 @@ class Explainer:
         guard = unchanged(classifier, self.name, "explainer", self.function)
         with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), guard:
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
-            given = images.clone().detach(), expand(target, images).clone()
+            given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit():
                 maps = self.function(classifier, *given, **extra, **dict(self.options))
             # A copy too: the function may go on writing to what it returned.

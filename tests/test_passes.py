@@ -117,6 +117,13 @@ def test_no_bit_depends_on_the_batch_or_its_order(name):
     assert torch.equal(part, whole[order])
 
 
+def test_no_bit_depends_on_the_memory_layout_of_the_images():
+    classifier, images = classifier_of(Network()), torch.rand(2, 3, 24, 20)
+    target, explainer = targets.one_hot([0, 1], 4), load_explainer("smoothgrad", samples=3)
+    other = explainer(classifier, images.contiguous(memory_format=torch.channels_last), target)
+    assert torch.equal(explainer(classifier, images, target), other)
+
+
 def test_a_pass_that_does_not_fit_is_halved_and_counted():
     classifier, images = classifier_of(Network(room=5)), torch.rand(2, 3, 12, 10)
     target = targets.one_hot([0, 1], 4)

@@ -13,14 +13,16 @@ that nothing else reads the weights of the two. Copy and classifier are then com
 image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
 copy may be off by twice as much as the classifier. Where it is not good enough, and wherever there is nothing to gain,
 the classifier itself is used, and the log says why. So which of the two is used depends on the network and the image
-size, never on the images: equal chunks give equal bits. The copy is kept until weights, modules, hooks, settings or the
-image size change.
+size, never on the images: equal chunks give equal bits. The copy is made anew at each call, so that it always is of the
+current network, whatever its forward reads; this costs as much as a few passes. Only within `copies_kept`, where a run
+checks after every function that the network is as before, it is kept until weights, modules, hooks or settings change.
 """
 
 import copy
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeGuard, TypeVar
@@ -68,15 +70,8 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
     """
     if not isinstance(classifier, Classifier):
         return classifier
-    kept = classifier.kept.get("fast")
-    if kept is None or not kept.fits(classifier, images):
-        classifier.kept.clear()
-        with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
-            fused = _fused_copy(classifier, images)
-        # With the bits of all weights: a version misses what is written through `.data` and by batch norm itself.
-        kept = Kept(fused, Snapshot(classifier, contents=True), images.shape[1:], classifier.precision)
-        classifier.kept["fast"] = kept
-    if (fused := kept.fused) is None:
+    fused = _copy_of(classifier, images)
+    if fused is None:
         return classifier
 
     def forward(images: Images) -> Tensor:
@@ -84,6 +79,27 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return fused(images)
 
     return forward
+
+
+@contextmanager
+def copies_kept(classifier: Classifier) -> Iterator[None]:
+    """For an explainer and its metrics on a chunk of a run, which may not change the network."""
+    classifier.kept.update(chunk=True)
+    try:
+        yield
+    finally:
+        classifier.kept.clear()
+
+
+def _copy_of(classifier: Classifier, images: Images) -> Classifier | None:
+    kept: Kept | None = classifier.kept.get("copy")
+    if kept is None or not kept.fits(classifier, images):
+        with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
+            fused = _fused_copy(classifier, images)
+        if not classifier.kept.get("chunk"):
+            return fused
+        kept = classifier.kept["copy"] = Kept(fused, Snapshot(classifier), images.shape[1:], classifier.precision)
+    return kept.fused
 
 
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
