@@ -21,6 +21,7 @@ from saliency_bench.target import ACTIVATIONS
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.seeds import seed_of, uniform
+from saliency_bench.utils.source_code import class_code, own_code
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # of what a classifier prints
@@ -326,7 +327,32 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _structure(model: nn.Module) -> str:
-    """What the weights do not contain (activations, strides): the config if there is one, else the printed module."""
+    """What the weights do not contain (activations, strides): the config if there is one, else the printed module; and
+    what is known of code outside of libraries."""
+    return _printed(model) + "".join(map(_own_parts, model.modules()))
+
+
+def _own_parts(module: nn.Module) -> str:
+    """Of a module with code of your own: its methods, its plain attributes, its hooks and a forward of its own.
+
+    Not seen are tensors and objects that it holds beside parameters and buffers, and what its methods call elsewhere.
+    """
+    held = vars(module)
+    functions = [held.get("forward"), *held["_forward_pre_hooks"].values(), *held["_forward_hooks"].values()]
+    codes = [class_code(type(module)), *(own_code(function) for function in functions if function is not None)]
+    if not any(codes):
+        return ""
+    plain = {key: value for key, value in held.items() if key[0] != "_" and key != "training" and _is_plain(value)}
+    return f"{codes} {sorted(plain.items())}"
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | dict):
+        return all(map(_is_plain, (*value, *(value.values() if isinstance(value, dict) else ()))))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _printed(model: nn.Module) -> str:
     if not hasattr(model, "config"):
         return repr(model)
     config = cast(Any, model.config).to_diff_dict()

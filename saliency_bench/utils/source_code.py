@@ -89,6 +89,33 @@ def _code_hash(function: Callable) -> CodeHash:
     return CodeHash(walk.digest.hexdigest())
 
 
+def class_code(kind: type) -> str:
+    """A hash of the methods that a class defines, and its parents; "" where all of them belong to libraries.
+
+    What the methods call elsewhere is not followed.
+    """
+    own = [one for one in kind.__mro__ if not _is_library(one.__module__, _file_of_module(one.__module__))]
+    return _code_of((f"{one.__qualname__}.{name}", value) for one in own for name, value in vars(one).items())
+
+
+def own_code(function: Callable) -> str:
+    """A hash of a function's code; "" of one that belongs to a library."""
+    function = getattr(function, "__func__", function)
+    module = str(getattr(function, "__module__", ""))
+    return "" if _is_library(module, _file_of_module(module)) else _code_of([("", function)])
+
+
+def _code_of(named: Iterable[tuple[str, object]]) -> str:
+    walk, empty = _Walk(), True
+    for name, value in named:
+        function = getattr(value, "__func__", getattr(value, "fget", value))  # of class methods and properties
+        if isinstance(function, FunctionType):
+            empty = False
+            walk.text(name)
+            walk.code(function.__code__)
+    return "" if empty else walk.digest.hexdigest()
+
+
 def file_of(function: Callable) -> str:
     """The name of the file of a function, or of an object's class, without its folder; "" where there is no source."""
     try:
