@@ -169,6 +169,26 @@ def test_a_run_over_the_only_split_is_a_run_over_train(only_train, resnet, tmp_p
     assert json.loads((template / "template.json").read_text())["spec"]["split"] == "train"
 
 
+def test_rows_of_a_dict_with_train_alone_are_of_train_also_where_they_do_not_say_so(only_train, resnet, tmp_path):
+    unnamed = datasets.Dataset(only_train["rows"].data, info=only_train["rows"].info)
+    assert unnamed.split is None
+    datasets.DatasetDict({"train": unnamed}).save_to_disk(tmp_path / "unnamed")
+    settings = {"model": resnet, "explainers": ["centre"], "metrics": ["saliency_miou"], "progress": False, "limit": 4}
+    run = sb.run(dataset=tmp_path / "unnamed", out=tmp_path / "run", **settings)
+    assert run.summary["dataset"]["split"] == "train"
+    assert set(run.records()["split"]) == {"train"}
+    assert "--split train" in run.summary["command"]
+
+
+def test_a_slice_of_train_is_no_test_split(folder, capsys):
+    rows = datasets.load_dataset(str(folder), split="train[:4]")
+    data._complain_once.cache_clear()
+    assert data.find(rows).load_usual("test")[1] == "train"
+    assert "its only split, train, is used" in capsys.readouterr().err
+    with pytest.raises(UserError, match=r"is the split train, not validation"):
+        sb.load_dataset(rows, "validation")
+
+
 def test_a_refused_split_names_the_option(only_train, folder):
     with pytest.raises(UserError, match=r"'dev'; known: train \(--split\)"):
         sb.load_dataset(only_train["pictures"], "dev")

@@ -62,7 +62,7 @@ def load_dataset(
     Nothing downloaded is executed, no archive is opened, and no file outside of the folder or repository.
     Raises: UserError for an unknown name, split or option, a folder without a dataset, or a Hub that cannot be reached.
     """
-    return find(name, source=source, revision=revision, **builder_options).load_usual(split)
+    return find(name, source=source, revision=revision, **builder_options).load_usual(split)[0]
 
 
 @dataclass(frozen=True)
@@ -104,16 +104,16 @@ class Found:
         _check_fingerprint(rows, self._report(), self.commit.repo, split)
         return rows
 
-    def load_usual(self, split: str) -> Dataset:
-        """`load`, but where `train` is the only split, it stands in for `test`, and a line says so."""
+    def load_usual(self, split: str) -> tuple[Dataset, str]:
+        """`load`, and its split: where `train` is the only one, it stands in for `test`, and a line says so."""
         try:
-            return self.load(split)
+            return self.load(split), split
         except UnknownSplitError as error:
             if split != "test" or error.known != ["train"]:
                 raise
         rows = self.load("train")
         _complain_once(f"{self.text} has no split test; its only split, train, is used")
-        return rows
+        return rows, "train"
 
     def _report(self) -> dict[str, Any]:
         if self.commit is None:
@@ -256,7 +256,7 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
     """The rows of one split, unless they know themselves to be of another. Raises: UserError that names it."""
-    own = str(rows.split) if rows.split is not None else split
+    own = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
     if own.isidentifier() and own != split.partition("[")[0]:
         text = f"{name} is the split {own}, not {split}; give split='{own}' (--split {own})"
         raise UnknownSplitError(name, split, [own], text)

@@ -240,9 +240,8 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
     metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
     found = find(object_of(spec.dataset, objects))
-    published = found.load_usual(spec.split)
-    if spec.split == "test" and str(published.split) == "train":
-        spec = spec.model_copy(update={"split": "train"})
+    published, split = found.load_usual(spec.split)
+    spec = spec.model_copy(update={"split": split})
     if len(published) == 0:
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
     rows = labelled(published, spec.label_column)
