@@ -24,6 +24,7 @@ from saliency_bench.engine.preflight import check_table
 from saliency_bench.engine.run import _locked
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _source
+from saliency_bench.leaderboard.schema import _read_records, read_result
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.targets.class_groups import load_groups
@@ -80,6 +81,31 @@ def test_a_report_reads_no_endless_file(run, name, spoil, capsys):
     if name == "run.json":
         with pytest.raises(UserError, match=HOSTILE[spoil]):
             read_manifest(run)
+
+
+def device(path):
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.devnull)
+
+
+@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
+@pytest.mark.parametrize("name", ["records.parquet", "predictions.parquet", "examples.npz"])
+def test_what_is_no_regular_file_is_not_opened_in_the_folder_of_a_run(run, name, spoil, capsys):
+    spoil(run / name)
+    assert main(["report", str(run)]) == 2
+    said = capsys.readouterr().err
+    assert f"{name} is damaged (it is not a regular file)" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("spoil", [pytest.param(spoil, id=spoil.__name__) for spoil in (device, pipe)])
+def test_what_is_no_regular_file_is_not_opened_in_a_submission(tmp_path, spoil):
+    spoil(tmp_path / "result.json")
+    spoil(tmp_path / "records.parquet")
+    with pytest.raises(UserError, match=r"result\.json cannot be read: it is not a regular file"):
+        read_result(tmp_path / "result.json")
+    with pytest.raises(UserError, match=r"records\.parquet cannot be read: it is not a regular file"):
+        _read_records(tmp_path / "records.parquet", 1)
 
 
 def test_json_may_nest_a_little():

@@ -45,7 +45,7 @@ from saliency_bench.results.public_names import public_name, public_spec, record
 from saliency_bench.results.ranking import compare
 from saliency_bench.results.run_folder import RunData, Scores, read_run
 from saliency_bench.target import TargetRange
-from saliency_bench.utils.files import write_json
+from saliency_bench.utils.files import check_regular, read_bytes, write_json
 from saliency_bench.utils.hashing import hash_of
 
 FORMAT = 3
@@ -229,11 +229,10 @@ def _pinned(loaded: dict, name: str) -> str:
 def read_result(path: Path) -> Result:
     """Raises: UserError that names file and field for anything that does not fit the schema."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} has {path.stat().st_size:,} bytes; a result has at most {LARGEST:,}")
-        return _validated(path.read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_bytes(path, LARGEST).decode()
+    except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+    return _validated(text, path)
 
 
 def _validated(text: str, path: Path) -> Result:
@@ -255,6 +254,7 @@ def read_submission(folder: str | Path, where: str = "") -> Submission:
 def _read_records(path: Path, most: int) -> pa.Table:
     """Checked before they are decoded: a small file can hold one long text a million times."""
     try:
+        check_regular(path)
         if (rows := pq.read_metadata(path).num_rows) > most:
             raise UserError(f"{path} has {rows:,} rows, more than its cells can have ({most:,})")
         _check_columns(pq.read_schema(path), path)
@@ -264,7 +264,9 @@ def _read_records(path: Path, most: int) -> pa.Table:
                 if (pc.max(pc.binary_length(chunk.dictionary)).as_py() or 0) > LONGEST:
                     raise UserError(f"{path}: column {name} holds a text of more than {LONGEST:,} bytes")
         return table.replace_schema_metadata(None).cast(records.SCHEMA)
-    except (pa.ArrowException, OSError) as error:
+    except UserError:
+        raise
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 

@@ -23,7 +23,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import MANIFEST, check_format, read_manifest
 from saliency_bench.results.ranking import Contrast, read_contrasts
 from saliency_bench.results.summary import FORMAT, in_order
-from saliency_bench.utils.files import load_arrays, parse_json, read_bytes
+from saliency_bench.utils.files import check_regular, load_arrays, parse_json, read_bytes
 
 NEEDED = {"dataset", "model", "masks", "target", "cells", "comparisons", "command", "provenance", "faults",
           "halved_chunks"}  # fmt: skip
@@ -224,6 +224,7 @@ def _damaged(path: Path, error: Exception) -> UserError:
 def _checked(path: Path, columns: list[str], most: int) -> Iterator[Path]:
     """The path of a table of at most so many rows. Raises: UserError for one that is, or turns out to be, damaged."""
     try:
+        check_regular(path)
         with pq.ParquetFile(path) as file:
             check_rows(file, columns, most)
         yield path

@@ -109,11 +109,16 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
     return content
 
 
+def check_regular(path: Path) -> None:
+    """Raises: OSError; ValueError for a pipe, device or the like, before it is opened, which might wait for ever."""
+    if not S_ISREG(path.stat().st_mode):
+        raise ValueError("it is not a regular file")
+
+
 def check_readable(path: Path, most: int) -> None:
     """Raises: as `read_bytes`, before anything is read."""
+    check_regular(path)
     status = path.stat()
-    if not S_ISREG(status.st_mode):
-        raise ValueError("it is not a regular file")
     if status.st_size > most:
         raise ValueError(f"it has {status.st_size:,} bytes, of which at most {most:,} are read")
     source = _source.get()
