@@ -65,8 +65,13 @@ class Explainer:
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit():
                 maps = self.function(classifier, *given, **extra, **dict(self.options))
+            if maps is None:
+                raise UserError(f"{self.name} returned None instead of maps; end it with `return` and the maps")
+            maps = torch.as_tensor(maps, device=images.device).detach()
+            if maps.is_complex():
+                raise UserError(f"{self.name} returned complex maps; return real ones, such as their absolute values")
             # A copy too: the function may go on writing to what it returned.
-            maps = torch.as_tensor(maps, device=images.device).detach().to(torch.float32, copy=True)
+            maps = maps.to(torch.float32, copy=True)
         return self._contract(maps, images)
 
     def seeded(self, seed: int) -> "Explainer":

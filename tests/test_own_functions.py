@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import saliency_bench as sb
+from saliency_bench import composing
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.schema import of_run, read_submission
@@ -171,3 +172,38 @@ def test_the_version_follows_what_the_function_uses_of_its_file(old, new, tmp_pa
     assert first == version("b", FILE)
     changed = version("c", FILE.replace(old, new) if old else FILE + "\n" + new + "\n")
     assert (changed == first) == (old == "")
+
+
+@pytest.mark.parametrize(
+    ("returned", "line"),
+    [
+        (lambda images: None, "^forgot returned None instead of maps"),
+        (lambda images: torch.fft.fft2(images.mean(1)), "^forgot returned complex maps"),
+    ],
+)
+def test_what_is_no_map_is_refused_by_name(returned, line):
+    def forgot(classifier, images, target):
+        return returned(images)
+
+    with pytest.raises(UserError, match=line):
+        as_explainer(forgot)(torch.nn.Conv2d(3, 3, 1), torch.rand(2, 3, 4, 4), torch.eye(3)[:2])
+
+
+class Counting:
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, classifier, images, target):
+        self.calls += 1
+        return images.mean(dim=1) * self.calls
+
+
+def test_a_state_that_changes_while_it_runs_is_named_once(shapes, resnet, tmp_path, capsys):
+    settings = {"dataset": str(shapes), "model": str(resnet), "metrics": "saliency_miou", "limit": 4, "batch_size": 2,
+                "device": "cpu", "progress": False}  # fmt: skip
+    explainers = ["centre", Edges(2), composing.absolute(Counting()), Counting()]
+    sb.run(**settings, out=tmp_path / "run", explainers=explainers)
+    lines = [line for line in capsys.readouterr().err.splitlines() if "changed while it ran" in line]
+    assert [line.partition(" changed")[0] for line in lines] == [
+        "saliency-bench: the state of absolute(Counting)", "saliency-bench: the state of Counting"
+    ]  # fmt: skip

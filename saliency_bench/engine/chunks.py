@@ -243,7 +243,7 @@ def _maps(
     except Exception as error:
         reason = reason_of(error)
         if context.spec.strict:
-            raise UserError(f"{explainer}, images from {batch.ids[0]} to {batch.ids[-1]}: {reason}") from error
+            raise UserError(f"{explainer}, {_called(batch)}: {reason}") from error
         return None, dict.fromkeys(range(len(batch)), reason), 0
     bad = not_finite(maps)
     reason = getattr(explainer.function, "not_finite", NOT_FINITE)
@@ -253,7 +253,13 @@ def _maps(
 
 
 def _limit(context: RunContext, batch: Batch, who: str) -> AbstractContextManager:
-    return time_limit(context.spec.chunk_timeout, f"{who} on the chunk from image {batch.ids[0]} to {batch.ids[-1]}")
+    return time_limit(context.spec.chunk_timeout, f"{who} on the chunk of {_called(batch)}")
+
+
+def _called(batch: Batch) -> str:
+    """The images of a batch for messages; their order is that of the run, so that no range of ids names them."""
+    first, *rest = batch.ids
+    return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"
 
 
 def _seed(context: RunContext, batch: Batch, index: int, purpose: str) -> int:
@@ -284,7 +290,7 @@ def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch)
         scores = inputs.score(cell.metric)
     if scores.faulty and context.spec.strict:
         first, reason = min(scores.faulty.items())
-        images = f"images from {batch.ids[0]} to {batch.ids[-1]}" if scores.raised else f"image {batch.ids[first]}"
+        images = _called(batch) if scores.raised else f"image {batch.ids[first]}"
         raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
     return scores
 

@@ -121,6 +121,25 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     return code, one_line(f"{code}: {what} {source}")
 
 
+def name_changed(explainers: Iterable[Explainer]) -> None:
+    """One line about each Python function or object whose state, which its hash covers, is not as it was at the start.
+
+    It is resumed as another explainer, and what it gives may depend on the order of the chunks.
+    """
+    for explainer in explainers:
+        inner = explainer
+        while isinstance(inner.function, Composed):
+            inner = inner.function.explainer
+        if isinstance(inner.version, int) or isinstance(inner.function, PrecomputedMaps):
+            continue
+        now = code_hash(inner.function)
+        if not now.unhashable and now.version != inner.version:
+            complain(
+                f"the state of {explainer} changed while it ran, so that an interrupted or extended run may differ "
+                "from a whole one; compute each map from its arguments alone"
+            )
+
+
 def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
     if isinstance(given, ClassGroups):
         about = f"{name}: groups of classes {given.name}, hash {given.identity}"

@@ -37,7 +37,7 @@ from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
 from saliency_bench.engine.predictions import of_predicted, predict, predicted_chunks, prediction_parts, selected
 from saliency_bench.engine.preflight import check_run_folder, check_settings
-from saliency_bench.engine.python_objects import Objects, describe, modes_kept
+from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
@@ -136,6 +136,8 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         start = time.perf_counter()
         shown = progress and accelerator.is_local_main_process
         seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
+        if accelerator.is_main_process:
+            name_changed(one for one in context.explainers if hash_of(one.identity) in seconds["explainers"])
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
