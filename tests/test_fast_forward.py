@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForImageClassification, ResNetConfig, ResNetForImageClassification
 
 from saliency_bench import load_classifier
-from saliency_bench.classifiers.fast_forward import copies_kept, fast_forward
+from saliency_bench.classifiers.fast_forward import fast_forward
 
 
 class Network(nn.Module):
@@ -279,7 +279,7 @@ class Scaled(Network):
         return super().forward(x) * self.scale
 
 
-def test_outside_of_a_run_the_copy_is_always_of_the_current_network():
+def test_the_copy_is_always_of_the_current_network():
     classifier, images = classifier_of(Scaled()), torch.rand(2, 3, 12, 10)
     changes = [
         lambda: setattr(classifier.model, "scale", 3.0),
@@ -296,34 +296,6 @@ def test_outside_of_a_run_the_copy_is_always_of_the_current_network():
             forward = fast_forward(classifier, images)
             assert folded(forward) == ["norm", "last"]
             torch.testing.assert_close(forward(images), classifier(images), rtol=1e-5, atol=1e-5)
-    assert classifier.kept == {}
-
-
-def test_within_a_chunk_a_copy_is_kept_until_something_changes():
-    classifier, images = classifier_of(Network()), torch.rand(2, 3, 12, 10)
-
-    def copy_of(images=images):
-        fast_forward(classifier, images)
-        return classifier.kept["copy"].fused
-
-    changes = [
-        lambda: classifier.model.norm.register_forward_hook(lambda module, inputs, output: None),
-        lambda: setattr(classifier.model, "second", copy.deepcopy(classifier.model.second)),
-        lambda: setattr(classifier.model.first, "weight", nn.Parameter(classifier.model.first.weight.detach() + 1)),
-        lambda: classifier.computing("bf16", None),
-    ]
-    with copies_kept(classifier):
-        first = copy_of()
-        assert copy_of(torch.rand(5, 3, 12, 10)) is first
-        for change in changes:
-            change()
-            again = copy_of()
-            assert again is not first
-            first = again
-        assert copy_of(torch.rand(2, 3, 14, 10)) is not first
-        assert copy.deepcopy(classifier).kept == {}
-        assert classifier.variant(activation="sigmoid").kept == {}
-    assert classifier.kept == {}
 
 
 def test_a_copy_has_the_same_bits_wherever_it_is_made():

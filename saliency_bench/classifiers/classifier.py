@@ -98,7 +98,6 @@ class Classifier(nn.Module):
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
         self.passes = self.halved = 0
-        self.kept = _Kept()
         self._gives_logits = False  # not seen yet
         self.register_buffer("mean", torch.tensor(mean, dtype=torch.float32).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(std, dtype=torch.float32).view(1, 3, 1, 1))
@@ -233,7 +232,6 @@ class Classifier(nn.Module):
         # torch's own copies share these dicts.
         other._modules, other._buffers = dict(self._modules), dict(self._buffers)
         other.passes = other.halved = 0
-        other.kept = _Kept()
         if copied:
             other.model = copy.deepcopy(self.model)
         if layer is not None:
@@ -306,16 +304,6 @@ class Classifier(nn.Module):
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
         return layers[name]
-
-
-class _Kept(dict):
-    """What was worked out from a classifier and can be again: no part of its copies or of its file."""
-
-    def __deepcopy__(self, memo: dict) -> "_Kept":
-        return _Kept()
-
-    def __reduce__(self) -> tuple:
-        return _Kept, ()
 
 
 def _known_activation(model: nn.Module) -> str | None:

@@ -14,16 +14,13 @@ image size alone: in float32, where they may differ by `TOLERANCE`, and in the p
 copy may be off by twice as much as the classifier. Where it is not good enough, and wherever there is nothing to gain,
 the classifier itself is used, and the log says why. So which of the two is used depends on the network and the image
 size, never on the images: equal chunks give equal bits. The copy is made anew at each call, so that it always is of the
-current network, whatever its forward reads; this costs as much as a few passes. Only within `copies_kept`, where a run
-checks after every function that the network is as before, it is kept until weights, modules, hooks or settings change.
+current network, whatever its forward reads; this costs as much as a few passes.
 """
 
 import copy
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from itertools import chain
 from typing import Any, TypeGuard, TypeVar
 
@@ -36,30 +33,12 @@ from torch.utils._pytree import tree_leaves
 from saliency_bench.classifiers.classifier import DTYPES, Classifier
 from saliency_bench.errors import one_line
 from saliency_bench.types import Images
-from saliency_bench.utils.isolation import Snapshot
 from saliency_bench.utils.seeds import seed_of, uniform
 
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
 
 Layer = TypeVar("Layer", bound=nn.Module)
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Kept:
-    """A copy, None where there is nothing to gain or to trust, and what it was made of."""
-
-    fused: Classifier | None
-    source: Snapshot
-    shape: torch.Size
-    precision: str
-
-    def fits(self, classifier: Classifier, images: Images) -> bool:
-        return (
-            self.source.modules[0] is classifier
-            and (self.shape, self.precision) == (images.shape[1:], classifier.precision)
-            and not self.source.changes()
-        )
 
 
 def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
@@ -70,7 +49,8 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
     """
     if not isinstance(classifier, Classifier):
         return classifier
-    fused = _copy_of(classifier, images)
+    with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
+        fused = _fused_copy(classifier, images)
     if fused is None:
         return classifier
 
@@ -79,27 +59,6 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return fused(images)
 
     return forward
-
-
-@contextmanager
-def copies_kept(classifier: Classifier) -> Iterator[None]:
-    """For an explainer and its metrics on a chunk of a run, which may not change the network."""
-    classifier.kept.update(chunk=True)
-    try:
-        yield
-    finally:
-        classifier.kept.clear()
-
-
-def _copy_of(classifier: Classifier, images: Images) -> Classifier | None:
-    kept: Kept | None = classifier.kept.get("copy")
-    if kept is None or not kept.fits(classifier, images):
-        with torch.inference_mode(False), torch.no_grad():  # inference mode would record other operations
-            fused = _fused_copy(classifier, images)
-        if not classifier.kept.get("chunk"):
-            return fused
-        kept = classifier.kept["copy"] = Kept(fused, Snapshot(classifier), images.shape[1:], classifier.precision)
-    return kept.fused
 
 
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:

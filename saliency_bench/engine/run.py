@@ -29,7 +29,6 @@ from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
 from saliency_bench.analysis.verdict import Verdict
-from saliency_bench.classifiers.fast_forward import copies_kept
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.chunks import Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import Cell, RunContext, load
@@ -184,9 +183,8 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
             for explainer, cells in plan[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
-                with copies_kept(context.classifier):
-                    for positions, own in missing(chosen, cells, share[number]).items():
-                        explain_and_score(context, number, chunk, predicted, positions, own)
+                for positions, own in missing(chosen, cells, share[number]).items():
+                    explain_and_score(context, number, chunk, predicted, positions, own)
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
