@@ -1,4 +1,5 @@
 import copy
+import signal
 
 import pytest
 import torch
@@ -268,6 +269,36 @@ def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
     with torch.no_grad(), pytest.raises(RuntimeError, match="on purpose"):
         fast_forward(classifier, torch.rand(1, 3, 12, 10))(torch.rand(1, 3, 12, 10))
     assert classifier.passes == 0
+
+
+def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():
+    """As in the processes of a launcher, whose handlers raise an Exception: bits would depend on when it comes."""
+
+    class Late(nn.Identity):
+        def __deepcopy__(self, memo):
+            signal.raise_signal(signal.SIGUSR1)
+            return self
+
+    def tell(number, frame):
+        raise TimeoutError("too late")
+
+    before = signal.signal(signal.SIGUSR1, tell)
+    try:
+        with pytest.raises(TimeoutError, match="too late"):
+            fast_forward(classifier_of(Network(late=Late())), torch.rand(1, 3, 12, 10))
+        assert signal.getsignal(signal.SIGUSR1) is tell
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_a_copy_that_does_not_fit_in_memory_is_counted():
+    class Large(nn.Identity):
+        def __deepcopy__(self, memo):
+            raise MemoryError
+
+    classifier = classifier_of(Network(large=Large()))
+    assert fast_forward(classifier, torch.rand(1, 3, 12, 10)) is classifier
+    assert classifier.halved == 1
 
 
 class Scaled(Network):

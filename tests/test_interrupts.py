@@ -89,11 +89,11 @@ def half_written(folder):
     return [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".part")]
 
 
-@pytest.mark.parametrize("limited", [False, True])  # under a limit of time, another process watches
-@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP", "SIGINT"])
+@pytest.mark.parametrize(
+    ("name", "limited"),  # under a limit of time, another process watches
+    [("SIGTERM", False), ("SIGTERM", True), ("SIGHUP", False), ("SIGINT", False), ("SIGINT", True)],
+)
 def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, limited, shapes, resnet, tmp_path):
-    if limited and name == "SIGHUP":
-        pytest.skip("as SIGTERM")
     number = getattr(signal, name)
     command = words(shapes, resnet, *["--chunk-timeout", "500"] * limited)
     process = started(command, tmp_path)
@@ -125,8 +125,10 @@ def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     os.kill(process.pid, signal.SIGHUP)
     count = len(parts(tmp_path))
     wait_for(lambda: len(parts(tmp_path)) > count, process)
+    assert process.poll() is None
     process.kill()
-    process.communicate()
+    _, shown = process.communicate()
+    assert "stopped" not in shown
 
 
 def test_a_signal_ends_what_waits_in_c_code(tmp_path):
@@ -205,6 +207,35 @@ def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
     with pytest.raises(KeyboardInterrupt):
         sb.run(**settings, explainers=[stops], limit=4, device="cpu", progress=False)
     assert seen == [before]
+
+
+@pytest.mark.parametrize("where", ["explainer", "model"])
+@pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
+def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, where, shapes, resnet, tmp_path):
+    """As in the processes of a launcher: their handlers raise an Exception, which a sample would be left out for."""
+
+    def tell(number, frame):
+        raise kind("the launcher ends")
+
+    def stop(here):
+        if here == where:
+            signal.raise_signal(signal.SIGTERM)
+
+    def explainer(classifier, images, target):
+        stop("explainer")
+        return images.mean(dim=1)
+
+    model = sb.load_classifier(str(resnet))
+    model.model.register_forward_pre_hook(lambda *given: stop("model"))
+    settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        with pytest.raises(kind, match="the launcher ends"):
+            sb.run(**settings, model=model, limit=4, device="cpu", progress=False)
+        assert signal.getsignal(signal.SIGTERM) is tell
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert list((tmp_path / "run").glob("chunks/*/*.parquet")) == []
 
 
 # A limit of time for a chunk.

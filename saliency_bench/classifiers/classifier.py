@@ -66,7 +66,7 @@ class Classifier(nn.Module):
                     computes under autocast. Logits are always float32
     channels_last   whether the network computes in this memory layout
     passes          number of images passed through the network
-    halved          how often pictures did not fit in memory and went in passes of half the size
+    halved          how often memory was too small: for a pass, which went in halves, or for a faster copy
     """
 
     mean: Tensor

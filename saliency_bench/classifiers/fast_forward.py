@@ -33,6 +33,8 @@ from torch.utils._pytree import tree_leaves
 from saliency_bench.classifiers.classifier import DTYPES, Classifier
 from saliency_bench.errors import one_line
 from saliency_bench.types import Images
+from saliency_bench.utils.devices import is_out_of_memory
+from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
 
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
@@ -61,6 +63,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
     return forward
 
 
+@handlers_end_work()
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
     if sum(isinstance(module, nn.Conv2d) for module in classifier.modules()) < 2:
         return None
@@ -69,6 +72,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
         fused, why = _checked_copy(classifier, _probe(images), precision)
     except Exception as error:  # one that cannot be recorded or copied is used as it is, and raises its own errors
         fused, why = None, f"{type(error).__name__}: {one_line(error, 200)}"
+        classifier.halved += is_out_of_memory(error)  # other bits than with more memory: the part says so
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why:

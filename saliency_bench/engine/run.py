@@ -48,6 +48,7 @@ from saliency_bench.results.summary import RunFacts, covered, summarise, table
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.processes import accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
@@ -112,6 +113,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
         return start(*describe(settings), progress=progress)
 
 
+@handlers_end_work()
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
     """`run` of settings that are written down; objects: the Python objects that they mention."""
     watch = Stopwatch()

@@ -10,8 +10,10 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from threading import Event, Lock, Thread, Timer, current_thread, get_ident, main_thread
 from time import monotonic, sleep
+from types import FrameType
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.utils.messages import complain
@@ -57,6 +59,55 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
         for number, handler in before.items():
             signal.signal(number, handler)
         telling.close()  # which ends the thread
+
+
+class _Raised(KeyboardInterrupt):
+    """What a handler of the caller's raised; whatever guards against errors lets it pass."""
+
+    def __init__(self, error: BaseException):
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(frozen=True)
+class _Ending:
+    """A handler of the caller's under `handlers_end_work`."""
+
+    own: Callable[[int, FrameType | None], object]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        try:
+            self.own(number, frame)
+        except BaseException as error:
+            raise _Raised(error) from None
+
+
+@contextmanager
+def handlers_end_work() -> Iterator[None]:
+    """Inside, what a signal handler of the caller's raises ends the work, and is raised at the end.
+
+    Handlers of launchers' processes and of limits of time raise an Exception or SystemExit; what guards against faults
+    of explainers and networks would take it for one of these, and go on.
+    """
+    handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    held = {
+        number: own
+        for number, own in handlers.items()
+        if callable(own) and own is not signal.default_int_handler and not isinstance(own, _Ending)
+    }
+    if current_thread() is not main_thread() or not held:
+        yield
+        return
+    try:
+        try:
+            for number, own in held.items():
+                signal.signal(number, _Ending(own))
+            yield
+        finally:
+            for number, own in held.items():
+                signal.signal(number, own)
+    except _Raised as caught:
+        raise caught.error from None
 
 
 def _raise_stopped(number: int, frame: object) -> None:
