@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections import Counter
 
@@ -14,9 +15,11 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.errors import UserError
+from saliency_bench.reasons import HALVED
 from saliency_bench.results import records
 from saliency_bench.results.intervals import interval
 from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.parts import PartFolder
 from saliency_bench.spec import PythonObject
 from saliency_bench.utils.hashing import hash_of
 
@@ -26,8 +29,8 @@ CLASSES = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
 
 
 def go(out, shapes, resnet, **changes):
-    settings = {"explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 8, "limit": 20}
-    return sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings | changes)
+    settings = {"model": str(resnet), "explainers": EXPLAINERS, "metrics": METRICS, "batch_size": 8, "limit": 20}
+    return sb.run(dataset=str(shapes), out=out, device="cpu", progress=False, **settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -355,8 +358,61 @@ def test_a_chunk_that_does_not_fit_is_halved_inside_and_that_is_recorded(message
     )
     assert result.summary["halved_chunks"] == 6  # two chunks: 8 to 4 + 4, and each 4 to 2 + 2
     assert result.summary["faults"] == {}
-    by_name = {cell["explainer"]: cell["value"] for cell in result.summary["cells"]}
-    assert by_name["small_memory"] == by_name["my_own"]
+    small, own = sorted(result.cells, key=lambda cell: cell.explainer == "my_own")
+    assert small.value == own.value
+    assert (small.marked, own.marked) == ({HALVED: small.n}, {})
+
+
+def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(shapes, resnet, tmp_path, capsys):
+    def small_memory(module, given):
+        if len(given[0]) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate")
+
+    model = sb.load_classifier(str(resnet))
+    model.model.register_forward_pre_hook(small_memory)
+    settings = {"explainers": ["random"], "metrics": ["saliency_miou"], "limit": 8}
+    found = go(tmp_path / "small", shapes, resnet, **settings, model=model)
+    expected = go(tmp_path / "large", shapes, resnet, **settings)
+    for one in (found, expected):
+        assert one.summary["faults"] == {}
+    read = [pq.read_table(one.folder / "predictions.parquet") for one in (found, expected)]
+    assert read[0]["prediction"].to_pylist() == read[1]["prediction"].to_pylist()
+    shown = capsys.readouterr().err
+    assert shown.count("8 images do not fit in memory together; the model gets half as many at once") == 1
+    assert shown.count("4 images do not fit in memory") == 2
+
+
+def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, tmp_path, monkeypatch):
+    second = threading.Event()
+    write = PartFolder.write
+
+    def waits(folder, *given, **about):
+        if folder.path.parent.name == "chunks":
+            assert second.wait(60)
+        write(folder, *given, **about)
+
+    def tells(classifier, images, target):
+        second.set()
+        return images.mean(dim=1)
+
+    monkeypatch.setattr(PartFolder, "write", waits)
+    done = go(tmp_path / "run", shapes, resnet, explainers=["random", tells], metrics=["saliency_miou"], limit=16)
+    assert [cell.n for cell in done.cells] == [16, 16]
+
+
+def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes, resnet, tmp_path, monkeypatch):
+    write, tried = PartFolder.write, []
+
+    def fails(folder, number, *given, **about):
+        if folder.path.parent.name == "chunks":
+            tried.append(number)
+            raise OSError(28, "No space left on device")
+        write(folder, number, *given, **about)
+
+    monkeypatch.setattr(PartFolder, "write", fails)
+    with pytest.raises(OSError, match="No space left"):
+        go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"], limit=32)
+    assert tried == [0]
 
 
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):

@@ -3,7 +3,7 @@
 What goes wrong with a sample or a chunk becomes the reason in its records; a strict run stops instead.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -17,7 +17,7 @@ from saliency_bench.engine.predictions import predicted_chunks, prediction_parts
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
-from saliency_bench.reasons import NO_PROBABILITIES, NOT_FINITE, is_expected
+from saliency_bench.reasons import HALVED, NO_PROBABILITIES, NOT_FINITE, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import POSITION, Entry, Part, PartFolder, chunks_of, files_in, held, name_ignored
@@ -140,8 +140,8 @@ def missing(
 
 def explain_and_score(
     context: RunContext, number: int, chunk: Chunk, predicted: list[dict], positions: Sequence[int], cells: list[Cell]
-) -> None:
-    """Explain the samples at these positions of a chunk, score their maps by all cells, write one file.
+) -> Callable[[], None]:
+    """Explain the samples at these positions of a chunk, score their maps by all cells; what then writes one file.
 
     cells: of one explainer.
     """
@@ -155,6 +155,7 @@ def explain_and_score(
     terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
     passes: dict[str, int] = {}
     scored: dict[str, ScoredBatch] = {}
+    thumbnails: Callable[[], None] | None = None
     halved, raised, halved_passes = 0, False, context.classifier.halved
     if chunk.batch is not None:
         target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
@@ -166,9 +167,9 @@ def explain_and_score(
             raised = True
             scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
         else:
-            thumbnails = context.out / "thumbnails" / folder.path.name
             places = [positions[place] for place in chunk.readable]
-            save_thumbnails(thumbnails, number, maps, places, context.spec.batch_size)
+            pictures = context.out / "thumbnails" / folder.path.name
+            thumbnails = partial(save_thumbnails, pictures, number, maps.cpu().clone(), places, context.spec.batch_size)
             logits = torch.tensor([row["logits"] for row in readable])
             inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, faults)
             inputs.map_faults, inputs.labels = reasons, _right(context, readable)
@@ -177,6 +178,9 @@ def explain_and_score(
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
                 passes[cell.id] = context.classifier.passes - before
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
+    if halved := halved + context.classifier.halved - halved_passes:
+        for scores in scored.values():
+            scores.mark(HALVED)
     own: list[tuple[TargetTerms, ...]] = [(term,) for term in terms]
     rows = {
         cell.id: list(_rows(context, cell, chunk, samples, _asked(context, cell, readable, own), scored.get(cell.id)))
@@ -186,15 +190,15 @@ def explain_and_score(
         row for of_cell in rows.values() for row in of_cell
         if row["part"] is None and row["value"] is None and not is_expected(row["reason"])
     ]  # fmt: skip
-    folder.write(
-        number,
-        {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
-        None if whole else positions,
-        passes=passes,
-        halved=halved + context.classifier.halved - halved_passes,
-        faults=len(failed),
-        raised=raised,
-    )
+    tables = {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()}
+    about = {"passes": passes, "halved": halved, "faults": len(failed), "raised": raised}
+
+    def write() -> None:
+        if thumbnails is not None:
+            thumbnails()
+        folder.write(number, tables, None if whole else positions, **about)
+
+    return write
 
 
 def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:

@@ -15,8 +15,10 @@ from saliency_bench.explaining.map_provider import reason_of
 from saliency_bench.results import records
 from saliency_bench.results.parts import POSITION, SAMPLES, Part, PartFolder, span_of
 from saliency_bench.target import probabilities, recognised
-from saliency_bench.types import Batch, Chunk
+from saliency_bench.types import Batch, Chunk, Images
+from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
 
 LOGITS = 2**24  # of one file of predictions in the end
 # What a network raises for a picture. A refusal in our own words, a UserError, which is a ValueError, ends the run.
@@ -87,7 +89,7 @@ def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor 
     if chunk.batch is None:
         return chunk, None
     with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
-        return chunk, context.classifier(chunk.batch.images).cpu()
+        return chunk, _logits(context, chunk.batch.images)
     logits, faults = [], {}
     for index, position in enumerate(chunk.readable):
         try:
@@ -96,6 +98,17 @@ def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor 
         except (RefusedImagesError, *RAISED) as error:
             faults[position] = reason_of(error, "the model")
     return chunk.without(faults), torch.cat(logits) if logits else None
+
+
+def _logits(context: RunContext, images: Images) -> torch.Tensor:
+    """Of a batch, or where it does not fit in memory of its halves."""
+    try:
+        return context.classifier(images).cpu()
+    except (RuntimeError, MemoryError) as error:
+        if len(images) == 1 or not is_out_of_memory(error):
+            raise
+    complain(f"{len(images)} images do not fit in memory together; the model gets half as many at once")
+    return torch.cat([_logits(context, half) for half in images.tensor_split(2)])
 
 
 def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]) -> Chunk:

@@ -37,7 +37,7 @@ from saliency_bench.engine.merging import derived_from, is_written, merge, note_
 from saliency_bench.engine.predictions import of_predicted, predict, predicted_chunks, prediction_parts, selected
 from saliency_bench.engine.preflight import check_run_folder, check_settings
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
-from saliency_bench.engine.reading import ahead
+from saliency_bench.engine.reading import Behind, ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.cell import CellResult, read_cells
@@ -177,7 +177,8 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     span = span_of(context.spec.batch_size)
     predictions = predicted_chunks(prediction_parts(context).parts())
     previous = next(iter(plan), 0) // span
-    with bar(shown=shown, total=sum(map(len, plan.values())), desc="explain", unit="batch") as advance:
+    total = sum(map(len, plan.values()))
+    with bar(shown=shown, total=total, desc="explain", unit="batch") as advance, Behind() as written:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk, predictions.get(number))
             chunk = of_predicted(context, chunk, predicted)
@@ -186,11 +187,12 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
                 for positions, own in missing(chosen, cells, share[number]).items():
-                    explain_and_score(context, number, chunk, predicted, positions, own)
+                    written.put(explain_and_score(context, number, chunk, predicted, positions, own))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
             if compacting and number // span != previous:
+                written.wait()
                 compact(context, explainers, full=True)
                 previous = number // span
     return {"explainers": seconds, "waiting_for_data": sum(waited)}

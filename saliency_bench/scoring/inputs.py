@@ -14,7 +14,7 @@ from saliency_bench.explainer import Explainer, is_ours, unchanged
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
-from saliency_bench.reasons import NO_LABEL, NO_PROBABILITIES_CHANGED, reason_for
+from saliency_bench.reasons import MARKS, NO_LABEL, NO_PROBABILITIES_CHANGED, reason_for
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Images, Maps, Target
@@ -45,6 +45,12 @@ class ScoredBatch:
         self.faulty = {sample: reason for sample, reason in faulty.items() if self.reasons[sample] is None}
         for sample, reason in self.faulty.items():
             self.reasons[sample] = reason
+
+    def mark(self, reason: str) -> None:
+        """Note what must be known about all scores that stand."""
+        for sample, value in enumerate(self.values):
+            if value is not None:
+                self.reasons[sample] = MARKS.join(filter(None, (self.reasons[sample], reason)))
 
 
 @dataclass
