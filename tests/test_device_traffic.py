@@ -46,10 +46,9 @@ class Traffic(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         output = func(*args, **(kwargs or {}))
-        inputs = [one for one in args if isinstance(one, torch.Tensor)]
-        if isinstance(output, torch.Tensor) and output.device.type == "cpu":
-            if any(one.device.type == "cuda" for one in inputs):
-                self.copies[str(func)] += 1
+        devices = {one.device.type for one in args if isinstance(one, torch.Tensor)}
+        if isinstance(output, torch.Tensor) and output.device.type == "cpu" and "cuda" in devices:
+            self.copies[str(func)] += 1
         return output
 
 
