@@ -33,8 +33,7 @@ from time import perf_counter, process_time
 import torch
 
 from saliency_bench import list_explainers, load_classifier, load_explainer, registry, targets
-from saliency_bench.classifiers.hooks import detached_at
-from saliency_bench.classifiers.layers import cam_layer
+from saliency_bench.classifiers.layers import cam_layer, detached_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched

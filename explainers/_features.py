@@ -4,8 +4,7 @@ import torch
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
-from saliency_bench.classifiers.hooks import detached_at
-from saliency_bench.classifiers.layers import Layout, cam_layer, layout_of
+from saliency_bench.classifiers.layers import Layout, cam_layer, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
 from saliency_bench.target import score

@@ -17,8 +17,7 @@ activations, as in the paper's own rule, excite nothing. `contrastive=False` giv
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.hooks import detached_at
-from saliency_bench.classifiers.layers import cam_layer, last_convolution, last_feature_map
+from saliency_bench.classifiers.layers import cam_layer, detached_at, last_convolution, last_feature_map
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._gradients import derivative

@@ -31,8 +31,7 @@ from torch import Tensor
 from saliency_bench.classifiers.attention import SOFTMAX, AttentionRecorder, recording_attention, tokens_of
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
-from saliency_bench.classifiers.hooks import detached_at, replaced_at
-from saliency_bench.classifiers.layers import Layout, last_feature_map, layout_of
+from saliency_bench.classifiers.layers import Layout, detached_at, last_feature_map, layout_of, replaced_at
 from saliency_bench.classifiers.passes import pictures_per_pass
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count

@@ -16,8 +16,8 @@ from transformers import (
 )
 
 from saliency_bench import load_classifier
-from saliency_bench.classifiers.classifier import _structure
 from saliency_bench.classifiers.layers import cam_layer
+from saliency_bench.classifiers.networks import structure_of
 from saliency_bench.errors import UserError
 
 
@@ -379,4 +379,4 @@ def test_code_and_plain_attributes_of_a_network_of_ones_own_are_in_its_digest():
 
 def test_a_network_of_library_classes_alone_is_what_it_prints():
     model = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
-    assert _structure(model) == repr(model)
+    assert structure_of(model) == repr(model)

@@ -241,13 +241,6 @@ def test_other_outputs_and_inputs_are_one_line(forward, words):
     assert "\n" not in str(error.value)
 
 
-def test_a_network_of_one_channel_is_told_how_to_get_three():
-    grey = nn.Sequential(nn.Conv2d(1, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
-    with pytest.raises(UserError, match=r"images of 1 channels.*mean\(1, keepdim=True\)"):
-        logits_of(grey)
-    assert logits_of(Takes(lambda net, x: grey(x.mean(1, keepdim=True)))).shape == (2, 3)
-
-
 def test_a_network_for_one_size_names_size():
     flat = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
     with pytest.raises(UserError, match=r"16 x 16.*size="):

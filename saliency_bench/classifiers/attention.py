@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
+from saliency_bench.classifiers.layers import refuse_script
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images, Maps
 
@@ -115,6 +116,7 @@ class AttentionRecorder(TorchFunctionMode):
         """Raises: UserError unless every block attends from all patch tokens to all patch tokens."""
         matrices = self.matrices
         if not matrices:
+            refuse_script(classifier)
             raise UserError(
                 f"{classifier.id} has no attention that can be recorded ({FIX}; load a transformer with its own fused "
                 "kernel with attn_implementation='eager')"

@@ -10,6 +10,7 @@ from torch import nn
 
 from saliency_bench.classifiers.classifier import ONE_LOGIT, Classifier
 from saliency_bench.classifiers.geometry import Geometry, probe
+from saliency_bench.classifiers.networks import channels_of
 from saliency_bench.classifiers.processors import frame_of, pair_of
 from saliency_bench.classifiers.sources import PROCESSORS, Source, source_of
 from saliency_bench.classifiers.untrusted import check_config, check_folder, check_weights, counted, room_of
@@ -86,6 +87,7 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
         std=std,
         labels=labels_of(config),
         layer=layer,
+        channels=channels_of(model, source.name, geometry, mean, std),
     )
 
 

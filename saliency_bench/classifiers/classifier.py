@@ -1,13 +1,13 @@
 """A classifier: images in the prepared frame in, logits out. Its `prepare` is the only way images are resized."""
 
 import copy
-import json
 import re
-from collections.abc import Mapping, Sequence
+import secrets
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from hashlib import blake2b
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,14 @@ from torch.nn.parameter import is_lazy
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
+from saliency_bench.classifiers.networks import Select, grey, logits_in, structure_of
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.target import ACTIVATIONS
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.seeds import seed_of, uniform
-from saliency_bench.utils.source_code import class_code, own_code
+from saliency_bench.utils.source_code import code_hash
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
 LONGEST_LINE = 110  # of what a classifier prints
@@ -56,11 +57,13 @@ class Classifier(nn.Module):
 
     id              the name it was loaded by; "module:TYPE" of a model object
     repo, revision  of the Hub, and its commit, if it was loaded from there; torchvision's weights are a revision too
-    digest          hash of its weights, normalisation and structure
+    digest          hash of its weights, normalisation and structure, and of the code of `logits`
     labels          class names, or None
     geometry        how `prepare` resizes
     activation      "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`)
     assumed         whether nothing said so, and the activation is the softmax of most networks
+    channels        3, or 1 of a network that takes grey images, which RGB images are converted to
+    logits          the function that takes the logits from what the network gives, or None
     layer           name of the layer Grad-CAM reads; None: the last feature map before any pooling
     precision       "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
                     computes under autocast. Logits are always float32
@@ -71,7 +74,8 @@ class Classifier(nn.Module):
 
     mean: Tensor
     std: Tensor
-    __constants__ = ("labels", "geometry", "frame", "activation", "layer", "precision", "channels_last")
+    __constants__ = ("labels", "geometry", "frame", "activation", "channels", "logits", "layer", "precision",
+                     "channels_last")  # fmt: skip
 
     def __init__(
         self,
@@ -87,6 +91,8 @@ class Classifier(nn.Module):
         repo: str | None = None,
         revision: str | None = None,
         activation: str | None = None,
+        channels: int = 3,
+        logits: Select | None = None,
     ):
         super().__init__()
         self.model = model
@@ -94,6 +100,10 @@ class Classifier(nn.Module):
         self.geometry, self.frame = geometry, frame
         self.labels = None if labels is None else list(labels)
         self.layer = layer
+        self.channels = channels
+        self.logits = logits
+        # Of one that cannot be hashed, the same for as long as this classifier lives.
+        self._unhashable = secrets.token_hex(8) if logits is not None and code_hash(logits).unhashable else ""
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
         self.channels_last = _is_channels_last(model)
@@ -105,13 +115,11 @@ class Classifier(nn.Module):
             self.module_named(layer)
 
     def forward(self, images: Images) -> Tensor:
-        normalised = (images - self.mean) / self.std
+        mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
+        normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
         if self.channels_last:
             normalised = normalised.contiguous(memory_format=torch.channels_last)
-        output = self._output(normalised.to(self.dtype))
-        logits = output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or logits.shape[1] < 1:
-            raise UserError(f"{self.id} gives {_described(output, logits)} instead of logits (B, K)")
+        logits = logits_in(self._output(normalised.to(self.dtype)), self.logits, self.id)
         if logits.shape[1] < 2 and self.activation == "softmax":
             raise UserError(f"{self.id} {ONE_LOGIT}")
         self.passes += len(images)
@@ -162,10 +170,12 @@ class Classifier(nn.Module):
         except UserError:
             raise
         except (AssertionError, ValueError, RuntimeError) as error:
-            if channels := re.search(r"expected input.* to have (\d+) channels", str(error)):
+            if channels := re.search(r"expected input.* to have (\d+) channels, but got (\d+)", str(error)):
+                raise UserError(f"{self.id} {_other_channels(int(channels[1]), int(channels[2]))}") from error
+            if "numpy() on Tensor that requires grad" in str(error):
                 raise UserError(
-                    f"{self.id} takes images of {channels[1]} channels, and these have 3 (RGB); put it into a module "
-                    "that converts them first, for one channel by images.mean(1, keepdim=True)"
+                    f"{self.id} computes with numpy, through which no gradient comes back; use an explainer that only "
+                    "looks at outputs, say rise"
                 ) from error
             if isinstance(error, RuntimeError) and not any(words in str(error) for words in NO_SIZE):
                 raise
@@ -249,7 +259,7 @@ class Classifier(nn.Module):
         lines = [
             f"Classifier {self.id}, {f'digest {self.digest[:8]}' if _has_weights(self.model) else 'no weights yet'}",
             classes,
-            f"images: {self.geometry}",
+            f"images: {self.geometry}" + ", in grey" * (self.channels == 1),
             f"CAM layer: {self.layer or 'the last feature map before any pooling'}",
             f"activation: {activation}; {self.arithmetic} on {self.place}; the network is .model",
         ]
@@ -284,7 +294,9 @@ class Classifier(nn.Module):
     def digest(self) -> str:
         """A hash of weights, normalisation and structure, as they are now."""
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
-        hasher.update(_structure(self.model).encode())
+        hasher.update(structure_of(self.model).encode())
+        if self.logits is not None:
+            hasher.update((self._unhashable or code_hash(self.logits).version).encode())
         for name, value in sorted(self.state_dict().items()):
             hasher.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
             hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
@@ -314,47 +326,17 @@ def _known_activation(model: nn.Module) -> str | None:
     return "sigmoid" if config.problem_type == "multi_label_classification" else "softmax"
 
 
-def _structure(model: nn.Module) -> str:
-    """What the weights do not contain (activations, strides): the config if there is one, else the printed module; and
-    what is known of code outside of libraries."""
-    return _printed(model) + "".join(map(_own_parts, model.modules()))
-
-
-def _own_parts(module: nn.Module) -> str:
-    """Of a module with code of your own: its methods, its plain attributes, its hooks and a forward of its own.
-
-    Not seen are tensors and objects that it holds beside parameters and buffers, and what its methods call elsewhere.
-    """
-    held = vars(module)
-    functions = [held.get("forward"), *held["_forward_pre_hooks"].values(), *held["_forward_hooks"].values()]
-    codes = [class_code(type(module)), *(own_code(function) for function in functions if function is not None)]
-    if not any(codes):
-        return ""
-    plain = {key: value for key, value in held.items() if key[0] != "_" and key != "training" and _is_plain(value)}
-    return f"{codes} {sorted(plain.items())}"
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, tuple | dict):
-        return all(map(_is_plain, (*value, *(value.values() if isinstance(value, dict) else ()))))
-    return value is None or isinstance(value, bool | int | float | str)
-
-
-def _printed(model: nn.Module) -> str:
-    if not hasattr(model, "config"):
-        return repr(model)
-    config = cast(Any, model.config).to_diff_dict()
-    volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
-    return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
-
-
-def _described(output: Any, logits: Any) -> str:
-    """What a network gives, for a message."""
-    if isinstance(logits, Tensor):
-        return str(tuple(logits.shape))
-    if isinstance(output, Mapping):
-        return f"a dict of {', '.join(map(str, output))}"
-    return f"{type(output).__name__} of {len(output)}" if isinstance(output, tuple | list) else type(output).__name__
+def _other_channels(taken: int, got: int) -> str:
+    """What to do about a convolution of other channels than it got, in words that follow the classifier's name."""
+    if got > 3 >= taken > 1:
+        return (
+            "takes images with their channels last, (B, H, W, 3), and these are (B, 3, H, W); put it into a module "
+            "whose forward calls it with images.permute(0, 2, 3, 1)"
+        )
+    return (
+        f"takes images of {taken} channels, and these have 3 (RGB); put it into a module that converts them first, "
+        "for one channel by images.mean(1, keepdim=True)"
+    )
 
 
 def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
@@ -365,5 +347,5 @@ def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
 
 def _is_channels_last(model: nn.Module) -> bool:
     """Whether the convolutions' weights lie in this layout and in no other."""
-    weights = [module.weight for module in model.modules() if isinstance(module, nn.Conv2d)]
+    weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

@@ -1,10 +1,11 @@
-"""Modules of a network that output feature maps, found by one forward pass.
+"""Modules of a network that output feature maps, found by one forward pass, and hooks that live only inside `with`.
 
 A feature map is (B, C, h, w), or as transformers of windows and stages have it (B, h, w, C) or tokens (B, h * w, C).
 Which of them an output is follows from the grids of the convolutions before it, and their halves.
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import Any
@@ -68,11 +69,21 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
     """
     name = classifier.layer or last_feature_map(classifier, images)
     if name is None:
+        refuse_script(classifier)
         raise UserError(
             f"no convolutional block found in {classifier.id} (a transformer?); name a layer with layer=..., "
             "or use gradcam_vit or gae for a transformer, or an explainer that only uses outputs, such as rise"
         )
     return name
+
+
+def refuse_script(classifier: Classifier) -> None:
+    """Raises: UserError for TorchScript, whose layers nobody can read from Python."""
+    if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
+        raise UserError(
+            f"{classifier.id} is TorchScript, which has no layers that can be read; give the module that it was made "
+            "from, or use gradient, integrated_gradients, occlusion or rise"
+        )
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
@@ -158,7 +169,11 @@ def _recorded(classifier: Classifier, image: Images) -> list[Output]:
 
         return hook
 
-    handles = [module.register_forward_hook(watch(name)) for name, module in classifier.model.named_modules() if name]
+    handles = [
+        module.register_forward_hook(watch(name))
+        for name, module in classifier.model.named_modules()
+        if name and not isinstance(module, torch.jit.ScriptModule)  # which take no hooks
+    ]
     try:
         with torch.no_grad(), Pooling() as pooling:
             logits = classifier(image)
@@ -232,6 +247,45 @@ def _pictures(values: Any) -> list[Tensor]:
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
         and value.ndim >= 3 and value.shape[2:].numel() > 1
     ]  # fmt: skip
+
+
+@contextmanager
+def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
+    """Cut the graph at a module's output: yields the list of its outputs, one leaf per call, which receive gradients.
+
+    Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
+    """
+    outputs: list[Tensor] = []
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UserError("the layer is TorchScript and cannot be read; name another layer, or give the module itself")
+
+    def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        if not isinstance(output, Tensor):
+            raise UserError(
+                f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; name another layer"
+            )
+        outputs.append(output.detach().float().requires_grad_())
+        return outputs[-1].to(output.dtype, copy=True)
+
+    handle = module.register_forward_hook(cut)
+    try:
+        yield outputs
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def replaced_at(module: nn.Module, value: Tensor) -> Iterator[None]:
+    """Replace a module's output by `value`: later modules compute on it, with its batch size."""
+
+    def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        return value.to(output.dtype, copy=True)
+
+    handle = module.register_forward_hook(replace)
+    try:
+        yield
+    finally:
+        handle.remove()
 
 
 _MARK = "_saliency_bench_pooled"

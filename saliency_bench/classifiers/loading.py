@@ -9,6 +9,7 @@ from torch import nn
 
 from saliency_bench.classifiers import checkpoints, model_objects
 from saliency_bench.classifiers.classifier import Classifier, check_finite
+from saliency_bench.classifiers.networks import Select
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
 
@@ -26,6 +27,7 @@ def load_classifier(
     precision: str | None = None,
     channels_last: bool | None = None,
     activation: str | None = None,
+    logits: Select | None = None,
 ) -> Classifier:
     """A classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
@@ -41,15 +43,18 @@ def load_classifier(
     resizing and class names are known (see `model_objects`). Of any other, give `mean` and `std` of the normalisation
     that comes before it, a number or one per channel; mean=0, std=1 for a module that takes images in [0, 1].
     labels: class names; size: what `prepare` squashes images to (default: unchanged). What is given replaces what the
-    object knows.
+    object knows. logits: where the module returns more than its logits (B, K), a function that takes them from what it
+    returns: logits=lambda out: out["scores"].
 
+    A module of one channel gets its images in grey, which a line says. What torch.compile or DataParallel wraps is used
+    unwrapped. TorchScript has outputs and gradients, but no layers, which some explainers read.
     The model is put into evaluation mode. A `Classifier` is returned as it is, or, with other settings, as a second one
     with the same weights; the given one keeps its settings.
     Raises: UserError for an unknown model (with the nearest names), unknown mean and std, weights that are not finite,
     a single logit without activation, or an image processor that masks cannot follow.
     """
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)  # None: as it is
-    given = model_objects.Given(mean, std, size, labels)
+    given = model_objects.Given(mean, std, size, labels, logits)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
         return model.variant(layer, precision, channels_last, target, activation).eval()
@@ -79,6 +84,6 @@ def _named(name: str, revision: str | None, layer: str | None, activation: str |
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
     if given is not None and any(value is not None for value in vars(given).values()):
-        raise UserError(f"mean, std, size and labels are for a torch module; {reason}")
+        raise UserError(f"mean, std, size, labels and logits are for a torch module; {reason}")
     if revision is not None:
         raise UserError(f"revision={revision} is for a Hub id; leave it out")

@@ -5,6 +5,7 @@ a cached snapshot of that Hub repository, is there; a `timm` model for its `pret
 brings both. Of any other module neither is known.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,12 @@ from torch import nn
 from saliency_bench.classifiers import checkpoints
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import Frame, Geometry, probe
+from saliency_bench.classifiers.networks import Select, channels_of
 from saliency_bench.classifiers.processors import channels, check_sides, frame_of
 from saliency_bench.classifiers.sources import PROCESSORS, cached_snapshots
 from saliency_bench.errors import UserError
 
+QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one for all channels, or one per channel
 
 
@@ -32,6 +35,7 @@ class Given:
     std: Values | None = None
     size: int | tuple[int, int] | None = None
     labels: Sequence[str] | None = None
+    logits: Select | None = None
 
 
 def is_pipeline(model: object) -> bool:
@@ -44,7 +48,9 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
     processor = None
     if is_pipeline(model):
         model, processor = model.model, model.image_processor
-    name = type(model).__name__
+    model = _bare(model)
+    name = getattr(model, "original_name", type(model).__name__)  # of TorchScript
+    _refuse(model, name, given)
     geometry, frame, mean, std = _preprocessing(model, processor, given, name)
     if mean is None or std is None:
         raise UserError(_unknown(model, name))
@@ -57,7 +63,44 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
         std=std,
         labels=_labels(model) if given.labels is None else given.labels,
         layer=layer,
+        channels=channels_of(model, f"module:{name}", geometry, mean, std),
+        logits=given.logits,
     )
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """The network inside of what compiles it or spreads it over devices, and hides its layers."""
+    while True:
+        inner = vars(model).get("_actual_script_module")  # of torch.jit.trace
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        elif hasattr(model, "_orig_mod"):  # of torch.compile
+            inner = model._orig_mod
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def _refuse(model: nn.Module, name: str, given: Given) -> None:
+    """Raises: UserError for a network that no scores can be computed of, with what to give in its place."""
+    held = [*model.modules(), *model.parameters()]
+    quantised = next((one for one in held if type(one).__module__.startswith(QUANTISED)), None)
+    if quantised is not None or getattr(model, "is_quantized", False):
+        kind = type(quantised or model).__name__
+        raise UserError(f"{name} is quantised ({kind}), without gradients; give the network that was quantised")
+    if type(model).__module__.startswith("torchvision.models.detection") or "ObjectDetection" in name:
+        raise UserError(f"{name} detects objects; give a classifier of whole images")
+    if "eval" in vars(model):  # which torch.export puts there, to raise
+        raise UserError(f"{name} is made by torch.export, in one mode and for one batch size; give the network itself")
+    task = re.search(r"For([A-Z]\w+)$", name)
+    if task and hasattr(model, "config") and "ImageClassification" not in name and given.logits is None:
+        raise UserError(
+            f"{name} is not for image classification; load the checkpoint with AutoModelForImageClassification, "
+            "or give load_classifier(model, logits=...), a function of its output that gives logits (B, K)"
+        )
+    for key, value in [*model.named_parameters(), *model.named_buffers()]:
+        if value.device.type == "meta":
+            raise UserError(f"{name} has no weights ({key} is on the device meta); load them first")
 
 
 def _preprocessing(

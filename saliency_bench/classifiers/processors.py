@@ -124,7 +124,7 @@ def channels(what: str, values: Any) -> Sequence[float]:
     except (TypeError, ValueError):
         numbers = np.empty(0)
     positive = what.endswith("std")
-    if numbers.shape not in ((), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
+    if numbers.shape not in ((), (1,), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
         kind = "one number above 0, or three" if positive else "one number, or three"
         raise UserError(f"{what} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
     if numbers.max() > (LARGEST_STD if positive else 1):

@@ -58,9 +58,7 @@ class Snapshot:
         self.modules = [module for _, module in named]
         self.state = self._state()
         # Kept alive, so that no other tensor gets the identity of one of these.
-        self.tensors = [
-            [*vars(module)["_parameters"].items(), *vars(module)["_buffers"].items()] for module in self.modules
-        ]
+        self.tensors = [[*held["_parameters"].items(), *held["_buffers"].items()] for held in map(_held, self.modules)]
         self.checksums = self._checksums() if contents else None
         self.hooks = {id(hooks): dict(hooks) for hooks in self._hooks() if hooks}
         self.global_hooks = [list(hooks) for hooks in GLOBAL_HOOKS]
@@ -112,12 +110,12 @@ class Snapshot:
 
     def _state(self) -> dict[str, list]:
         """{kind: for each module something to compare}, cheap enough for every call."""
-        own = [vars(module) for module in self.modules]
+        own = [_held(module) for module in self.modules]
         return {
             "a module": [list(held["_modules"].items()) for held in own],
             "the weights": [_marks(held["_parameters"]) + _marks(held["_buffers"]) for held in own],
             "the hooks": [[list(held[name]) for name in HOOKS if held.get(name)] + _tensor_hooks(held) for held in own],
-            "the method forward": [(type(module), vars(module).get("forward")) for module in self.modules],
+            "the method forward": [(type(module), _held(module).get("forward")) for module in self.modules],
             "a setting": [_constants(module) for module in self.modules],
         }
 
@@ -147,6 +145,11 @@ class Snapshot:
         """Of `transformers`, whose modules read their config as they compute."""
         configs = [vars(module).get("config") for module in self.modules]
         return list({id(config): config for config in configs if hasattr(config, "to_diff_dict")}.values())
+
+
+def _held(module: nn.Module) -> dict[str, Any]:
+    """The attributes of a module; one that torch.jit.trace made stands for another, which has them."""
+    return vars(vars(module).get("_actual_script_module", module))
 
 
 def _methods(kind: type) -> dict[str, Any]:

@@ -1,0 +1,225 @@
+"""What a network is made of, takes and gives: its structure, one channel or three, its logits among its outputs."""
+
+import io
+import json
+import pickle
+import re
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.types import Images
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.source_code import class_code, own_code
+
+SIDE = 224  # of the picture that a network of any size is tried with
+GREY = (0.299, 0.587, 0.114)  # ITU-R 601, as in PIL's mode "L" and torchvision's Grayscale
+Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
+
+
+def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
+    """(B, K) of what a network gives: what `select` takes of it, or its `logits`, or itself.
+
+    Raises: UserError that says what it gives, and what to do about it.
+    """
+    logits = _selected(output, select, name)
+    if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
+        return logits
+    if select is not None:
+        raise UserError(f"logits= of {name} gives {_described(logits)} instead of logits (B, K)")
+    raise UserError(f"{name} gives {_described(output, logits)} instead of logits (B, K); {_fix(output, logits)}")
+
+
+def _selected(output: Any, select: Select | None, name: str) -> Any:
+    if select is None:
+        return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
+    try:
+        return select(output)
+    except UserError:
+        raise
+    except (TypeError, KeyError, AttributeError, IndexError, ValueError) as error:
+        reason = f"{type(error).__name__}: {one_line(error, 200)}"
+        raise UserError(f"logits= fails on what {name} gives, {_described(output)} ({reason})") from error
+
+
+def _described(output: Any, logits: Any = None) -> str:
+    """What a network gives, for a message."""
+    if isinstance(shown := output if isinstance(output, Tensor) else logits, Tensor):
+        return str(tuple(shown.shape))
+    if isinstance(output, Mapping):
+        return f"a dict of {', '.join(map(str, output))}"
+    return f"a {type(output).__name__} of {len(output)}" if isinstance(output, tuple | list) else type(output).__name__
+
+
+def _fix(output: Any, logits: Any) -> str:
+    parts = _parts(output)
+    first = output[0] if isinstance(output, tuple | list) and output else output
+    if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
+        return "it detects objects, and a classifier of whole images is needed"
+    for key, value in parts:
+        if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
+            return f"say where they are: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
+    given = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
+    if given is None or given.ndim not in (1, 4):
+        return "load_classifier(model, logits=..., ...) takes a function of its output that gives them"
+    if given.ndim == 4:
+        where = "out" if given is output else f"out[{next(k for k, v in parts if v is given)!r}]"
+        return (
+            "a network without its head gives features, one for segmentation a map for each class, whose mean are "
+            f"logits: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
+        )
+    if not given.is_floating_point():
+        return "give the network without the argmax at its end"
+    return (
+        "if it is one logit for each image: load_classifier(model, logits=lambda out: out[:, None], "
+        'activation="sigmoid", ...)'
+    )
+
+
+def _parts(output: Any) -> list[tuple[Any, Any]]:
+    if isinstance(output, Mapping):
+        return list(output.items())
+    return list(enumerate(output)) if isinstance(output, tuple | list) else []
+
+
+def grey(images: Images) -> Tensor:
+    """Float (B, 1, H, W) of RGB images; a picture of three equal channels is its first."""
+    return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
+
+
+def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
+    """Whether a network takes images of one channel: of three it complains.
+
+    It is tried only where the first layer is linear, a convolution of one channel, or not to be seen (TorchScript).
+    """
+    if hasattr(config := getattr(model, "config", None), "num_channels"):
+        return cast(Any, config).num_channels == 1
+    first = next((module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)), None)
+    if isinstance(first, nn.Conv2d) and first.in_channels != 1:
+        return False
+    if first is None and not isinstance(model, torch.jit.ScriptModule):
+        return False
+    like = next((p for p in model.parameters() if p.is_floating_point()), torch.zeros(()))
+    if is_lazy(like):
+        return False
+    try:
+        with torch.no_grad():
+            model.eval()(torch.zeros(1, 3, *size, device=like.device, dtype=like.dtype))
+    except Exception as error:  # of any other kind the first image will say
+        if shapes := re.search(r"cannot be multiplied \(1x(\d+) and (\d+)x", str(error)):
+            return int(shapes[1]) == 3 * int(shapes[2])
+        return "to have 1 channels, but got 3" in str(error)
+    return False
+
+
+def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
+    """1 of a network that takes grey images, which a line says, else 3.
+
+    Raises: UserError where its mean or std are those of three channels.
+    """
+    size = geometry.crop or geometry.resize or SIDE
+    if not _takes_grey(model, size if isinstance(size, tuple) else (size, size)):
+        return 3
+    for what, values in (("mean", mean), ("std", std)):
+        if len(set(values)) > 1:
+            raise UserError(f"{name} takes one channel, and {what} has three; give {what}= as one number")
+    complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
+    return 1
+
+
+def structure_of(model: nn.Module) -> str:
+    """What the weights do not contain (activations, strides): the config if there is one, else the printed module; and
+    what is known of code outside of libraries."""
+    scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
+    inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
+    return _printed(model) + "".join(_own_parts(module) for module in model.modules() if id(module) not in inner)
+
+
+def _own_parts(module: nn.Module) -> str:
+    """Of a module with code of your own: its methods, its plain attributes, its hooks and a forward of its own.
+
+    Not seen are tensors and objects that it holds beside parameters and buffers, and what its methods call elsewhere.
+    """
+    if isinstance(module, torch.jit.ScriptModule):
+        return _script(module)
+    held = vars(module)
+    functions = [held.get("forward"), *held["_forward_pre_hooks"].values(), *held["_forward_hooks"].values()]
+    codes = [class_code(type(module)), *(own_code(function) for function in functions if function is not None)]
+    if not any(codes):
+        return ""
+    plain = {key: value for key, value in held.items() if key[0] != "_" and key != "training" and _is_plain(value)}
+    return f"{codes} {sorted(plain.items())}"
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, tuple | dict):
+        return all(map(_is_plain, (*value, *(value.values() if isinstance(value, dict) else ()))))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _printed(model: nn.Module) -> str:
+    if isinstance(model, torch.jit.ScriptModule):
+        return ""  # which is another text after loading
+    if not hasattr(model, "config"):
+        return repr(model)
+    config = cast(Any, model.config).to_diff_dict()
+    volatile = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype")
+    return json.dumps({key: value for key, value in config.items() if key not in volatile}, sort_keys=True, default=str)
+
+
+def _script(module: torch.jit.ScriptModule) -> str:
+    """Code, attributes and constants of TorchScript as its file holds them, wherever it was traced and lies now.
+
+    Constants are those of a frozen module, its weights. Only files are read that torch writes here.
+    """
+    buffer = io.BytesIO()
+    torch.jit.save(module, buffer)
+    parts = []
+    with zipfile.ZipFile(buffer) as packed:
+        for name in packed.namelist():
+            _, _, inside = name.partition("/")
+            if inside == "data.pkl":
+                parts.append(f"attributes {_Attributes(io.BytesIO(packed.read(name))).load()}")
+            elif inside.endswith(".py"):
+                # Constants of a class come in any order.
+                lines = packed.read(name).decode().splitlines()
+                parts.append("\n".join([inside, *sorted(lines, key=lambda line: line if ": Final[" in line else "")]))
+            elif inside.startswith("constants/"):
+                parts.append(f"{inside} {packed.read(name)!r}")
+    return "\n".join(sorted(re.sub(r"[./]_*torch_mangle_\d+", "", part) for part in parts))
+
+
+class _Attributes(pickle.Unpickler):
+    """Reads the attributes of TorchScript as text; of tensors the shape, and nothing is built or called."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return _shape if name.startswith("_rebuild") else _Held
+
+    def persistent_load(self, index: Any) -> None:
+        return None
+
+
+def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
+    return f"tensor {size}"
+
+
+class _Held:
+    """An object of TorchScript: what it was made of, and its attributes but for its mode."""
+
+    held: tuple = ()
+
+    def __init__(self, *held: object):
+        self.held = held
+
+    def __setstate__(self, state: Any) -> None:
+        plain = {k: v for k, v in state.items() if k != "training"} if isinstance(state, dict) else state
+        self.held = (*self.held, plain)
+
+    def __repr__(self) -> str:
+        return repr(self.held)
