@@ -1,7 +1,7 @@
 """Options that are spelled alike in every command; those that are settings of a run come from `RunSpec`."""
 
 import re
-from argparse import ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
+from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -49,6 +49,11 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 def given(args: Namespace, *without: str) -> dict[str, Any]:
     """The settings of a run among the arguments of a command."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}
+
+
+def completed_as(action: Action, kind: str) -> None:
+    """On the tab key, the values of this argument are completed like those of the option --KIND."""
+    setattr(action, "kind", kind)  # noqa: B010
 
 
 def namespace(parser: ArgumentParser) -> None:

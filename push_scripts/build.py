@@ -20,6 +20,8 @@ from saliency_bench.cli import Help, Parser, parse
 from saliency_bench.push_scripts import _shared
 from saliency_bench.utils.progress import silent
 
+SECTION = "prepare"
+INNER = "hub_builders"  # its options depend on the first word, the name of one of these
 KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
 COMMON = ("source", "out", "overwrite", "json", "quiet", "debug", "seed", "workers")
 
@@ -56,6 +58,10 @@ def main(args: argparse.Namespace) -> int:
         build_report = read_report(out)
         print(json.dumps(build_report, indent=2, ensure_ascii=False) if given["json"] else summary(build_report, out))
     return 0
+
+
+def inner(name: str) -> argparse.ArgumentParser:
+    return builder_parser(name, registry.load(INNER, name))
 
 
 def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:

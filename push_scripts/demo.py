@@ -16,6 +16,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec
 
+SECTION = "start here"
 EXPLAINERS = ("gradcam", "integrated_gradients", "rise:masks=500", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")
 SIZE = 64

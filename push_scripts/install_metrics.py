@@ -15,9 +15,12 @@ from dataclasses import asdict
 from saliency_bench.publishing.install_metrics import install_metrics
 from saliency_bench.push_scripts import _shared
 
+SECTION = "extend"
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to install (default: all)")
+    names = parser.add_argument("names", nargs="*", metavar="NAME", help="metrics to install (default: all)")
+    _shared.completed_as(names, "metrics")
     _shared.output(parser, "print a list of {name, path, changed} instead of text")
 
 

@@ -11,6 +11,7 @@ from saliency_bench import registry
 from saliency_bench.cli import fitted
 from saliency_bench.push_scripts import _shared
 
+SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
 
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
+SECTION = "extend"
 TEMPLATES = Path(__file__).parent / "_new"
 # {kind: {path in the checkout: template}}
 FILES = {

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
 
+SECTION = "publish"
 KEPT = "files that arrived", ""  # when it is stopped
 # Options of one kind only: {kind: {attribute: flag}}
 OWN = {

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
+SECTION = "measure"
+
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")

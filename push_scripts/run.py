@@ -11,6 +11,7 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
+SECTION = "measure"
 KEPT = "complete chunks", "{out}/chunks/*/*.parquet"  # when it is stopped
 EXPLAINERS = ("integrated_gradients", "rise:masks=1000", "centre", "random")
 METRICS = ("saliency_miou", "saliency_pointing_game", "saliency_insertion")

@@ -15,6 +15,8 @@ from functools import partial
 
 from saliency_bench.push_scripts import _results, _shared
 
+SECTION = "publish"
+
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a filled-in template, or of maps")

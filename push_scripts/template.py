@@ -15,6 +15,7 @@ from pathlib import Path
 from saliency_bench.push_scripts import _shared
 from saliency_bench.spec import RunSpec, about
 
+SECTION = "publish"
 LEFT_OUT = ("dataset", "model", "explainers", "metrics")  # the first two stand alone, the others are not known yet
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
 
+SECTION = "prepare"
 KEPT = "complete epochs", "{out}.training.pt"  # when it is stopped
 
 

@@ -1,6 +1,8 @@
+# PYTHON_ARGCOMPLETE_OK
 """The command `saliency-bench`: one file in `push_scripts/` per sub-command, imported only when it is asked for.
 
-A command is a module with a docstring (what it does, then an example), `arguments(parser)` and `main(args)`.
+A command is a module with a docstring (what it does, then an example), `arguments(parser)`, `main(args)` and SECTION,
+the heading it is listed under.
 """
 
 import argparse
@@ -12,36 +14,45 @@ import shlex
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from io import TextIOWrapper
 from pathlib import Path
-from shutil import get_terminal_size
-from textwrap import wrap
 from types import ModuleType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import LONGEST, UserError, one_line, unknown
+from saliency_bench.terminal import Help, fitted, required_usage, show_help
 from saliency_bench.utils.interrupts import Stopped, stopped_by_signals, supervised
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
 
 PROGRAM = "saliency-bench"
-WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is no terminal
+SECTIONS = ("start here", "prepare", "measure", "publish", "extend")  # of the overview, in this order
+HELP = ("-h", "--help", "help")
 
 
 def main(argv: list[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     _print_anything()
-    if not argv or argv[0] in ("-h", "--help", "help"):
-        print(overview())
+    if "_ARGCOMPLETE" in os.environ:  # the shell asks what may follow
+        from saliency_bench.completion import complete
+
+        complete()
+    asked = [word for word in argv if word not in HELP]
+    if not asked:
+        show_help(overview())
         return 0
-    if argv[0] == "--version":
+    if argv[0] in ("-V", "--version"):
         print(saliency_bench.__version__)
         return 0
+    argv = [*asked, "--help"] if argv[0] in HELP else argv
+    if argv[0].startswith("-"):
+        complain(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
+        return 2
     return guarded(argv[0], argv[1:])
 
 
@@ -110,60 +121,18 @@ def _kept(command: str, argv: list[str]) -> str:
     return f"{what} are kept; go on with" if what else "nothing is half-written; start again with"
 
 
-class Help(argparse.HelpFormatter):
-    """Help in the width of the terminal."""
-
-    def __init__(self, prog: str):
-        super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:
-        return fitted(text, width)
-
-
-def fitted(text: str, width: int | None = None) -> str:
-    """Text whose lines fit: prose is filled anew, rows of tables continue below their last column, examples stay.
-
-    width: default that of the terminal, of which a file or pipe has none.
-    """
-    width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
-    blocks = _blocks(text.splitlines())
-    return "\n".join(line for block, hanging in blocks for line in _wrapped(block, width, hanging))
-
-
-def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """(a paragraph, item or row as one line, the columns by which further lines are indented or None if it stays)."""
-    block, hanging, example = "", 0, False
-    for line in lines:
-        example = bool(line) and (example or line == "example:")
-        row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
-        is_item = line.lstrip().startswith("- ")
-        if block and (not line or example or row or is_item or _indent(line) != hanging):
-            yield block, hanging
-            block = ""
-        if not line or example:
-            yield line, None
-        elif row:
-            yield line, row.end()
-        elif block:
-            block += f" {line.strip()}"
-        else:
-            block, hanging = line, _indent(line) + 2 * is_item
-    if block:
-        yield block, hanging
-
-
-def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
-    if hanging is None:
-        return [line]
-    return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)
-
-
-def _indent(line: str) -> int:
-    return len(line) - len(line.lstrip())
-
-
 class Parser(argparse.ArgumentParser):
-    """Whose errors are one line."""
+    """Whose errors are one line, and whose usage names what is required."""
+
+    color = False  # `show_help` sees to it in all versions of Python
+
+    def format_help(self) -> str:
+        self.usage = self.usage or required_usage(self)
+        self._positionals.title = "arguments"
+        return super().format_help()
+
+    def print_help(self, file: Any = None) -> None:
+        show_help(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message}; {self.prog} --help shows an example")
@@ -172,6 +141,7 @@ class Parser(argparse.ArgumentParser):
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
     """Raises: UserError for what does not fit, for an option given twice, and for an unknown one."""
     options = {flag: action for action in parser._actions for flag in action.option_strings}
+    _check_options(parser, options, argv)
     times = Counter(options[flag].dest for word in argv if (flag := word.partition("=")[0]) in options)
     for word in argv:
         action = options.get(flag := word.partition("=")[0])
@@ -179,12 +149,20 @@ def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespac
             fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "give it once"
             parser.error(f"{flag} is given twice; {fix}")
     args, strange = parser.parse_known_args(argv)
-    for word in strange:
-        if word.startswith("-"):
-            raise unknown(f"option of {parser.prog}", word.partition("=")[0], options)
     if strange:
         parser.error(f"unexpected argument '{strange[0]}'")
     return args
+
+
+def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
+    """Raises: UserError for an unknown option, before argparse misses the one that it was meant to be."""
+    if any(action.nargs == argparse.REMAINDER for action in parser._actions):
+        return  # they belong to another parser
+    before_dashes = argv[: argv.index("--")] if "--" in argv else argv
+    for word in before_dashes:
+        flag = word.partition("=")[0]
+        if re.fullmatch(r"--?[^\W\d][\w-]*", flag) and flag not in options:
+            raise unknown("option", flag, options, of=parser.prog)
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
@@ -204,14 +182,24 @@ def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
 def overview() -> str:
     commands = registry.files("push_scripts")
     width = max(map(len, commands), default=0)
-    lines = [f"  {name:<{width}}  {registry.summary(path)}" for name, path in commands.items()]
+    sections: dict[str, list[str]] = {title: [] for title in SECTIONS}
+    for name, path in commands.items():
+        section = registry.constant(path, "SECTION", "other")
+        sections.setdefault(section, []).append(f"  {name:<{width}}  {registry.summary(path)}")
+    listed = [line for title, lines in sections.items() if lines for line in ("", f"{title}:", *lines)]
     text = "\n".join(
         [
             "Measure whether a saliency map of an image classifier can be trusted.",
             "",
-            f"usage: {PROGRAM} COMMAND [options]      ({PROGRAM} COMMAND --help shows an example)",
+            f"usage: {PROGRAM} COMMAND [options]",
+            *listed,
             "",
-            *lines,
+            f"{PROGRAM} help COMMAND   its options and an example",
+            f"{PROGRAM} --version      the installed version",
+            "",
+            "Tab completion: add one of these lines to the startup file of your shell.",
+            f'  eval "$(register-python-argcomplete {PROGRAM})"                   # bash, zsh',
+            f"  register-python-argcomplete --shell fish {PROGRAM} | source       # fish",
         ]
     )
     return fitted(text)

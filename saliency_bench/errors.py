@@ -51,14 +51,22 @@ def described(error: BaseException) -> str:
 
 
 def unknown(
-    kind: str, name: str, known: Iterable[str], aliases: Mapping[str, Iterable[str]] = MappingProxyType({})
+    kind: str,
+    name: str,
+    known: Iterable[str],
+    aliases: Mapping[str, Iterable[str]] = MappingProxyType({}),
+    *,
+    of: str = "",
 ) -> UserError:
-    """An error for an unknown name, with the nearest known ones. aliases: {known name: what else it is called}."""
+    """An error for an unknown name, with the nearest known ones. aliases: {known name: what else it is called}.
+
+    of: what it would belong to.
+    """
     known = sorted(known)
     near = _nearest(str(name), known, aliases)
     some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
     fix = f"did you mean {' or '.join(near)}?" if near else f"known: {some}"
-    return UserError(f"unknown {kind} '{name}'; {fix}")
+    return UserError(f"unknown {kind} '{name}'{f' of {of}' * bool(of)}; {fix}")
 
 
 def _nearest(name: str, known: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:

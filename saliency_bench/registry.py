@@ -5,10 +5,13 @@ folder. Nothing is imported before it is used, so a missing optional library onl
 """
 
 import ast
+import re
+from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from saliency_bench.errors import UserError, unknown
 
@@ -87,12 +90,60 @@ def aliases(kind: str) -> dict[str, tuple[str, ...]]:
 def _aliases(main: Path) -> tuple[str, ...]:
     """Of an item's file; of an item that is a folder, of any file in it."""
     for path in sorted(main.parent.glob("*.py")) if main.parent.name == main.stem else [main]:
-        for line in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "ALSO_CALLED":
-                return tuple(ast.literal_eval(line.value))
+        if found := constant(path, "ALSO_CALLED"):
+            return tuple(found)
     return ()
 
 
+def constant(path: Path, name: str, default: Any = None) -> Any:
+    """The value of a literal that a file assigns to this name, read without importing it; else the default."""
+    for line in _parsed(path).body:
+        if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
+            try:
+                return ast.literal_eval(line.value)
+            except ValueError:
+                return default
+    return default
+
+
+def option_names(kind: str, name: str) -> list[str] | None:
+    """The options of an explainer or metric, which is not imported; None where its function is not in its own file."""
+    arguments = _arguments(kind, name)
+    return None if arguments is None else [one.arg for one in arguments.kwonlyargs if one.arg != "seeds"]
+
+
+def asked_for(kind: str, name: str) -> list[str]:
+    """The positional parameters of an explainer or metric, which is not imported."""
+    arguments = _arguments(kind, name)
+    return [one.arg for one in arguments.args] if arguments else []
+
+
+def _arguments(kind: str, name: str) -> ast.arguments | None:
+    for line in _parsed(score_file(kind, name)).body:
+        if isinstance(line, ast.FunctionDef) and line.name == name:
+            return line.args
+    return None
+
+
+def score_file(kind: str, name: str) -> Path:
+    """The file with the function that is called like the item."""
+    main = files(kind)[name]
+    return main.with_name("score.py") if kind == "metrics" else main
+
+
 def summary(path: Path) -> str:
-    """The first line of a file's docstring, read without importing it."""
-    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+    """The first line of a file's docstring, read without importing it.
+
+    References to the project's own reading list, as in "(Petsiuk et al., 2018; P1 2.2.2)", are left to the docs.
+    """
+    first = (ast.get_docstring(_parsed(path)) or "").partition("\n")[0]
+    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
+
+
+@lru_cache(maxsize=256)
+def _read(path: Path, changed: int) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _parsed(path: Path) -> ast.Module:
+    return _read(path, path.stat().st_mtime_ns)

@@ -11,8 +11,9 @@ import pytest
 
 import saliency_bench
 from saliency_bench import registry
-from saliency_bench.cli import fitted, main
+from saliency_bench.cli import SECTIONS, main
 from saliency_bench.push_scripts import new
+from saliency_bench.terminal import fitted
 from saliency_bench.utils import progress
 from saliency_bench.utils.messages import complain
 
@@ -23,9 +24,60 @@ def test_overview_lists_every_command(capsys):
     assert all(f"  {name} " in shown for name in registry.names("push_scripts"))
 
 
-def test_version(capsys):
-    assert main(["--version"]) == 0
+def test_every_command_is_under_a_heading(capsys):
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert [title for title in SECTIONS if f"\n\n{title}:\n" not in shown] == []
+    assert "other:" not in shown
+
+
+@pytest.mark.parametrize("flag", ["--version", "-V"])
+def test_version(flag, capsys):
+    assert main([flag]) == 0
     assert capsys.readouterr().out.strip() == saliency_bench.__version__
+
+
+@pytest.mark.parametrize("name", ["run", "build pet-xai"])
+def test_help_of_a_command_can_be_requested_in_four_ways(name, capsys):
+    texts = []
+    for line in (f"{name} --help", f"help {name}", f"--help {name}", f"{name} -h"):
+        with pytest.raises(SystemExit, match="0"):
+            main(line.split())
+        texts.append(capsys.readouterr().out)
+    assert set(texts) == {texts[0]}
+    assert texts[0].startswith(f"usage: saliency-bench {name} ")
+
+
+def test_help_for_an_unknown_command_is_an_error(capsys):
+    assert main(["help", "rnu"]) == 2
+    assert "unknown command 'rnu'; did you mean run" in capsys.readouterr().err
+
+
+def test_an_option_before_the_command_is_an_error_that_says_where_it_goes(capsys):
+    assert main(["--quiet", "list"]) == 2
+    assert "options follow the command, as in saliency-bench list --quiet" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run --model m --explainer x --out X", "'--explainer' of saliency-bench run; did you mean --explainers?"),
+        ("run --modle m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
+        ("run --modle=m --out X", "'--modle' of saliency-bench run; did you mean --model?"),
+        ("run -model m --out X", "'-model' of saliency-bench run; did you mean --model?"),
+        ("build shapes-xai --ouput X", "'--ouput' of saliency-bench build shapes-xai; did you mean --out"),
+    ],
+)
+def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words, capsys):
+    assert main(line.split()) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_values_that_begin_with_a_dash_are_not_taken_for_options(capsys):
+    assert main(["report", "--", "-nowhere"]) == 2
+    assert "-nowhere" in capsys.readouterr().err
+    assert main(["run", "--model", "m", "--out", "X", "--limit", "-1", "--dataset", "nope"]) == 2
+    assert "nope" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -280,7 +332,7 @@ def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(caps
     listed = json.loads(capsys.readouterr().out)["explainers"]
     for name, about in listed.items():
         module = registry.load("explainers", name)
-        told, bracket, costs = about.rpartition(" [")
+        _, bracket, costs = about.rpartition(" [")
         assert bracket, name
         options = dict(saliency_bench.load_explainer(name).options)
         assert costs.startswith(f"{module.NEEDS}; {module.passes(options, 224, 224)}"), name
@@ -288,7 +340,7 @@ def test_listed_explainers_tell_their_paper_what_they_need_and_their_passes(caps
         assert needs <= {"gradients", "activations", "attention", "outputs", "nothing"}, name
         is_baseline = getattr(module, "BASELINE", False)
         assert is_baseline == (needs == {"nothing"}), name
-        assert is_baseline or re.search(r"\b(19|20)\d\d\b|\bP[0-4]\b", told), name
+        assert is_baseline or re.search(r"\b(19|20)\d\d\b|\bP[0-4]\b", module.__doc__.partition("\n")[0]), name
 
 
 def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys):

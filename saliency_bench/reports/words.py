@@ -1,6 +1,5 @@
 """The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
-import re
 from itertools import combinations
 from pathlib import Path
 
@@ -252,5 +251,4 @@ def _explainer_about(cell: CellResult, known: dict[str, Path]) -> str:
         return "A Python function that was passed to this run."
     if cell.explainer not in known:
         return UNKNOWN
-    # Numbers of the project's own reading list mean nothing to a reader of the page.
-    return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", registry.summary(known[cell.explainer]))
+    return registry.summary(known[cell.explainer])

@@ -1,0 +1,92 @@
+"""Tab completion of commands, options and names, by argcomplete. Imports no plugin but the command that is typed."""
+
+import argparse
+import os
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import argcomplete
+from argcomplete.completers import DirectoriesCompleter, FilesCompleter
+
+from saliency_bench import registry
+from saliency_bench.cli import PROGRAM, Parser, parser_of
+
+Completer = Callable[..., Iterable[str]]
+NUMBERS = ("N", "X", "SECONDS")
+SOURCES = Path(__file__).parent / "classifiers" / "sources.py"
+
+
+def complete() -> None:
+    """Answer the shell and end the process; return if it did not ask."""
+    typed = os.environ.get("COMP_LINE", "")[: int(os.environ.get("COMP_POINT") or 0)].split()
+    parser = Parser(prog=PROGRAM)
+    parser.add_argument("--version", action="store_true", help="show the installed version")
+    commands = parser.add_subparsers(metavar="COMMAND")
+    for name, path in registry.files("push_scripts").items():
+        commands.add_parser(name, help=registry.summary(path))
+        if typed[1:2] == [name]:
+            commands.choices[name] = typed_parser(name, typed[2:])  # type: ignore[assignment]
+    commands.add_parser("help", help="show the options of a command").add_argument(
+        "command", choices=registry.names("push_scripts")
+    )
+    argcomplete.autocomplete(parser, always_complete_options="long")
+
+
+def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
+    """The parser of a command with what can be known of the values of its options."""
+    module = registry.load("push_scripts", command)
+    parser = _by_first_word(module, words) if hasattr(module, "INNER") else parser_of(command, module)
+    for action in parser._actions:
+        completer = _completer(action)
+        if completer and not hasattr(action, "completer"):
+            setattr(action, "completer", completer)  # noqa: B010  where argcomplete looks for it
+    return parser
+
+
+def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
+    """Of a command whose options depend on its first word, which names a plugin of the kind `INNER`."""
+    parser = Parser(prog=PROGRAM)
+    names = parser.add_subparsers(metavar="NAME")
+    for name, path in registry.files(module.INNER).items():
+        names.add_parser(name, help=registry.summary(path))
+        if words[:1] == [name]:
+            names.choices[name] = module.inner(name)
+    return parser
+
+
+def _completer(action: argparse.Action) -> Completer | None:
+    kind, metavar = getattr(action, "kind", action.dest), str(action.metavar)
+    if kind in ("explainers", "metrics"):
+        return partial(_with_options, kind)
+    if kind == "dataset":
+        return partial(_or_folder, registry.names("hub_builders"))
+    if kind == "model":
+        return partial(_or_folder, registry.constant(SOURCES, "KNOWN", ()))
+    if kind == "target":
+        return partial(_or_file, ("label", "predicted", "contrast:second"))
+    if kind == "device":
+        return lambda **_: ("cpu", "cuda")
+    if metavar in ("DIR", "RUN"):
+        return DirectoriesCompleter()
+    return (lambda **_: ()) if metavar in NUMBERS else None
+
+
+def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
+    """Names of explainers or metrics; behind the colon of one, its options."""
+    name, colon, options = prefix.partition(":")
+    if not colon or name not in registry.files(kind):
+        return registry.names(kind)
+    given = options.rpartition(",")[0]
+    before = f"{name}:{given}," if given else f"{name}:"
+    return [f"{before}{option}=" for option in registry.option_names(kind, name) or () if f"{option}=" not in given]
+
+
+def _or_folder(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
+    return [*names, *DirectoriesCompleter()(prefix)]
+
+
+def _or_file(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
+    return [*names, *FilesCompleter()(prefix)]

@@ -1,0 +1,123 @@
+"""Text for the width of the terminal, and colour where the reader is a terminal that shows it.
+
+What goes to a file or pipe is the plain text, without colour. `NO_COLOR` and `TERM=dumb` turn colour off.
+"""
+
+import re
+import sys
+from argparse import Action, ArgumentParser, HelpFormatter
+from collections.abc import Iterator, Sequence
+from shutil import get_terminal_size
+from textwrap import wrap
+from typing import Any, TextIO
+
+WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is not a terminal
+HEADING, OPTION = r"(?m)^\S.*:$|^usage:", r"(?<![\w-])--?[a-z][a-z-]*"
+
+
+class Help(HelpFormatter):
+    """Help in the width of the terminal."""
+
+    def __init__(self, prog: str):
+        super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return fitted(text, width)
+
+
+def show_help(text: str) -> None:
+    """Print help; on a terminal, headings are bold and options coloured."""
+    if (console := console_of(sys.stdout)) is None:
+        print(text.rstrip("\n"))
+        return
+    from rich.text import Text
+
+    styled = Text(text.rstrip("\n"))
+    styled.highlight_regex(OPTION, "cyan")
+    styled.highlight_regex(HEADING, "bold")
+    console.print(styled, soft_wrap=True)
+
+
+def show_table(header: Sequence[str], body: Sequence[Sequence[str]], plain: str) -> None:
+    """Print a table drawn to the width of a terminal; elsewhere the plain text of it. Marked best cells are green."""
+    if (console := console_of(sys.stdout)) is None:
+        print(plain)
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for name in header:
+        table.add_column(Text(name), overflow="fold")
+    for row in body:
+        table.add_row(*(Text(cell, style="green" if cell.endswith(" best") else "") for cell in row))
+    console.print(table)
+
+
+def console_of(stream: TextIO) -> Any:
+    """A console of rich for a terminal; None for a file or pipe."""
+    if not stream.isatty():
+        return None
+    from rich.console import Console
+
+    return Console(file=stream, width=get_terminal_size().columns, highlight=False, emoji=False, markup=False)
+
+
+def required_usage(parser: ArgumentParser) -> str:
+    """What must be given, then "[options]" for the rest: help lists them in groups."""
+    words = [parser.prog]
+    for action in parser._actions:
+        choices = "|".join(action.choices or ())
+        name = str(action.metavar or (choices if len(choices) < 30 else "") or action.dest.upper())
+        if not action.option_strings:
+            words.append(_counted(action, name))
+        elif action.required:
+            words.append(f"{action.option_strings[0]} {_counted(action, name)}")
+    return " ".join([*words, "[options]"]).replace("%", "%%")
+
+
+def _counted(action: Action, name: str) -> str:
+    return {"+": f"{name} [{name} ...]", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
+
+
+def fitted(text: str, width: int | None = None) -> str:
+    """Text whose lines fit: prose is filled anew, rows of tables continue below their last column, examples stay.
+
+    width: default that of the terminal, of which a file or pipe has none.
+    """
+    width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
+    blocks = _blocks(text.splitlines())
+    return "\n".join(line for block, hanging in blocks for line in _wrapped(block, width, hanging))
+
+
+def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
+    """(a paragraph, item or row as one line, the columns by which further lines are indented or None if it stays)."""
+    block, hanging, example = "", 0, False
+    for line in lines:
+        example = bool(line) and (example or line == "example:")
+        row = re.match(r"\s*\S+(?: \S+)*?( {2,})(?=\S)", line)
+        is_item = line.lstrip().startswith("- ")
+        if block and (not line or example or row or is_item or _indent(line) != hanging):
+            yield block, hanging
+            block = ""
+        if not line or example:
+            yield line, None
+        elif row:
+            yield line, row.end()
+        elif block:
+            block += f" {line.strip()}"
+        else:
+            block, hanging = line, _indent(line) + 2 * is_item
+    if block:
+        yield block, hanging
+
+
+def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
+    if hanging is None:
+        return [line]
+    return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -1,0 +1,74 @@
+"""What the tab key offers, in a process of its own, as the shell starts it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from saliency_bench import registry
+
+REFUSING = """
+import sys
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("torch", "datasets", "transformers", "huggingface_hub"):
+            raise ImportError(f"{name} is not to be imported")
+sys.meta_path.insert(0, Refuse())
+from saliency_bench.cli import main
+main([])
+"""
+
+
+def offered(line: str, folder) -> list[str]:
+    answer = folder / "answer"
+    answer.unlink(missing_ok=True)
+    asked = {
+        "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+        "COMP_LINE": line, "COMP_POINT": str(len(line)), "COMP_TYPE": "9", "_ARGCOMPLETE_SHELL": "bash",
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", REFUSING], env=os.environ | asked, cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    return [word.strip() for word in answer.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", set(registry.names("push_scripts")) | {"help"}),
+        ("re", {"report"}),
+        ("help tr", {"train"}),
+        ("run --met", {"--metrics"}),
+        ("run --explainers ", set(registry.names("explainers"))),
+        ("run --model net --explainers rise gradcam_", {"gradcam_plus_plus", "gradcam_vit"}),
+        (
+            "run --explainers rise:",
+            {"rise:masks=", "rise:cells=", "rise:p=", "rise:seed=", "rise:on=", "rise:batch_size="},
+        ),
+        ("run --explainers rise:masks=10,c", {"rise:masks=10,cells="}),
+        ("run --metrics saliency_po", {"saliency_pointing_game"}),
+        ("run --precision f", {"fp32", "fp16"}),
+        ("run --dataset pe", {"pet-xai"}),
+        ("run --model microsoft/resnet-1", {"microsoft/resnet-18"}),
+        ("run --target pre", {"predicted"}),
+        ("run --limit ", set()),
+        ("run --out ru", {"runs/"}),
+        ("build shapes", {"shapes-xai"}),
+        ("build shapes-xai --co", {"--count"}),
+        ("install-metrics saliency_r", {"saliency_recall", "saliency_roae"}),
+        ("list exp", {"explainers"}),
+    ],
+)
+def test_tab(line, words, tmp_path):
+    (tmp_path / "runs").mkdir()
+    found = set(offered(f"saliency-bench {line}", tmp_path))
+    assert words <= found
+    options = {word for word in found if word.startswith("-")}
+    assert found - options == words - options
+
+
+def test_the_file_that_global_completion_looks_into_is_marked():
+    from saliency_bench import cli
+
+    with open(cli.__file__) as file:
+        assert "PYTHON_ARGCOMPLETE_OK" in file.read(1024)
