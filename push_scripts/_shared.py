@@ -9,13 +9,21 @@ from pydantic_core import PydanticUndefined
 
 from saliency_bench.spec import RunSpec, about, flag, hint, shown
 
+FEW = 8  # options that need no headings
 UNCHANGED = object()  # the default of RunSpec
 
 
 def settings(parser: _ActionsContainer, *names: str, **defaults: object) -> None:
-    """Options for these settings of a run, all by default; `defaults`: where they are not those of `RunSpec`."""
-    for name in names or RunSpec.model_fields:
-        setting(parser, name, default=defaults.get(name, UNCHANGED))
+    """Options for these settings of a run, all by default; `defaults`: where they are not those of `RunSpec`.
+
+    Many of them stand under headings.
+    """
+    names = names or tuple(RunSpec.model_fields)
+    groups: dict[str, _ActionsContainer] = {"": parser}
+    for name in names:
+        title = hint(name, "group") if len(names) > FEW else ""
+        group = groups.get(title) or groups.setdefault(title, parser.add_argument_group(title))
+        setting(group, name, default=defaults.get(name, UNCHANGED))
 
 
 def setting(parser: _ActionsContainer, name: str, *, default: object = UNCHANGED, text: str = "") -> None:

@@ -1,9 +1,12 @@
-"""Build a dataset folder from its source: Parquet files, a dataset card and a build report.
+"""Build a dataset folder from its source files.
 
 example:
-  saliency-bench build pet-xai --source DOWNLOADS/oxford-iiit-pet --out pet-xai
   saliency-bench build shapes-xai --out shapes --size 32 --count 100
-  saliency-bench build pet-xai --help      what the folder must hold, and the options of this dataset
+  saliency-bench build pet-xai --source oxford-iiit-pet --out pet-xai
+  saliency-bench build pet-xai --help
+
+The last line shows what the source folder must contain, and the options of this dataset. The result is a folder of
+Parquet files with a dataset card and a build report.
 """
 
 import argparse
@@ -32,7 +35,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     listing = "\n".join(f"  {name:<{width}}  {text}" for name, text in summaries.items())
     parser.usage = f"{parser.prog} NAME [--source DIR] --out DIR [options]"
     parser.description = f"{parser.description}\n\ndatasets:\n{listing}"
-    parser.add_argument("name", metavar="NAME", help="which dataset")
+    parser.add_argument("name", metavar="NAME", help="name of the dataset")
     parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="options", help="shown by NAME --help")
 
 
@@ -82,9 +85,10 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     seed = "seed for the splits and everything drawn at random (default: 0)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
+    group = parser.add_argument_group(f"options of {name}")
     for key, default in options.defaults(builder.samples).items():
         if key != "seed":
-            add_option(parser, key, default, help_of(builder, key))
+            add_option(group, key, default, help_of(builder, key))
     _shared.output(parser, "print the build report as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
@@ -92,7 +96,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
 
 def epilog(name: str, builder: ModuleType) -> str:
     """The rule, licence and paper counts of a builder, and an example."""
-    source = "" if getattr(builder, "EMBEDDED", False) else " --source DOWNLOADS"
+    source = "" if getattr(builder, "EMBEDDED", False) else " --source raw"
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
         "how a sample is made:",
@@ -118,7 +122,7 @@ def counted(paper: dict) -> str:
     return "; ".join([", ".join(plain), *classes])
 
 
-def add_option(parser: argparse.ArgumentParser, key: str, default: object, text: str) -> None:
+def add_option(parser: argparse._ActionsContainer, key: str, default: object, text: str) -> None:
     flag = "--" + key.replace("_", "-")
     if isinstance(default, bool):
         action = argparse.BooleanOptionalAction if default else "store_true"

@@ -1,10 +1,11 @@
-"""Build a dataset, train a network, explain it, score the explanations and write a report, in a few minutes.
+"""Try everything on a small example, in a few minutes.
 
 example:
   saliency-bench demo --out saliency-bench-demo
 
-Needs no network and no GPU. Draws shapes-xai, trains a small ResNet on it from scratch, explains the test split with
-five explainers and scores the maps by the three main metrics. A second start reuses what exists.
+Needs no network and no GPU. Draws the dataset shapes-xai, trains a small ResNet on it from scratch, explains the test
+split with five explainers, scores the maps by the three main metrics and writes a report. If you run it again, it
+reuses what is already there.
 """
 
 import json

@@ -1,11 +1,12 @@
-"""Install the metrics, so that `evaluate.load` finds them by name from any folder and without a network.
+"""Make the metrics available to `evaluate.load` by name.
 
 example:
   saliency-bench install-metrics
-  HF_EVALUATE_OFFLINE=1 python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
+  python -c "import evaluate; print(evaluate.load('saliency_miou').description)"
 
-The modules are copied into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules).
-Running it again changes nothing; after an update of saliency-bench it installs the new version.
+Copies the modules into the cache of evaluate (HF_MODULES_CACHE, by default ~/.cache/huggingface/modules), where it
+finds them from any folder, also offline (HF_EVALUATE_OFFLINE=1). Running this again changes nothing unless
+saliency-bench has been updated.
 """
 
 import argparse

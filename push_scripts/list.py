@@ -1,4 +1,4 @@
-"""List the datasets, explainers, metrics, models and commands.
+"""List datasets, explainers, metrics, models and commands.
 
 example:
   saliency-bench list explainers
@@ -6,13 +6,30 @@ example:
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
 from saliency_bench import registry
-from saliency_bench.cli import fitted
+from saliency_bench.cli import SECTIONS
 from saliency_bench.push_scripts import _shared
+from saliency_bench.terminal import fitted, show_help
 
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
+# Headings, in the order in which they are shown; {heading: what one of the words behind an item's needs says of it}.
+EXPLAINERS = {
+    "feature maps of a convolutional network": "activations",
+    "attention of a vision transformer": "attention",
+    "gradients of any network": "gradients",
+    "outputs of any network, in many forward passes": "outputs",
+    "baselines, which do not look at the network": "nothing",
+}
+DRAWN = "drawn by the package"
+METRICS = {
+    "agreement with a mask": "masks",
+    "response of the classifier as pixels are removed or inserted": "curves",
+    "behaviour of the explainer, which is run again": "explain",
+}
+HEADINGS = {"explainers": tuple(EXPLAINERS), "metrics": tuple(METRICS), "commands": SECTIONS, "datasets": (DRAWN,)}
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -22,32 +39,61 @@ def arguments(parser: ArgumentParser) -> None:
 
 def main(args: Namespace) -> None:
     kinds = [args.what] if args.what else [*PLUGINS, "models"]
-    listed = {kind: _models() if kind == "models" else _plugins(PLUGINS[kind]) for kind in kinds}
+    with_costs = args.json or args.what == "explainers"  # which imports torch
+    listed = {kind: _models() if kind == "models" else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
     if args.json:
         print(json.dumps(listed, indent=2))
         return
-    for kind, items in listed.items():
-        print(f"{kind}:")
-        width = max(map(len, items))
-        for name, about in items.items():
-            print(fitted(f"  {name:<{width}}  {about}".rstrip()))
-        if kind == "explainers":
-            print(fitted(_legend()))
+    blocks = ["\n".join(fitted(line) for line in _lines(kind, items)) for kind, items in listed.items()]
+    hint = (
+        "" if args.what else "\n\n`saliency-bench list explainers` also shows how many forward passes each one takes."
+    )
+    show_help("\n\n".join(blocks) + fitted(hint))
+
+
+def _lines(kind: str, items: dict[str, str]) -> list[str]:
+    width = max(map(len, items))
+    sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
+    for name, about in items.items():
+        section = "" if kind == "models" else _section(PLUGINS[kind], name)
+        sections.setdefault(section, []).append(f"{'    ' if section else '  '}{name:<{width}}  {about}".rstrip())
+    lines = [f"{kind}:"]
+    for section, rows in sections.items():
+        lines += [f"  {section}"] * bool(section and rows) + rows
+    return lines + [_legend()] * (kind == "explainers" and "]" in "".join(items.values()))
+
+
+def _section(folder: str, name: str) -> str:
+    """The heading that an item stands under: its own `SECTION`, or what follows from its file."""
+    path = registry.files(folder)[name]
+    if own := registry.constant(path, "SECTION"):
+        return own
+    if folder == "hub_builders":
+        return DRAWN if registry.constant(path, "EMBEDDED") else "built from files that you download"
+    if folder == "explainers":
+        needs = str(registry.constant(path, "NEEDS", ""))
+        return next((title for title, word in EXPLAINERS.items() if word in needs), "")
+    asked = registry.asked_for(folder, name)
+    return next((title for title, word in METRICS.items() if word in asked), "other")
 
 
 def _legend() -> str:
     from saliency_bench.explainers._costs import SIDE
 
-    options = "with default options"
-    return f"  [what it needs of the network; its forward passes for an image of {SIDE} x {SIDE} {options}]"
+    return (
+        f"  [what it needs of the network; forward passes for one image of {SIDE} x {SIDE} pixels with default options]"
+    )
 
 
-def _plugins(folder: str) -> dict[str, str]:
-    files = registry.files(folder)
-    if folder == "metrics":
-        files = {name: path.with_name("score.py") for name, path in files.items()}
-    return {name: registry.summary(path) + (_costs(name) if folder == "explainers" else "")
-            for name, path in files.items()}  # fmt: skip
+def _plugins(folder: str, with_costs: bool) -> dict[str, str]:
+    about = {name: registry.summary(_described(folder, name, path)) for name, path in registry.files(folder).items()}
+    if folder == "explainers" and with_costs:
+        return {name: text + _costs(name) for name, text in about.items()}
+    return about
+
+
+def _described(folder: str, name: str, path: Path) -> Path:
+    return registry.score_file(folder, name) if folder == "metrics" else path
 
 
 def _costs(name: str) -> str:
@@ -59,4 +105,4 @@ def _costs(name: str) -> str:
 def _models() -> dict[str, str]:
     from saliency_bench.classifiers.sources import KNOWN
 
-    return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any classifier of torchvision, with its default weights"}
+    return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any torchvision classifier, with its default weights"}

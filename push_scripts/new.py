@@ -1,4 +1,4 @@
-"""Create the files of a new explainer, metric, dataset or command, and a test that says what to write.
+"""Start a new explainer, metric, dataset or command.
 
 example:
   saliency-bench new explainer my_method
@@ -6,8 +6,8 @@ example:
   saliency-bench new dataset my-data
   saliency-bench new command my-command
 
-Run it in a checkout. Replace every TODO; `pytest tests/explainers/test_contract.py -k my_method` lists what is left.
-CONTRIBUTING.md goes through it step by step.
+Creates the files of the plugin and a test. Run it in a checkout, then replace every TODO; `pytest
+tests/explainers/test_contract.py -k my_method` lists what is left. CONTRIBUTING.md has the steps.
 """
 
 import json

@@ -1,13 +1,13 @@
-"""Publish a dataset, a metric, a model or results on the Hub; only what has changed is sent.
+"""Publish a dataset, metric, model or results on the Hub.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
-  saliency-bench push model models/resnet-18-pet-xai --results runs/pet --license apache-2.0
+  saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet
 
-Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent; pushing again changes
-nothing unless files have changed. If the images of a dataset may not be redistributed, only its annotations are
+Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
+changed are sent. If the images of a dataset may not be redistributed, only its annotations are
 published. Results are proposed as a pull request on NAMESPACE/results, under CC-BY-4.0, like `saliency-bench submit`.
 """
 
@@ -39,20 +39,21 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--name", help="name of the repository (default: that of the dataset, metric or folder)")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
-    parser.add_argument(
+    own = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
+    own["dataset"].add_argument(
         "--with-images", metavar="LICENCE",
-        help="dataset: publish images that may not be redistributed by default, under this licence",
+        help="publish images that may not be redistributed by default, under this licence",
     )  # fmt: skip
-    parser.add_argument(
+    own["dataset"].add_argument(
         "--eval-yaml", action="store_true",
-        help="dataset: add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
+        help="add eval.yaml, by which the Hub lists the scores of models on its page (the Hub may refuse it)",
     )  # fmt: skip
-    parser.add_argument("--license", metavar="LICENCE", help="model: licence of the weights, such as apache-2.0")
-    parser.add_argument("--results", metavar="RUN", help="model: folder of a run with it, for the tables of its card")
-    parser.add_argument(
-        "--eval-results", action="store_true", help="model: add .eval_results/*.yaml, for the page of the dataset"
+    own["model"].add_argument("--license", metavar="LICENCE", help="licence of the weights, such as apache-2.0")
+    own["model"].add_argument("--results", metavar="RUN", help="folder of a run with it, for the tables of its card")
+    own["model"].add_argument(
+        "--eval-results", action="store_true", help="add .eval_results/*.yaml, for the page of the dataset"
     )
-    parser.add_argument("--note", default="", help="results: a short note for readers of the leaderboard")
+    own["results"].add_argument("--note", default="", help="a short note for readers of the leaderboard")
     _shared.output(parser)
 
 

@@ -1,13 +1,13 @@
-"""Write the page of a finished run, or of several side by side, and print their tables.
+"""Write the report of a finished run, or compare several runs.
 
 example:
   saliency-bench report runs/first
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
-Several runs that ask the same question of the same network become one, with ranks and pairs over all their explainers;
-cells whose scores contradict each other are shown as a conflict. Otherwise the first run is compared with every other
-one, sample by sample, also in --json. Reads folders written by `saliency-bench run`; needs no model, no dataset and no
-network.
+Writes a single HTML page and prints its tables. Runs that ask the same question of the same network are merged, with
+ranks and comparisons over all their explainers; cells with contradictory scores are reported as conflicts. Otherwise
+the first run is compared with each of the others, sample by sample (also with --json). Only the folders written by
+`saliency-bench run` are read: no model, dataset or network connection is needed.
 """
 
 import json

@@ -1,8 +1,12 @@
-"""Score explainers by metrics on a dataset and a classifier; write records, summary and report.
+"""Score explainers with metrics on a dataset and a classifier.
 
 example:
-  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes --explainers gradcam rise:masks=1000 random \\
+  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
+      --explainers gradcam rise:masks=1000 random \\
       --metrics saliency_miou saliency_pointing_game --limit 64 --out runs/first
+
+The folder then holds a score for every sample (records.parquet), the table (summary.json) and report.html. A run that
+was stopped resumes; started again with more explainers or metrics, it computes only those.
 """
 
 import json

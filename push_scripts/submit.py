@@ -1,13 +1,14 @@
-"""Propose a run, or maps of your own method, to the leaderboard: a pull request on NAMESPACE/results.
+"""Submit a run, or maps of your own method, to the leaderboard.
 
 example:
   saliency-bench submit runs/first --dry-run
   saliency-bench submit runs/first --note "seed 0, on a laptop"
-  saliency-bench submit mine --name my-method --metrics saliency_miou saliency_pointing_game
+  saliency-bench submit mine --name my-method --metrics saliency_miou
 
-A run is submitted as it is. Maps (`saliency-bench template` says what is expected) are checked and scored first. Cells
-that the board already has with the same values are not sent; values that contradict it are shown, and sent.
---dry-run shows what would be sent and needs no login. Results are published under CC-BY-4.0: by submitting you agree.
+Opens a pull request on NAMESPACE/results. A run is submitted as it is; maps (`saliency-bench template` explains the
+layout) are checked and scored first. Cells that the leaderboard already has with the same values are skipped; values
+that contradict it are shown and sent. --dry-run shows what would be sent and needs no login. By submitting you agree to
+publish the results under CC-BY-4.0.
 """
 
 from argparse import ArgumentParser, Namespace

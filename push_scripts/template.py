@@ -1,11 +1,12 @@
-"""Write what your own method needs to make maps: ids, targets, the prepared frame and an example.
+"""Write everything you need to score maps of your own method.
 
 example:
   saliency-bench template shapes-xai saliency-bench-demo/resnet --out mine
   python mine/example.py
   saliency-bench submit mine --name my-method --dry-run
 
-The README.md in the folder says how to make them; `--images npy` writes the images as the classifier gets them.
+The folder holds image ids, targets, the size of the maps, an example script and a README.md that explains them;
+`--images npy` adds the images exactly as the classifier gets them.
 """
 
 import json

@@ -1,7 +1,11 @@
-"""Train a classifier on a dataset and save it as a transformers checkpoint.
+"""Train a classifier on a dataset.
 
 example:
-  saliency-bench train --dataset shapes-xai --model microsoft/resnet-18 --epochs 5 --out models/resnet-18-shapes
+  saliency-bench train --dataset shapes-xai --model microsoft/resnet-18 \\
+      --epochs 5 --out models/resnet-18-shapes
+
+The result is a folder with a transformers checkpoint, its image processor and training_log.json. A training that was
+stopped resumes after its last complete epoch.
 """
 
 import json
@@ -25,7 +29,7 @@ def arguments(parser: ArgumentParser) -> None:
     rate = "learning rate of Adam (default: 0.001)"
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
-    limit = "train on only N images, drawn at random by the seed; groups stay whole, so there may be a few more"
+    limit = "train on only N images, drawn at random with the seed; groups are kept whole, so there may be a few more"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
     _shared.setting(parser, "batch_size", default=32, text="images per step (default: 32)")

@@ -52,11 +52,12 @@ def _setting(
     metavar: str | None = None,
     path: bool = False,
     repeat: bool = False,
+    group: str = "",
     **bounds: Any,
 ) -> Any:
     """A field: its description, without default; what help calls its value; whether that may be a file or folder;
-    whether its option may come several times."""
-    extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat}
+    whether its option may come several times; the heading it stands under in help."""
+    extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group}
     return Field(default, description=about, json_schema_extra=extra, **bounds)
 
 
@@ -77,31 +78,37 @@ class RunSpec(BaseModel):
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
     )
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
-    split: str = _setting("split of the dataset; where there is only train, that one is used", "test")
+    split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
     target: str = _setting(
-        "what the maps explain: label, predicted, contrast:second (the predicted class and not the runner-up of its "
+        "what the maps explain: label, predicted, contrast:second (the predicted class against the runner-up of its "
         "group), or a CSV file with image_id,target[,against]",
         "label",
         path=True,
+        group="classes",
     )
-    label_column: str = _setting("column of the dataset that holds the label", "label", metavar="NAME", min_length=1)
+    label_column: str = _setting(
+        "column of the dataset that holds the label", "label", metavar="NAME", min_length=1, group="samples"
+    )
     label_map: str | PythonObject | None = _setting(
-        "JSON file {dataset class: model class, or a list of them}, where their names differ; or voc_to_imagenet",
+        "JSON file {dataset class: model class or list of classes} for names that differ, or voc_to_imagenet",
         None,
         metavar="FILE",
         path=True,
+        group="classes",
     )
     groups: str | PythonObject | None = _setting(
         "groups of the model's classes: JSON file {group: [class, ...]} or CSV file with class,group; "
-        "those of ImageNet, pets, VOC and shapes are known",
+        "those of ImageNet, pets, VOC and shapes are built in",
         None,
         metavar="FILE",
         path=True,
+        group="classes",
     )
     activation: Literal["softmax", "sigmoid"] | None = _setting(
         "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads "
         "(default: what the checkpoint says, else softmax)",
         None,
+        group="classes",
     )
     only: tuple[str, ...] | None = _setting(
         "explain and score only these samples: correct, masked, or COLUMN=VALUE (several values of one column are "
@@ -109,28 +116,37 @@ class RunSpec(BaseModel):
         None,
         metavar="CONDITION",
         repeat=True,
+        group="samples",
     )
     limit: int | None = _setting(
-        "use only N samples, drawn at random by the seed; groups stay whole, so there may be a few more",
+        "use only N samples, drawn at random with the seed; groups are kept whole, so there may be a few more",
         None,
         metavar="N",
         ge=1,
+        group="samples",
     )
-    batch_size: int = _setting("samples per chunk, the unit that is computed and saved", 16, metavar="N", ge=1)
-    seed: int = _setting("seed for everything drawn at random", 0, metavar="N")
+    batch_size: int = _setting(
+        "samples per chunk, the unit that is computed and saved", 16, metavar="N", ge=1, group="computation"
+    )
+    seed: int = _setting("seed for everything drawn at random", 0, metavar="N", group="computation")
     precision: Literal["fp32", "tf32", "bf16", "fp16"] | None = _setting(
-        "arithmetic of the network (default: as the model was loaded, usually fp32)", None
+        "arithmetic of the network (default: as the model was loaded, usually fp32)", None, group="computation"
     )
-    channels_last: bool | None = _setting("use the memory layout in which many networks run faster", None)
+    channels_last: bool | None = _setting(
+        "use a memory layout in which many networks run faster", None, group="computation"
+    )
     chunk_timeout: float | None = _setting(
-        "seconds that an explainer or a metric may take for one chunk; a run ends at the first that takes longer",
+        "seconds an explainer or metric may take for one chunk before the run is stopped",
         None,
         metavar="SECONDS",
         gt=0,
         allow_inf_nan=False,
+        group="computation",
     )
-    strict: bool = _setting("stop at the first sample or chunk that fails, instead of leaving it out", False)
-    device: str | None = _setting("cpu, cuda or cuda:N (default: cuda if available)", None)
+    strict: bool = _setting(
+        "stop at the first sample or chunk that fails instead of leaving it out", False, group="computation"
+    )
+    device: str | None = _setting("cpu, cuda or cuda:N (default: cuda if available)", None, group="computation")
 
     @field_validator("*", mode="before")
     @classmethod
@@ -245,7 +261,7 @@ def about(name: str) -> str:
 
 
 def hint(name: str, key: str) -> Any:
-    """`metavar`, `path` or `repeat` of a setting, see `_setting`."""
+    """`metavar`, `path`, `repeat` or `group` of a setting, see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 

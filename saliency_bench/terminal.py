@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is not a terminal
 HEADING, OPTION = r"(?m)^\S.*:$|^usage:", r"(?<![\w-])--?[a-z][a-z-]*"
+ITEM = r"(?m)^ {2,4}[a-z][\w.:/-]*(?=  )"
 
 
 class Help(HelpFormatter):
@@ -24,6 +25,9 @@ class Help(HelpFormatter):
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         return fitted(text, width)
 
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrap(" ".join(text.split()), width, break_on_hyphens=False)
+
 
 def show_help(text: str) -> None:
     """Print help; on a terminal, headings are bold and options coloured."""
@@ -34,6 +38,7 @@ def show_help(text: str) -> None:
 
     styled = Text(text.rstrip("\n"))
     styled.highlight_regex(OPTION, "cyan")
+    styled.highlight_regex(ITEM, "cyan")
     styled.highlight_regex(HEADING, "bold")
     console.print(styled, soft_wrap=True)
 

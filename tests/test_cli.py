@@ -221,9 +221,9 @@ def test_no_line_of_help_is_wider_than_the_terminal(width, capsys, monkeypatch):
     for line in [*lines, ["--help"], ["list"]]:
         with suppress(SystemExit):
             assert main(line) == 0
-        text, _, rest = capsys.readouterr().out.partition("\nexample:\n")
-        shown = [*text.splitlines(), *rest.partition("\n\n")[2].splitlines()]
-        assert [one for one in shown if len(one) > width and " " in one.strip()] == [], line
+        shown = capsys.readouterr().out
+        assert [text for text in shown.splitlines() if len(text) > width] == [], line
+        assert re.findall(r"\bP[0-4]\b", shown) == [], line  # numbers of the project's own reading list
 
 
 def test_help_shows_no_empty_default(capsys):
@@ -313,6 +313,18 @@ def test_errors_and_exit_codes_of_a_quiet_command_stay(shapes, resnet, tmp_path,
     assert shown.out == ""
     assert shown.err.startswith("saliency-bench: error: 4 records were left out")
     assert shown.err.count("\n") == 1
+
+
+def test_list_groups_what_it_lists_and_needs_no_torch(capsys):
+    code = "import sys; from saliency_bench.cli import main; main(['list']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    headings = re.findall(r"^  (\S.*)$", done.stdout, re.MULTILINE)
+    assert headings.index("attention of a vision transformer") < headings.index("agreement with a mask")
+    under = done.stdout.partition("  agreement with a mask\n")[2].partition("\n  response")[0]
+    assert set(re.findall(r"^    (saliency_\w+)", under, re.MULTILINE)) == {
+        name for name in registry.names("metrics") if "masks" in saliency_bench.load_metric(name).needs
+    }
 
 
 def test_list_as_text_and_as_json(capsys):
