@@ -13,6 +13,7 @@ _HOMES = {
     "load_classifier": "classifiers.loading",
     "load_explainer": "explainer",
     "load_metric": "metric",
+    "declare_metric": "metric",
     "list_datasets": "data.names",
     "list_explainers": "explainer",
     "list_metrics": "metric",
@@ -28,6 +29,7 @@ _HOMES = {
 __all__ = [
     "__version__",
     "build",
+    "declare_metric",
     "explain",
     "list_datasets",
     "list_explainers",
@@ -58,7 +60,7 @@ if TYPE_CHECKING:
     from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
-    from saliency_bench.metric import list_metrics, load_metric
+    from saliency_bench.metric import declare_metric, list_metrics, load_metric
     from saliency_bench.reports.page import report
 
 

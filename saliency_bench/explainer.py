@@ -34,7 +34,7 @@ from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.isolation import Snapshot
-from saliency_bench.utils.source_code import code_hash
+from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class Explainer:
     options: tuple[tuple[str, object], ...] = ()
     version: int | str = 1
     baseline: bool = False
+    about: str = ""  # of your own function: the first line of its docstring
+
+    def __hash__(self) -> int:  # an option may be a list
+        return hash(self.identity)
 
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
@@ -142,12 +146,10 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
         return load_explainer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
-    inner = explainer.func if isinstance(explainer, partial) else explainer
-    name = getattr(inner, "__name__", type(inner).__name__)
     own = tuple(
         sorted((key, value) for key, value in options.defaults(explainer).items() if value is not inspect._empty)
     )
-    return Explainer(name, explainer, own, code_hash(explainer).version)
+    return Explainer(name_of(explainer), explainer, own, code_hash(explainer).version, about=first_line(explainer))
 
 
 @contextmanager

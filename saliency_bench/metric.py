@@ -29,21 +29,26 @@ of probabilities (B, K), NaN where there are none; the records hold them. () whe
 Where options turn the direction, `higher_is_better(options) -> bool` says it; `HIGHER_IS_BETTER` is that of the
 defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and
 `README.md` the card.
+
+Your own function is a metric too, wherever a name of one may stand (`declare_metric`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from functools import partial
+from inspect import Parameter, signature
+from math import inf, isnan
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from saliency_bench import options, registry
 from saliency_bench.errors import UserError, described, no_exit
-from saliency_bench.maps import mean_of_parts
+from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.types import Scores
+from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 # What a metric may ask for, by the name of its parameter.
 NEEDS = {
@@ -60,8 +65,9 @@ NEEDS = {
     "seeds": "a whole number per sample, for what the metric draws at random",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
+OF_EXPLAINER = frozenset({"maps", "curves", "explain"})  # needs through which scores depend on the explainer
 
-
+F = TypeVar("F", bound=Callable)
 Range = tuple[float, float]
 Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
 ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
@@ -76,7 +82,7 @@ class Metric:
     paper: str
     higher_is_better: bool
     range: Range  # of a contrast of two classes by a softmax, where it depends on the target (`limits`)
-    version: int
+    version: int | str  # text: a hash of the code of your own function
     undefined: str = ""
     mark: str = ""
     marked: Callable[..., np.ndarray] | None = None
@@ -85,6 +91,10 @@ class Metric:
     absent: str = ""
     question: Callable[..., Sequence[tuple]] | None = None
     target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
+    about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
+
+    def __hash__(self) -> int:  # an option may be a list
+        return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> Scores:
         """Float64 (B,): a score per sample, NaN where it is not defined."""
@@ -174,19 +184,19 @@ class Metric:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     @property
-    def identity(self) -> tuple[str, str, int]:
+    def identity(self) -> tuple[str, str, int | str]:
         return self.name, options.text(self.options), self.version
 
 
 def _numbers(returned: object) -> np.ndarray:
     """Float64. Raises: ValueError for what is not numbers."""
     try:
-        values = np.asarray(returned)
+        values = read_array("scores", returned)
         if values.dtype.kind in "fiub":
             return values.astype(np.float64)
-    except (ValueError, TypeError, RuntimeError):  # lists of several lengths, tensors on a GPU or with gradients
+    except (ValueError, TypeError, RuntimeError):  # such as lists of several lengths
         pass
-    raise ValueError(f"it returned no real numbers that numpy reads, but a {type(returned).__name__}")
+    raise ValueError(f"it returned no real numbers, but a {type(returned).__name__}")
 
 
 def _shape(values: Any) -> str:
@@ -203,7 +213,7 @@ def _check_range(values: np.ndarray, limits: Range) -> None:
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
     """The finite values outside a range by more than rounding, flat."""
     low, high = limits
-    slack = ROUNDING * max(1.0, *(abs(end) for end in limits if np.isfinite(end)))
+    slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
 
 
@@ -263,14 +273,117 @@ def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:
     return module.HIGHER_IS_BETTER if turned is None else turned(chosen)
 
 
-def as_metric(given: str | Metric) -> Metric:
-    """A metric of a name, or as it is. Raises: UserError for anything else."""
+def declare_metric(*, higher_is_better: bool, range: Range | None = None) -> Callable[[F], F]:
+    """A decorator that says of a metric function what its scores mean; the function stays as it is.
+
+        @sb.declare_metric(higher_is_better=True, range=(0, 1))
+        def top_pixel_inside(maps, masks):
+            "Share of maps whose highest pixel lies inside the mask."
+            top = maps.reshape(len(maps), -1).argmax(axis=1)
+            return masks.reshape(len(masks), -1)[range(len(maps)), top]
+
+        sb.run(..., metrics=["saliency_miou", top_pixel_inside])
+
+    The function asks for what it needs by the names of its parameters (`NEEDS` above) and returns one number per
+    sample, NaN where the score is not defined. Keyword-only parameters with defaults are its options. The first line of
+    its docstring describes it in reports, and its version is a hash of its code.
+
+    Args:
+        higher_is_better: the direction.
+        range: (low, high), which scores never leave; None: unbounded. The kind of interval follows from it.
+
+    The same can be said by attributes: `top_pixel_inside.higher_is_better = True`.
+    """
+
+    def declare(function: F) -> F:
+        function.higher_is_better = higher_is_better  # type: ignore[attr-defined]
+        if range is not None:
+            function.range = range  # type: ignore[attr-defined]
+        return function
+
+    return declare
+
+
+def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
+    """A metric of a name, of your own function, or as it is. Raises: UserError for anything else."""
     if isinstance(given, str | Metric):
         return given if isinstance(given, Metric) else load_metric(given)
-    if callable(given):
-        name = getattr(given, "__name__", type(given).__name__)
+    if not callable(given) or isinstance(given, type):
         raise UserError(
-            f"metric {name} is a Python function; a metric also has a range, a direction and a version, so it is a "
-            "folder: `saliency-bench new metric saliency_NAME` writes it, then give its name"
+            f"a metric is a name, a function such as f(maps, masks), or what load_metric gives; got {given!r}"
         )
-    raise UserError(f"a metric is a name or what load_metric gives; got {given!r}")
+    name = name_of(given)
+    higher, limits = _declared(given, "higher_is_better"), _declared(given, "range")
+    if higher not in (True, False, None):
+        raise UserError(f"metric {name}: higher_is_better must be True or False; got {higher!r}")
+    open_direction = "" if higher is not None else (
+        "It does not say which direction is better, so higher is taken to be."
+    )  # fmt: skip
+    return Metric(
+        name=name,
+        function=given,
+        options=_options_of(name, given),
+        needs=_needs_of(name, given),
+        paper="",
+        higher_is_better=higher is not False,
+        range=(-inf, inf) if limits is None else _checked_range(name, limits),
+        version=code_hash(given).version,
+        about=" ".join(filter(None, (first_line(given) or "A Python function.", open_direction))),
+    )
+
+
+def is_direction_declared(metric: Metric) -> bool:
+    """Whether it is known which direction is better, or assumed, of your own function."""
+    return isinstance(metric.version, int) or _declared(metric.function, "higher_is_better") is not None
+
+
+def _declared(function: Callable, what: str) -> Any:
+    """An attribute of a function, or of what it is a `partial` of."""
+    inner = function.func if isinstance(function, partial) else function
+    return getattr(function, what, getattr(inner, what, None))
+
+
+def _checked_range(name: str, given: Any) -> Range:
+    try:
+        low, high = (float(end) for end in given)
+        if low < high and not isnan(low) and not isnan(high):
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise UserError(f"metric {name}: range must be two numbers (low, high), low below high; got {given!r}")
+
+
+def _parameters(name: str, function: Callable) -> list[Parameter]:
+    try:
+        parameters = signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
+        ) from error
+    return [one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
+
+
+def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
+    """What it asks for by the names of its parameters; one with a default may have any name.
+
+    Raises: UserError for a parameter that nothing is known for.
+    """
+    parameters = _parameters(name, function)
+    asked = [one.name for one in parameters if one.default is Parameter.empty or one.name in NEEDS]
+    strange = [one for one in parameters if one.name in asked and one.name not in NEEDS]
+    if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
+        raise UserError(f"metric {name}: option {strange[0].name} needs a default; bind it with functools.partial")
+    if strange or not asked:
+        what = ", ".join(one.name for one in strange) or "nothing"
+        raise UserError(f"metric {name} asks for {what}; its parameters name what it needs: {', '.join(NEEDS)}")
+    if not OF_EXPLAINER & set(asked):
+        raise UserError(f"metric {name} asks for {', '.join(asked)} alone; it must look at maps, curves or explain")
+    return tuple(asked)
+
+
+def _options_of(name: str, function: Callable) -> tuple[tuple[str, object], ...]:
+    parameters = _parameters(name, function)
+    chosen = {
+        one.name: one.default for one in parameters if one.kind is Parameter.KEYWORD_ONLY and one.name not in NEEDS
+    }
+    return tuple(sorted(chosen.items()))

@@ -23,6 +23,8 @@ KEY = {
     "metric_version": 2,
     "higher_is_better": True,
     "range": [0.0, None],
+    "explainer_about": "",
+    "metric_about": "",
 }
 RESULT = KEY | {
     "value": 0.5,
@@ -96,7 +98,7 @@ def test_a_field_of_another_kind_is_refused_by_name(field, value):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("field", sorted(set(RESULT) - {"parts"}))
+@pytest.mark.parametrize("field", sorted(set(RESULT) - {"parts", "explainer_about", "metric_about"}))
 def test_a_missing_field_is_named(field):
     with pytest.raises(UserError, match=rf"cells\.0\.{field}"):
         read_cells([{name: value for name, value in RESULT.items() if name != field}])

@@ -123,19 +123,6 @@ def test_a_dict_in_the_place_of_a_list_is_refused(shapes, resnet, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_function_as_a_metric_is_refused_with_the_way_to_make_one(tmp_path):
-    def share_of_the_top(maps, masks):
-        return maps.mean(axis=(1, 2))
-
-    for given in (share_of_the_top, [share_of_the_top], ["saliency_miou", share_of_the_top]):
-        with pytest.raises(
-            UserError, match=r"share_of_the_top is a Python function.*saliency-bench new metric"
-        ) as error:
-            sb.run(dataset="shapes-xai", model="none", explainers=["edges"], metrics=given, out=tmp_path / "run")
-        assert "\n" not in str(error.value)
-    assert not (tmp_path / "run").exists()
-
-
 FILE = """
 SCALE = 2
 

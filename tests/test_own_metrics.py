@@ -55,7 +55,6 @@ WRONG = {
     "complex": (np.zeros(B, complex), "no real numbers"),
     "a dict": ({"saliency_mine": 1.0}, "no real numbers"),
     "ragged": ([[1], [1, 2], []], "no real numbers"),
-    "a tensor with gradients": (torch.zeros(B, requires_grad=True), "no real numbers"),
     "out of range": ([0.5, 1.5, 0.5], r"1\.5 is outside the range from 0 to 1"),
 }
 
@@ -105,6 +104,8 @@ def test_what_a_metric_declares_is_checked_as_well():
 def test_gaps_whole_numbers_and_tensors_are_scores():
     assert inputs().score(giving([np.nan, 1, 0])).values == [None, 1, 0]
     assert inputs().score(giving(torch.tensor([0, 1, 1]))).values == [0, 1, 1]
+    assert inputs().score(giving(torch.tensor([0, 1, 0.5], requires_grad=True))).values == [0, 1, 0.5]
+    assert inputs().score(giving(torch.tensor([0, 1, 1], dtype=torch.bfloat16))).values == [0, 1, 1]
     assert inputs().score(giving(np.array([True, False, True]))).values == [1, 0, 1]
 
 

@@ -83,6 +83,8 @@ class Cell:
             metric_version=self.metric.version,
             higher_is_better=self.metric.higher_is_better,
             range=bounds(self.metric.limits(self.target)),
+            explainer_about=self.explainer.about,
+            metric_about=self.metric.about,
         )
 
 

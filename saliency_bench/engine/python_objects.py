@@ -25,12 +25,12 @@ from saliency_bench.engine.preflight import check_items
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.explaining.composing import Composed
-from saliency_bench.metric import Metric, as_metric
+from saliency_bench.metric import Metric, as_metric, is_direction_declared
 from saliency_bench.spec import PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.source_code import code_hash, file_of
+from saliency_bench.utils.source_code import code_hash, file_of, name_of
 
 Objects = Mapping[PythonObject, object]
 LITERAL = 1000  # characters of a dict that is shown in full
@@ -83,8 +83,14 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
     with suppress(UserError):  # no such name, or no such option of it
         if resolve(str(item)) == item:
             return str(item)
-    kind = "metric" if isinstance(item, Metric) else "explainer" if isinstance(item.version, int) else "function"
+    named = "metric" if isinstance(item, Metric) else "explainer"
+    kind = named if isinstance(item.version, int) else "function"
     kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
+    if isinstance(item, Metric) and not is_direction_declared(item):
+        complain(
+            f"metric {item} does not say which direction is better, so higher is taken to be; say so with "
+            "@sb.declare_metric(higher_is_better=..., range=(low, high))"
+        )
     code, about = _written(item)
     written = PythonObject(kind=kind, name=str(item), digest=hash_of(item.identity), code=code, about=about)
     objects[written] = item
@@ -99,12 +105,12 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
         code, about = _written(within) if isinstance(within.version, str) else (repr(str(within)), "")
         options = "".join(f", {key}={value!r}" for key, value in function.parameters)
         return f"composing.{item.name.partition('(')[0]}({code}{options})", about
-    if isinstance(item, Metric) or isinstance(item.version, int) or isinstance(function, PrecomputedMaps):
+    if isinstance(item.version, int) or isinstance(function, PrecomputedMaps):
         made = "precomputed maps, scored by `saliency-bench submit`" if isinstance(function, PrecomputedMaps) else (
             "the metric" if isinstance(item, Metric) else "the explainer")  # fmt: skip
         return (code := variable(item.name)), f"{code}: {made} {one_line(item)}, version {item.version}"
     inner = function.func if isinstance(function, partial) else function
-    name, file = getattr(inner, "__name__", type(inner).__name__), file_of(inner)
+    name, file = name_of(inner), file_of(inner)
     what = f"function {name}" if hasattr(inner, "__name__") else f"an object of the class {name}"
     if isinstance(function, partial):
         bound = [*map(repr, function.args), *(f"{key}={value!r}" for key, value in function.keywords.items())]
@@ -121,13 +127,13 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     return code, one_line(f"{code}: {what} {source}")
 
 
-def name_changed(explainers: Iterable[Explainer]) -> None:
+def name_changed(items: Iterable[Explainer | Metric]) -> None:
     """One line about each Python function or object whose state, which its hash covers, is not as it was at the start.
 
     It is resumed as another explainer, and what it gives may depend on the order of the chunks.
     """
-    for explainer in explainers:
-        inner = explainer
+    for item in items:
+        inner = item
         while isinstance(inner.function, Composed):
             inner = inner.function.explainer
         if isinstance(inner.version, int) or isinstance(inner.function, PrecomputedMaps):
@@ -135,8 +141,8 @@ def name_changed(explainers: Iterable[Explainer]) -> None:
         now = code_hash(inner.function)
         if not now.unhashable and now.version != inner.version:
             complain(
-                f"the state of {explainer} changed while it ran, so that an interrupted or extended run may differ "
-                "from a whole one; compute each map from its arguments alone"
+                f"the state of {item} changed while it ran, so that an interrupted or extended run may differ from a "
+                f"whole one; compute each {'score' if isinstance(item, Metric) else 'map'} from its arguments alone"
             )
 
 

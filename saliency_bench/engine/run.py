@@ -101,7 +101,8 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     progress: show a bar.
 
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
-    a metric; a model object or what `load_classifier` gives, which stays as it is; a dict as label map or groups.
+    a metric, or a function such as f(maps, masks) (`declare_metric`); a model object or what `load_classifier` gives,
+    which stays as it is; a dict as label map or groups.
     `precision` and `channels_last` are part of a cell's identity; limit, batch_size, strict, device and out are not.
     Where `limit` cuts the last chunk, `forward_passes` of the summary count all of it, and the scores its first samples
     only. `summary["faults"]` counts what was left out because it failed.
@@ -138,7 +139,8 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         shown = progress and accelerator.is_local_main_process
         seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
         if accelerator.is_main_process:
-            name_changed(one for one in context.explainers if hash_of(one.identity) in seconds["explainers"])
+            ran = [one for one in context.explainers if hash_of(one.identity) in seconds["explainers"]]
+            name_changed([*ran, *(context.metrics if ran else ())])
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}

@@ -31,9 +31,10 @@ REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineM
 FEATURES = datasets.Features(
     {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
                                                  "target", "precision", "explainer", "explainer_version",
+                                                 "metric_version",
                                                  "dataset_repo", "dataset_revision", "model_repo", "model_revision")}
     | {"seed": datasets.Value("int64"), "baseline": datasets.Value("bool"), "metric": datasets.Value("string"),
-       "metric_version": datasets.Value("int64"), "higher_is_better": datasets.Value("bool")}
+       "higher_is_better": datasets.Value("bool")}
     | {name: datasets.Value("float64") for name in ("value", "low", "high", "accuracy")}
     | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
        "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
@@ -249,7 +250,7 @@ def _row(folder: str, result: Result, cell: CellResult, conflict: bool) -> dict:
         "explainer_version": str(cell.explainer_version),
         "baseline": cell.baseline,
         "metric": cell.metric_text,
-        "metric_version": cell.metric_version,
+        "metric_version": str(cell.metric_version),
         "higher_is_better": cell.higher_is_better,
         "value": cell.value,
         "low": cell.low,

@@ -36,6 +36,7 @@ from saliency_bench.results.manifest import NAMED, check_format
 from saliency_bench.spec import RunSpec, hint, takes_settings
 from saliency_bench.target import no_probabilities
 from saliency_bench.targets.rules import RULES
+from saliency_bench.types import Scores
 from saliency_bench.utils.devices import device_of
 from saliency_bench.utils.files import read_json, write_json, write_text, write_with
 from saliency_bench.utils.overlays import eight_bit
@@ -46,6 +47,7 @@ FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
+Scorer = str | Metric | Callable[..., Scores]
 
 
 class Template(StrictModel):
@@ -196,7 +198,7 @@ def score_maps(
     name: str,
     *,
     template: str | Path | None = None,
-    metrics: str | Metric | Sequence[str | Metric] | None = None,
+    metrics: Scorer | Sequence[Scorer] | None = None,
     out: str | Path | None = None,
     partial: bool = False,
     batch_size: int | None = None,
@@ -245,11 +247,11 @@ def _maps_in(folder: Path) -> Path:
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 
-def _scorers(metrics: str | Metric | Sequence[str | Metric] | None) -> list[Metric]:
+def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
     """Default: all that need one map of each image."""
     if metrics is None:
         return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
-    return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str | Metric) else metrics)]
+    return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
 
 
 def _without_groups(context: RunContext) -> RunContext:

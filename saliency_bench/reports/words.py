@@ -15,6 +15,7 @@ from saliency_bench.results.summary import covered
 
 NONE = "–"
 MOST_PAIRS = 600  # on a page; all are in summary.json
+FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
 TARGETS = {
     "label": "the labelled class",
@@ -219,13 +220,16 @@ def metric_notes(run: RunData) -> list[dict]:
 
 
 def _metric_note(column: Column, cell: CellResult) -> dict:
+    low, high = (f"{bound:g}" for bound in cell.limits)
+    limits = "unbounded" if cell.range == (None, None) else f"from {low} to {high}"
     note = {"name": column.name, "options": options(cell.metric_options), "direction": column.direction}
+    if isinstance(cell.metric_version, str):
+        return note | {"about": cell.metric_about or FUNCTION, "range": limits, "paper": ""}
     metric = _metric(cell.metric)
     if metric is None:
         return note | {"about": UNKNOWN, "range": "", "paper": ""}
     path = registry.files("metrics")[cell.metric].with_name("score.py")
-    low, high = (f"{bound:g}" for bound in cell.limits)
-    return note | {"about": registry.summary(path), "range": f"from {low} to {high}", "paper": metric.paper}
+    return note | {"about": registry.summary(path), "range": limits, "paper": metric.paper}
 
 
 def _metric(name: str) -> Metric | None:
@@ -248,7 +252,7 @@ def _explainer_about(cell: CellResult, known: dict[str, Path]) -> str:
     if str(cell.explainer_version).startswith(PRECOMPUTED):
         return "Precomputed maps."
     if isinstance(cell.explainer_version, str):
-        return "A Python function that was passed to this run."
+        return cell.explainer_about or FUNCTION
     if cell.explainer not in known:
         return UNKNOWN
     return registry.summary(known[cell.explainer])

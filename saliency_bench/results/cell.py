@@ -27,8 +27,9 @@ from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.intervals import APPROXIMATE_BELOW, Estimate
 
 Text = Annotated[str, StringConstraints(min_length=1, max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Line = Annotated[str, StringConstraints(max_length=2000, pattern=r"^[^\x00-\x1f\x7f]*$")]  # may be empty
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
-Name = TypeVar("Name", str, tuple[str, int])
+Name = TypeVar("Name", str, tuple[str, int | str])
 Model = TypeVar("Model", bound="StrictModel")
 Key = TypeVar("Key", bound="CellKey")
 Count = Annotated[int, Field(ge=0)]
@@ -103,7 +104,8 @@ class CellKey(StrictModel):
 
     `*_text` is what people read: the name with the options that differ from their defaults. `explainer_id` names the
     folder of the explainer's chunks; equal explainers have equal ids in every run. `baseline`: whether the explainer
-    ignores the network. `range`: (low, high) of the metric, None where it has no bound.
+    ignores the network. `range`: (low, high) of the metric, None where it has no bound. `*_about`: the first line of
+    the docstring of a Python function; empty for those that come with the package.
     """
 
     cell_id: Hash
@@ -116,9 +118,11 @@ class CellKey(StrictModel):
     metric: Text
     metric_options: dict[str, JsonValue]
     metric_text: Text
-    metric_version: int
+    metric_version: int | Text  # text: a hash of a function's code
     higher_is_better: bool
     range: Annotated[tuple[float | None, float | None], Strict(False)]
+    explainer_about: Line = ""
+    metric_about: Line = ""
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -127,7 +131,7 @@ class CellKey(StrictModel):
         return -inf if low is None else low, inf if high is None else high
 
     @property
-    def metric_id(self) -> tuple[str, int]:
+    def metric_id(self) -> tuple[str, int | str]:
         """What the cells of one metric share within a run."""
         return self.metric_text, self.metric_version
 
@@ -206,7 +210,7 @@ def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> lis
 
 def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
     """The cells of each metric, metrics in the order of their first cell."""
-    groups: dict[tuple[str, int], list[Key]] = {}
+    groups: dict[tuple[str, int | str], list[Key]] = {}
     for key in keys:
         groups.setdefault(key.metric_id, []).append(key)
     return list(groups.values())
@@ -232,7 +236,7 @@ def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
     return _apart({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
 
 
-def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int], str]:
+def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int | str], str]:
     """{metric_id: its text}, with the version where two metrics share a text."""
     return _apart({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
 

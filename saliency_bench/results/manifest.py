@@ -79,7 +79,7 @@ class Manifest(BaseModel):
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
             explainers[cell.explainer_id] = objects.get(cell.explainer_id) or _named(cell)
-            metrics[cell.metric_id] = objects.get(made) or cell.metric_text
+            metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
             asked.setdefault(cell.explainer_id, set()).add(cell.metric_id)
         sets = {frozenset(own): [name for name in asked if asked[name] == own] for own in asked.values()}
         specs = [
@@ -99,9 +99,19 @@ def _named(cell: CellKey) -> str | PythonObject:
     """An explainer as a run names it; of a Python function no more than this may be known."""
     if isinstance(cell.explainer_version, int):
         return cell.explainer_text
-    code = variable(cell.explainer)
-    about = f"{code}: {cell.explainer_text}, code hash {cell.explainer_version}"
-    return PythonObject(kind="function", name=cell.explainer, digest=cell.explainer_id, code=code, about=about)
+    return _function(cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id)
+
+
+def _named_metric(cell: CellKey, digest: str) -> str | PythonObject:
+    if isinstance(cell.metric_version, int):
+        return cell.metric_text
+    return _function(cell.metric, cell.metric_text, cell.metric_version, digest)
+
+
+def _function(name: str, text: str, version: str, digest: str) -> PythonObject:
+    code = variable(name)
+    about = f"{code}: {text}, code hash {version}"
+    return PythonObject(kind="function", name=name, digest=digest, code=code, about=about)
 
 
 def differing_settings(one: Identity, other: Identity) -> list[str]:

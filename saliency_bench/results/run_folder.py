@@ -46,7 +46,7 @@ class Row:
 class Column:
     """A metric with its options: a column of tables, a plot of its own."""
 
-    metric_id: tuple[str, int]
+    metric_id: tuple[str, int | str]
     name: str
     higher_is_better: bool
 

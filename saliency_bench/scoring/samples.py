@@ -12,7 +12,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.metric import Metric, as_metric, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs
@@ -23,7 +23,7 @@ from saliency_bench.types import Images, Maps, Scores, Target
 
 
 def score_samples(
-    metric: str | Metric,
+    metric: str | Metric | Callable[..., Scores],
     images: Images | np.ndarray,
     classifier: nn.Module | str | Path,
     explainer: str | Explainer | Callable[..., Maps],
@@ -39,7 +39,8 @@ def score_samples(
 ) -> Scores:
     """Float64 (B,): a metric that needs no masks, on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
 
-    classifier: what `load_classifier` takes. explainer: a name or a function (classifier, images, target) -> maps.
+    metric: a name or your own function (`declare_metric`). classifier: what `load_classifier` takes.
+    explainer: a name or a function (classifier, images, target) -> maps.
     target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
     labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy. groups: what
     `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1. image_ids, seed: those
@@ -50,7 +51,9 @@ def score_samples(
     """
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
-    metric = metric if isinstance(metric, Metric) else load_metric(metric, **options)
+    if options and not isinstance(metric, str):
+        raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
+    metric = load_metric(metric, **options) if isinstance(metric, str) else as_metric(metric)
     images, given = _checked(metric, images, target)
     draws = Draws.of(len(images), seeds, image_ids, seed)
     right = _labels(metric, labels, len(images))

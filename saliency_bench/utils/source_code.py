@@ -25,7 +25,7 @@ import sysconfig
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import Path
 from types import (
@@ -45,7 +45,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from saliency_bench.errors import described
+from saliency_bench.errors import described, one_line
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 BY_NAME = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType)
@@ -125,6 +125,23 @@ def file_of(function: Callable) -> str:
     except (OSError, TypeError):
         return ""
     return "a notebook" if "ipykernel" in file else Path(file).name
+
+
+def name_of(function: Callable) -> str:
+    """The name of a function, or of the class of a callable object."""
+    inner = _inner(function)
+    return getattr(inner, "__name__", type(inner).__name__)
+
+
+def first_line(function: Callable) -> str:
+    """The first line of the docstring of a function, or of the class of a callable object; "" without one."""
+    inner = _inner(function)
+    documented = inner if inspect.isroutine(inner) else type(inner)
+    return one_line((inspect.getdoc(documented) or "").partition("\n")[0])
+
+
+def _inner(function: Callable) -> Callable:
+    return function.func if isinstance(function, partial) else function
 
 
 class _Walk:

@@ -1,0 +1,276 @@
+"""A plain function is a metric: what it asks for, its direction, range and version, through run, report and board."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+import saliency_bench as sb
+from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.metric import as_metric
+from saliency_bench.results.run_folder import read_run
+
+
+@sb.declare_metric(higher_is_better=False, range=(0, 1))
+def brightest_outside(maps, masks):
+    """Share of maps whose brightest pixel lies <outside> the mask.
+
+    What follows is not shown.
+    """
+    top = maps.reshape(len(maps), -1).argmax(axis=1)
+    return ~masks.reshape(len(masks), -1)[np.arange(len(maps)), top]
+
+
+def spread(maps, *, power: float = 2.0):
+    return (np.abs(maps) ** power).mean(axis=(1, 2))
+
+
+def margin(classifier, images, target, maps):
+    """Logit of the target in the picture that the map dims."""
+    return (classifier(images * torch.from_numpy(maps)[:, None].sigmoid()) * target).sum(dim=1)
+
+
+class Quantile:
+    """The value that a share of the map lies under."""
+
+    range = (-10, 10)
+    higher_is_better = True
+
+    def __init__(self, share):
+        self.share = share
+
+    def __call__(self, maps):
+        return np.clip(np.quantile(maps, self.share, axis=(1, 2)), -10, 10)
+
+
+METRICS = ["saliency_miou", brightest_outside, spread, Quantile(0.5)]
+
+
+def settings(shapes, resnet, **changes):
+    return {"dataset": str(shapes), "model": str(resnet), "explainers": ["edges", "random"], "metrics": METRICS,
+            "limit": 8, "batch_size": 4, "device": "cpu", "progress": False} | changes  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, shapes, resnet):
+    return sb.run(**settings(shapes, resnet), out=tmp_path_factory.mktemp("runs") / "own")
+
+
+def by_name(run):
+    return {(cell.explainer, cell.metric): cell for cell in run.cells}
+
+
+def test_the_function_is_given_what_its_parameters_name():
+    for function, needs in ((brightest_outside, ("maps", "masks")), (spread, ("maps",)), (Quantile(0.5), ("maps",)),
+                            (margin, ("classifier", "images", "target", "maps")),
+                            (lambda masks, *, maps: maps, ("masks", "maps"))):  # fmt: skip
+        assert as_metric(function).needs == needs
+    given = as_metric(spread)
+    assert given.options == (("power", 2.0),)
+    assert as_metric(partial(spread, power=3.0)).options == (("power", 3.0),)
+    assert as_metric(partial(spread, power=3.0)).version != given.version
+    assert len(given.version) == 16
+
+
+def test_direction_and_range_are_declared_by_decorator_or_attribute():
+    told = as_metric(brightest_outside)
+    assert (told.higher_is_better, told.range) == (False, (0.0, 1.0))
+    assert brightest_outside(np.ones((1, 2, 2)), np.ones((1, 2, 2), bool)).tolist() == [False]  # it stays a function
+
+    def plain(maps):
+        return maps.mean(axis=(1, 2))
+
+    first = as_metric(plain)
+    assert (first.higher_is_better, first.range) == (True, (-np.inf, np.inf))
+    plain.higher_is_better, plain.range = False, (0, np.inf)
+    second = as_metric(plain)
+    assert (second.higher_is_better, second.range) == (False, (0.0, np.inf))
+    assert first.version != second.version  # no interval of one range is taken for that of another
+
+
+@pytest.mark.parametrize(
+    ("declared", "words"),
+    [
+        ({"range": (1, 0)}, r"range .*low.*high.*got \(1, 0\)"),
+        ({"range": 3}, r"range .*got 3"),
+        ({"range": ("a", "b")}, "range .*got"),
+        ({"range": (0, float("nan"))}, "range .*got"),
+        ({"higher_is_better": "yes"}, "higher_is_better .*True or False; got 'yes'"),
+    ],
+)
+def test_what_cannot_be_a_direction_or_range_is_refused(declared, words):
+    def own(maps):
+        return maps
+
+    with pytest.raises(UserError, match=f"own.*{words}"):
+        as_metric(sb.declare_metric(**{"higher_is_better": True, **declared})(own))
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda map, masks: 0, "asks for map; .*maps, masks"),
+        (lambda: 0, "asks for nothing; .*maps, masks"),
+        (lambda *everything: 0, "asks for nothing"),
+        (lambda masks: 0, "asks for masks alone.*maps, curves or explain"),
+        (lambda maps, *, level: 0, "option level .*default"),
+        (max, "parameters"),
+    ],
+)
+def test_what_it_asks_for_must_be_there(function, words, tmp_path):
+    with pytest.raises(UserError, match=words) as caught:
+        sb.run(dataset="d", model="m", explainers=["edges"], metrics=[function], out=tmp_path / "run")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_parameter_with_a_default_that_is_nothing_to_ask_for_is_left_to_the_function():
+    def above(maps, level=0.5):
+        return (maps > level).mean(axis=(1, 2))
+
+    assert as_metric(above).needs == ("maps",)
+
+
+def test_the_scores_of_a_run_are_those_of_the_function(done):
+    cells = by_name(done)
+    assert {name for _, name in cells} == {"saliency_miou", "brightest_outside", "spread", "Quantile"}
+    cell = cells["random", "brightest_outside"]
+    assert (cell.higher_is_better, cell.limits, cell.n) == (False, (0.0, 1.0), cells["random", "saliency_miou"].n)
+    records = done.records().to_pandas()
+    own = records[(records.explainer == "random") & (records.metric == "brightest_outside")].value.dropna()
+    assert set(own) <= {0.0, 1.0}
+    assert cell.value == pytest.approx(own.mean())
+
+
+def test_it_agrees_with_the_pointing_game(shapes, resnet, tmp_path):
+    done = sb.run(**settings(shapes, resnet, explainers=["random"], out=tmp_path / "run", metrics=[
+        brightest_outside, "saliency_pointing_game:tolerance=0"]))  # fmt: skip
+    outside, hit = done.cells
+    assert outside.value == pytest.approx(1 - hit.value)
+
+
+def test_the_page_shows_its_docstring_direction_and_range(done):
+    page = done.report.read_text()
+    assert "Share of maps whose brightest pixel lies &lt;outside&gt; the mask. Lower is better, from 0 to 1." in page
+    assert "What follows is not shown" not in page
+    assert "The value that a share of the map lies under. Higher is better, from -10 to 10." in page
+    assert "A Python function. It does not say which direction is better, so higher is taken to be. Higher" in page
+
+
+def test_a_direction_that_is_not_given_is_said_once(shapes, resnet, tmp_path, capsys):
+    sb.run(**settings(shapes, resnet, metrics=[spread, brightest_outside]), out=tmp_path / "run")
+    lines = [line for line in capsys.readouterr().err.splitlines() if "higher" in line]
+    assert len(lines) == 1
+    assert "metric spread" in lines[0]
+    assert "sb.declare_metric" in lines[0]
+
+
+def test_the_docstring_of_an_explainer_is_its_glossary_line(shapes, resnet, tmp_path):
+    def brightness(classifier, images, target):
+        """How bright a pixel is (no network needed)."""
+        return images.mean(dim=1)
+
+    page = sb.run(**settings(shapes, resnet, explainers=[brightness]), out=tmp_path / "run").report.read_text()
+    assert "How bright a pixel is (no network needed)." in page
+
+
+def test_the_command_is_the_call_in_python(done):
+    command = done.summary["command"]
+    assert "metrics=['saliency_miou', brightest_outside, spread, my_quantile]" in command
+    assert "# brightest_outside: function brightest_outside of test_metric_functions.py, code hash" in command
+    assert "# my_quantile: an object of the class Quantile" in command
+
+
+def test_a_second_start_computes_nothing_and_edited_code_is_a_new_cell(shapes, resnet, tmp_path):
+    def own(power):
+        @sb.declare_metric(higher_is_better=True)
+        def amount(maps):
+            return maps.mean(axis=(1, 2)) ** power
+
+        return amount
+
+    common = settings(shapes, resnet, explainers=["random"])
+    first = sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run")
+    parts = sorted((tmp_path / "run" / "chunks").rglob("*.parquet"))
+    again = sb.run(**common | {"metrics": [own(1)]}, out=tmp_path / "run")
+    assert again.summary == first.summary
+    assert sorted((tmp_path / "run" / "chunks").rglob("*.parquet")) == parts
+    both = sb.run(**common | {"metrics": [own(2)]}, out=tmp_path / "run")
+    assert [cell.metric for cell in both.cells] == ["amount", "amount"]
+    assert len({cell.metric_version for cell in both.cells}) == 2
+    assert str(both).count("amount (version ") == 2
+
+
+def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, resnet, tmp_path):
+    other = sb.run(**settings(shapes, resnet, explainers=["centre"]), out=tmp_path / "other")
+    merged = compare_runs([read_run(done.folder), read_run(other.folder)]).merged
+    assert len(merged) == 1
+    assert {cell.metric for cell in merged[0].data.cells} == {
+        "saliency_miou",
+        "brightest_outside",
+        "spread",
+        "Quantile",
+    }
+    assert main(["report", str(done.folder), str(other.folder), "--out", str(tmp_path / "both.html")]) == 0
+    assert "&lt;outside&gt;" in (tmp_path / "both.html").read_text()
+    of_run(done.folder, "ada").write(tmp_path / "results")
+    board = sb.load_results(tmp_path / "results", records=True)
+    assert not board.refused
+    versions = {row["metric"]: row["metric_version"] for row in board.table()}
+    assert versions["brightest_outside"] == as_metric(brightest_outside).version
+    assert versions["saliency_miou"].isdigit()
+
+
+def test_a_function_with_the_name_of_a_shipped_metric_is_kept_apart(shapes, resnet, tmp_path):
+    @sb.declare_metric(higher_is_better=True, range=(0, 9))
+    def saliency_miou(maps, masks):
+        """Nine."""
+        return np.full(len(maps), 9.0)
+
+    done = sb.run(**settings(shapes, resnet, metrics=["saliency_miou", saliency_miou]), out=tmp_path / "run")
+    ours, own = (cell for cell in done.cells if cell.explainer == "edges")
+    assert own.value == 9
+    assert ours.value < 1
+    assert ours.cell_id != own.cell_id
+    assert "Nine. Higher is better, from 0 to 9" in done.report.read_text()
+
+
+def test_score_samples_takes_a_function():
+    class Mean(torch.nn.Module):
+        def forward(self, images):
+            return images.mean(dim=(2, 3))
+
+    images = torch.rand(3, 3, 4, 4)
+    classifier = sb.load_classifier(Mean(), mean=0, std=1)
+    from saliency_bench.scoring.samples import score_samples
+
+    found = score_samples(spread, images, classifier, "edges")
+    maps = sb.load_explainer("edges")(classifier, images, torch.eye(3))
+    np.testing.assert_allclose(found, spread(maps.numpy()), rtol=1e-6)
+    target = sb.targets.one_hot([2, 1, 0], 3)
+    logits = score_samples(margin, images, classifier, "edges", target=target)
+    np.testing.assert_allclose(logits, margin(classifier, images, target, maps.numpy()), rtol=1e-6)
+    with pytest.raises(UserError, match="brightest_outside needs masks"):
+        score_samples(brightest_outside, images, classifier, "edges")
+    with pytest.raises(UserError, match="options are for a metric given by name"):
+        score_samples(spread, images, classifier, "edges", power=3.0)
+
+
+def test_options_that_python_cannot_hash_are_options_all_the_same(shapes, resnet, tmp_path):
+    def channel(classifier, images, target, *, weights=[1, 0, 0]):  # noqa: B006
+        return (images * torch.tensor(weights, dtype=torch.float32).view(3, 1, 1)).sum(dim=1)
+
+    def level(maps, *, levels=[0.5, 0.7]):  # noqa: B006
+        return np.mean([(maps > one).mean(axis=(1, 2)) for one in levels], axis=0)
+
+    done = sb.run(**settings(shapes, resnet, explainers=[channel], metrics=[level]), out=tmp_path / "run")
+    (cell,) = done.cells
+    assert (cell.metric_options, cell.explainer_options) == ({"levels": [0.5, 0.7]}, {"weights": [1, 0, 0]})
+
+
+def test_tensors_with_gradients_are_scores(shapes, resnet, tmp_path):
+    done = sb.run(**settings(shapes, resnet, metrics=[margin]), out=tmp_path / "run")
+    assert all(cell.n == 8 and not cell.left_out for cell in done.cells)
