@@ -4,9 +4,12 @@ example:
   saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
       --explainers gradcam rise:masks=1000 random \\
       --metrics saliency_miou saliency_pointing_game --limit 64 --out runs/first
+  saliency-bench run --dataset shapes-xai --model models/resnet-18-shapes \\
+      --maps mine=my-maps --out runs/mine
 
 The folder then holds a score for every sample (records.parquet), the table (summary.json) and report.html. A run that
-was stopped resumes; started again with more explainers or metrics, it computes only those.
+was stopped resumes; started again with more explainers or metrics, it computes only those. With --maps alone, no
+explainers are run.
 """
 
 import json
@@ -29,6 +32,8 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> int:
     from saliency_bench.engine.preflight import check_run_folder, check_settings
 
+    if args.maps and args.explainers is EXPLAINERS:
+        args.explainers = ()
     settings = _shared.given(args)
     check_settings(settings)  # before torch is imported
     check_run_folder(Path(args.out))

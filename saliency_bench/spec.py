@@ -22,6 +22,7 @@ from pydantic_core import PydanticUndefined
 from saliency_bench.errors import UserError, one_line, unknown
 
 F = TypeVar("F", bound=Callable)
+ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 SHOWN = 60  # characters of a refused value
 NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
@@ -76,6 +77,13 @@ class RunSpec(BaseModel):
     )
     metrics: tuple[str | PythonObject, ...] = _setting(
         "names; options follow a colon, as in saliency_miou:threshold=0.3", metavar="NAME"
+    )
+    maps: tuple[str | PythonObject, ...] = _setting(
+        "maps made elsewhere, scored like those of an explainer of that name: a folder of IMAGE-ID.npy, .npz or grey "
+        ".png, a Parquet file with image_id and map, or a .npy file (N, H, W) in the order of the dataset",
+        (),
+        metavar="NAME=FOLDER",
+        path=True,
     )
     out: str = _setting("folder to write", metavar="DIR", path=True, min_length=1)
     split: str = _setting("split of the dataset; train if that is the only one", "test", group="samples")
@@ -200,7 +208,7 @@ class RunSpec(BaseModel):
         for name, value in self:
             if value is True:
                 words.append(flag(name))
-            elif value is not None and value is not False:
+            elif value not in (None, False, ()):
                 words += _option(name, [str(one) for one in (value if isinstance(value, tuple) else [value])])
         return shlex.join(words)
 
@@ -213,11 +221,23 @@ class RunSpec(BaseModel):
         notes = [one.about.replace(one.code, codes[one], 1) for one in objects if one.about]
         lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), "sb.run("]
         for name, value in self:
-            if value is None or (value is False and type(self).model_fields[name].default is False):
+            if value is None or (value in (False, ()) and type(self).model_fields[name].default == value):
+                continue
+            if name == "maps":
+                named = (_named_maps(one, codes) for one in value)
+                lines.append(f"    maps={{{', '.join(f'{key!r}: {code}' for key, code in named)}}},")
                 continue
             listed = ", ".join(codes.get(one) or repr(one) for one in (value if isinstance(value, tuple) else [value]))
             lines.append(f"    {name}=[{listed}]," if isinstance(value, tuple) else f"    {name}={listed},")
         return "\n".join([*lines, ")"])
+
+
+def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) -> tuple[str, str]:
+    """(the name of precomputed maps, the expression that gives them)"""
+    if isinstance(entry, PythonObject):
+        return entry.name, codes[entry]
+    name, _, path = entry.partition("=")
+    return name, repr(path)
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
@@ -268,7 +288,7 @@ def hint(name: str, key: str) -> Any:
 
 def shown(default: object) -> str:
     """A default as help shows it; what is off or left open by default says so itself."""
-    if default is PydanticUndefined or default is None or default is False:
+    if default is PydanticUndefined or default in (None, False, ()):
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
 

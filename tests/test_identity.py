@@ -104,7 +104,7 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
     least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}
-    assert set(CHANGES) | set(KEEPS) | set(least) | {"label_column"} == set(RunSpec.model_fields)
+    assert set(CHANGES) | set(KEEPS) | set(least) | {"label_column", "maps"} == set(RunSpec.model_fields)
 
     def ids(**changes):
         return [cell.id for cell in load(*describe(least | changes), "cpu").cells]

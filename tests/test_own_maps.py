@@ -145,7 +145,7 @@ def test_parquet_is_the_same_as_files(blank, values, tmp_path):
         table = pa.table({"image_id": list(values), "map": pa.array(maps, kind)})
         pq.write_table(table.take(list(range(COUNT))[::-1]), tmp_path / name)  # in any order
         told, files = read_template(blank)
-        method = explainer_of("mine", tmp_path / name, files, tuple(told.size), 0, False)
+        method = explainer_of("mine", tmp_path / name, files, tuple(told.size), 0, files)
         assert method.version == first.summary["cells"][0]["explainer_version"]
 
 
@@ -153,13 +153,13 @@ def test_the_identity_is_that_of_the_values(blank, values, tmp_path):
     _, files = read_template(blank)
 
     def version(name, **changes):
-        return explainer_of("mine", write(tmp_path / name, values | changes), files, (32, 32), 0, True).version
+        return explainer_of("mine", write(tmp_path / name, values | changes), files, (32, 32), 0).version
 
     first = next(iter(values))
     assert version("a") == version("b")
     assert version("c", **{first: values[first] + np.float32(1e-3)}) != version("a")
     (tmp_path / "b" / f"{first}.npy").unlink()
-    assert explainer_of("mine", tmp_path / "b", files, (32, 32), 0, True).version != version("a")
+    assert explainer_of("mine", tmp_path / "b", files, (32, 32), 0).version != version("a")
 
 
 def test_missing_maps_need_partial_and_are_counted(blank, values, tmp_path):
@@ -268,7 +268,7 @@ def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
     path = tmp_path / "maps.parquet"
     cases = [
         ((ids[:-1] + ids[:1], good), f"image {ids[0]} occurs twice"),
-        ((["../../etc/passwd", *ids[1:]], good), "'../../etc/passwd' is not one of samples.csv"),
+        ((["../../etc/passwd", *ids[1:]], good), "'../../etc/passwd' is not a known image"),
         ((ids, [good[0][:-1], *good[1:]]), f"image {ids[0]} is 1023, but"),
         ((ids, [None, *good[1:]]), "the map is null"),
         ((ids, [[None] * 1024, *good[1:]]), "the map holds null"),
@@ -320,7 +320,7 @@ def test_metrics_that_ask_for_further_maps_are_refused_by_name(blank, values, tm
 def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
     """Another picture or target under the same image's seed gets no map, and never a wrong one."""
     _, files = read_template(blank)
-    method = explainer_of("mine", write(tmp_path / "maps", values), files, (32, 32), 0, False)
+    method = explainer_of("mine", write(tmp_path / "maps", values), files, (32, 32), 0, files)
     seeds = [own_maps.seed_of(0, image_id, "explain") for image_id in list(values)[:2]]
     images, target = torch.rand(2, 3, 32, 32), sb.targets.one_hot([0, 1], 8)
     np.testing.assert_array_equal(

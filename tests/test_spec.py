@@ -30,7 +30,7 @@ OTHER = {
     "split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
     "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
     "label_column": "scene", "activation": "sigmoid", "only": ("correct", "label=a b"),
-    "chunk_timeout": 2.5,
+    "chunk_timeout": 2.5, "maps": ("mine=my maps", "other=o.parquet"),
 }  # fmt: skip
 
 
@@ -76,7 +76,7 @@ def test_a_new_setting_is_one_new_field(wider):
 def test_every_setting_is_in_signature_docs_command_line_and_command(name):
     field = RunSpec.model_fields[name]
     for function in (sb.run, sb.template):
-        if function is sb.run or name not in ("explainers", "metrics"):
+        if function is sb.run or name not in ("explainers", "metrics", "maps"):
             assert name in inspect.signature(function).parameters
     parameter = inspect.signature(sb.run).parameters[name]
     assert (parameter.default is parameter.empty) == field.is_required()

@@ -32,6 +32,11 @@ class Geometry:
     rounding: str = "floor"
     resample: str = "bilinear"
 
+    @property
+    def frame(self) -> tuple[int, int] | None:
+        """(H, W) of every prepared image; None where it depends on the image."""
+        return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
+
     def resized(self, height: int, width: int) -> tuple[int, int]:
         if self.resize is None:
             return height, width

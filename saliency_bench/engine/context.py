@@ -2,8 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from saliency_bench.data.fingerprints import content_of
 from saliency_bench.data.loading import Found, find
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import order_of
+from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import (
     Samples,
@@ -41,7 +42,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import Loaded
 from saliency_bench.results.parts import run_id
 from saliency_bench.results.public_names import public_name, recorded_name
-from saliency_bench.spec import RunSpec
+from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target import TargetRange
 from saliency_bench.targets import known_maps
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
@@ -102,6 +103,7 @@ class RunContext:
     unlabelled  why `members` is None, in a few words
     groups    groups of the model's classes; None where none are known
     selection  the samples that are explained; None: all
+    maps      {explainer id: its entry in `spec.maps`} of precomputed maps
     """
 
     spec: RunSpec
@@ -120,6 +122,13 @@ class RunContext:
     groups: ClassGroups | None
     rule: TargetRule
     selection: Selection | None = None
+    maps: dict[str, str | PythonObject] = field(default_factory=dict)
+
+    @property
+    def in_memory(self) -> list[PythonObject]:
+        """Precomputed maps that no file holds, each with the id of its explainer as digest."""
+        objects = ((key, one) for key, one in self.maps.items() if isinstance(one, PythonObject))
+        return [one.model_copy(update={"digest": key}) for key, one in objects]
 
     @property
     def dataset(self) -> str:
@@ -270,7 +279,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     content, digests = content_of(published)
     order = order_of(ids, group_names(rows), spec.seed, content)
     samples = order.first(spec.limit)
-    rows, ids = rows.select(order.positions), [ids[position] for position in order.positions]
+    published_ids, rows, ids = ids, rows.select(order.positions), [ids[position] for position in order.positions]
     check_ids(rule, ids[:samples])
     if rule.name == "label":
         labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
@@ -278,10 +287,12 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         _check_explainable(labels, names or [], members or [], selection)
     if samples < len(rows):
         selection_of(spec.only, rows.select(range(samples)), names)
+    needed = ids[:samples] if selection is None else ()
+    precomputed = _precomputed(spec, objects, classifier, rows, published_ids, needed)
     return RunContext(
         spec=spec,
         out=out,
-        explainers=list(dict.fromkeys(explainers)),
+        explainers=list(dict.fromkeys([*explainers, *precomputed])),
         metrics=list(dict.fromkeys(metrics)),
         found=found,
         data=Samples(rows, ids, [digests[position] for position in order.positions]),
@@ -295,7 +306,30 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         groups=groups,
         rule=rule,
         selection=selection,
+        maps={hash_of(one.identity): entry for one, entry in zip(precomputed, spec.maps, strict=True)},
     )
+
+
+def _precomputed(
+    spec: RunSpec,
+    objects: Objects,
+    classifier: Classifier,
+    rows: datasets.Dataset,
+    ids: list[str],
+    needed: Collection[str],
+) -> list[Explainer]:
+    """The explainers of `spec.maps`. ids: of all samples, in the dataset's own order; needed: that must have a map."""
+    if not spec.maps:
+        return []
+    frame = classifier.geometry.frame or classifier.prepare([rows[0]]).images.shape[2:]
+    files = {image_id: quoted and f"{quoted}.npy" for image_id, quoted in zip(ids, map(quoted_id, ids), strict=True)}
+    found = []
+    for entry in spec.maps:
+        name, _, path = entry.partition("=") if isinstance(entry, str) else (entry.name, "", "")
+        source = Path(path).expanduser() if path else object_of(entry, objects)
+        fix = "add them, or leave images out with --limit or --only"
+        found.append(explainer_of(name, source, files, (frame[0], frame[1]), spec.seed, needed, fix))
+    return found
 
 
 def _members(

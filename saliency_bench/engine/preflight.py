@@ -15,6 +15,7 @@ from saliency_bench.data.names import list_datasets, short_name
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
+from saliency_bench.results.public_names import public_label
 from saliency_bench.spec import about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
@@ -25,6 +26,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """Raises: UserError for the first of these settings of a run that cannot be meant; objects are not looked at."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
+    check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
     for name, check in (("dataset", check_dataset), ("model", check_model), ("target", check_target)):
         if settings.get(name) == "":
             raise UserError(f"{flag(name)} is empty; give {about(name)}")
@@ -41,6 +43,31 @@ def check_items(kind: str, given: Any) -> None:
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
             _check_item(kind, text)
+
+
+def check_maps(entries: Iterable[str]) -> None:
+    """Each NAME=PATH of precomputed maps."""
+    names = []
+    for entry in entries:
+        name, equals, path = entry.partition("=")
+        if not (equals and path):
+            raise UserError(f"'{entry}' does not say where maps are; write NAME=FOLDER")
+        check_method_name(name)
+        if not Path(path).expanduser().exists():
+            near = " or ".join(near_folders(Path(path).expanduser()))
+            fix = f"did you mean {near}?" if near else "give a folder of .npy files, or one Parquet or .npy file"
+            raise UserError(f"there are no maps {path}; {fix}")
+        if name in names:
+            raise UserError(f"two maps are called {name}; give each its own name")
+        names.append(name)
+
+
+def check_method_name(name: str) -> None:
+    """Raises: UserError for what cannot be the name of precomputed maps."""
+    if not public_label(name):
+        raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
+    if name in registry.names("explainers"):
+        raise UserError(f"{name} is the name of an explainer of saliency-bench; give your method another name")
 
 
 def _check_item(kind: str, text: str) -> None:

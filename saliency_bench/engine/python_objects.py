@@ -6,7 +6,8 @@ A function, a network or a dict cannot be written to a file. The spec holds its 
 
 import ast
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from os import PathLike
@@ -20,13 +21,14 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.model_objects import is_pipeline
 from saliency_bench.data.loading import find, fingerprint
-from saliency_bench.engine.precomputed import PrecomputedMaps
-from saliency_bench.engine.preflight import check_items
+from saliency_bench.engine.precomputed import PrecomputedMaps, refuse
+from saliency_bench.engine.preflight import check_items, check_maps, check_method_name
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.explaining.composing import Composed
+from saliency_bench.explaining.map_files import digest_of, in_memory
 from saliency_bench.metric import Metric, as_metric, is_direction_declared
-from saliency_bench.spec import PythonObject, RunSpec, check_names, variable
+from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -49,6 +51,10 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         if name in plain:
             check_items(name, plain[name])
             plain[name] = _names(name, plain[name], resolve, objects)
+    if "maps" in plain:
+        metrics: Any = plain.get("metrics", ())
+        plain["maps"] = _maps(plain["maps"], [as_metric(object_of(entry, objects)) for entry in metrics], objects)
+        plain |= {} if "explainers" in plain or not plain["maps"] else {"explainers": []}
     for name in ("label_map", "groups"):
         if name in plain:
             plain[name] = _table(name, plain[name], objects)
@@ -77,6 +83,31 @@ def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric
     if len({resolved.identity for _, resolved in pairs}) < len({resolved for _, resolved in pairs}):
         raise UserError(f"two {setting} have the same name, options and code; give one of them another name")
     return [item if isinstance(item, str) else _name(resolved, resolve, objects) for item, resolved in pairs]
+
+
+def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | PythonObject, ...]:
+    """Precomputed maps as a spec holds them: NAME=PATH, or a Python object for arrays."""
+    if not isinstance(given, Mapping):
+        listed = [given] if isinstance(given, str) else () if given is None else given
+        if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):
+            raise UserError("maps must be a dict {name: folder, file or array}")
+        check_maps(listed)
+        given = dict(entry.split("=", 1) for entry in listed)
+    return tuple(_maps_entry(name, source, metrics, objects) for name, source in given.items())
+
+
+def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: dict) -> str | PythonObject:
+    check_method_name(str(name))
+    refuse(metrics, name)
+    if isinstance(source, str | PathLike):
+        check_maps([entry := f"{name}={os.fspath(source)}"])
+        return entry
+    arrays = in_memory(name, source)
+    digest, code = digest_of(arrays), variable(f"{name} maps")
+    about = f"{code}: {'a dict' if isinstance(arrays, dict) else 'an array'} of {len(arrays)} maps, hash {digest}"
+    written = PythonObject(kind=ARRAYS, name=name, digest=digest, code=code, about=about)
+    objects[written] = arrays
+    return written
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:

@@ -118,7 +118,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
     """`run` of settings that are written down; objects: the Python objects that they mention."""
     watch = Stopwatch()
-    if not spec.explainers or not spec.metrics:
+    if not (spec.explainers or spec.maps) or not spec.metrics:
         raise UserError("a run needs at least one explainer and one metric")
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
@@ -154,14 +154,15 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
     """
     held.enter_context(_locked(context.out, context.spec.out))
     earlier = read_earlier(context.out)
-    plan = {cell.id: cell.key for cell in cells}
+    plan, given = {cell.id: cell.key for cell in cells}, context.spec.python_objects()
     manifest = Manifest(
         spec=context.spec,
         identity=context.identity,
         cells=plan,
         dataset=context.loaded_dataset,
         model=context.loaded_model,
-        objects=tuple(one for kind in ("explainers", "metrics") for one in context.spec.python_objects().get(kind, ())),
+        objects=(*context.in_memory, *(one for kind in ("explainers", "metrics") for one in given.get(kind, ()))),
+        maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
     manifest.write(context.out)
     return planned(context, cells, manifest.cells)

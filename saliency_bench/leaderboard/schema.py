@@ -41,7 +41,7 @@ from saliency_bench.results.cell import (
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range, interval, is_bounded
 from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.public_names import public_name, public_spec, recorded_name
+from saliency_bench.results.public_names import public_maps, public_name, public_spec, recorded_name
 from saliency_bench.results.ranking import compare
 from saliency_bench.results.run_folder import RunData, Scores, read_run
 from saliency_bench.target import TargetRange
@@ -203,6 +203,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
     manifest = read_manifest(folder)
     called = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
     public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], called[kind]) for kind in called})
+    maps = {explainer: public_maps(entry) for explainer, entry in manifest.maps.items()}
     content = {
         "submitter": submitter,
         "note": note,
@@ -212,7 +213,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "") -> Submission:
         "target": summary["target"],
         "setting": manifest.identity.model_dump(mode="json"),
         "cells": as_json(run.cells),
-        "command": manifest.model_copy(update={"spec": public}).commands(run.cells),
+        "command": manifest.model_copy(update={"spec": public, "maps": maps}).commands(run.cells),
         "provenance": summary["provenance"],
     }
     result = _validated(json.dumps(content), folder / "summary.json")

@@ -47,6 +47,7 @@ FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
+NOT_YET = ("explainers", "metrics", "maps")  # settings of a run that a template has none of
 Scorer = str | Metric | Callable[..., Scores]
 
 
@@ -64,7 +65,7 @@ class Template(StrictModel):
     samples: Count
 
 
-@takes_settings("explainers", "metrics")
+@takes_settings(*NOT_YET)
 def template(
     dataset: str, model: str, out: str | Path, *, images: str | None = None, progress: bool = True, **settings: Any
 ) -> Path:
@@ -80,6 +81,8 @@ def template(
     """
     if images not in (None, *IMAGES):
         raise UserError(f"images must be png or npy; got '{images}'")
+    if extra := set(settings) & set(NOT_YET):
+        raise UserError(f"a template takes no {extra.pop()}")
     names = {"dataset": dataset, "model": model, "out": out}
     spec, objects = describe({**names, **settings, "explainers": [], "metrics": []})
     if objects:
@@ -228,7 +231,8 @@ def score_maps(
     describe(settings)  # refuses what is not allowed before maps are read
     if out is not None:
         check_run_folder(Path(out))
-    method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, partial)
+    needed, fix = () if partial else files, "add them, or leave them out with --partial"
+    method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, needed, fix)
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)

@@ -1,7 +1,7 @@
 """`run.json`, the manifest of a run's folder: its settings, the identity its cells share, and the cells."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -12,7 +12,7 @@ from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
 from saliency_bench.results.identity import Identity
-from saliency_bench.spec import PythonObject, RunSpec, one_after_the_other, variable
+from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -32,7 +32,8 @@ class Loaded(StrictModel):
 class Manifest(BaseModel):
     """spec, dataset, model: of the latest start; earlier ones may have had other explainers, metrics and limits.
 
-    cells: of all. objects: the explainers and metrics of all starts that were Python objects.
+    cells: of all. objects: the explainers and metrics of all starts that were Python objects. maps: {explainer_id:
+    NAME=PATH} of the precomputed maps of all starts that were files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +45,7 @@ class Manifest(BaseModel):
     dataset: Loaded | None = None
     model: Loaded | None = None
     objects: tuple[PythonObject, ...] = ()
+    maps: dict[str, str] = {}
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
@@ -65,7 +67,8 @@ class Manifest(BaseModel):
             name: cell.model_copy(update={"range": ranges.get(cell.metric_id, cell.range)})
             for name, cell in earlier.cells.items()
         }
-        return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects)})
+        maps = earlier.maps | self.maps
+        return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects), "maps": maps})
 
     def commands(self, cells: Iterable[CellKey]) -> str:
         """What computes these cells in a new folder: a line, or a Python call where a Python object was given.
@@ -78,14 +81,16 @@ class Manifest(BaseModel):
         asked: dict[str, set[tuple]] = {}
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
-            explainers[cell.explainer_id] = objects.get(cell.explainer_id) or _named(cell)
+            known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
+            explainers[cell.explainer_id] = known or _named(cell)
             metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
             asked.setdefault(cell.explainer_id, set()).add(cell.metric_id)
         sets = {frozenset(own): [name for name in asked if asked[name] == own] for own in asked.values()}
         specs = [
             self.spec.model_copy(
                 update={
-                    "explainers": tuple(explainers[name] for name in names),
+                    "explainers": tuple(explainers[name] for name in names if not self._are_maps(name, objects)),
+                    "maps": tuple(explainers[name] for name in names if self._are_maps(name, objects)),
                     "metrics": tuple(entry for metric, entry in metrics.items() if metric in own),
                 }
             )
@@ -93,6 +98,10 @@ class Manifest(BaseModel):
         ]
         in_python = any(spec.python_objects() for spec in specs)
         return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
+
+    def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
+        """Whether this is what `maps` of a run was given, not an explainer."""
+        return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
 def _named(cell: CellKey) -> str | PythonObject:

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.spec import PythonObject, RunSpec, hint
 
@@ -35,14 +36,22 @@ def public_label(name: str) -> bool:
 
 def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
     """The settings of a run without the folders of the machine it ran on; dataset, model: their names in public."""
-    changed: dict[str, str | PythonObject] = {"dataset": dataset, "model": model}
+    changed: dict[str, Any] = {"dataset": dataset, "model": model}
     for name, value in spec:
         if isinstance(value, PythonObject):
             folder = name == "model" and model.startswith(FOLDER)  # a loaded classifier, whose code names the folder
             changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
+        elif name == "maps":
+            changed[name] = tuple(one if isinstance(one, PythonObject) else public_maps(one) for one in value)
         elif isinstance(value, str) and hint(name, "path") and name not in changed:
             changed[name] = _last(value) if "/" in value or "\\" in value or Path(value).exists() else value
     return spec.model_copy(update=changed)
+
+
+def public_maps(entry: str) -> str:
+    """NAME=PATH of precomputed maps, without the folders that they lie in."""
+    name, _, path = entry.partition("=")
+    return f"{name}={_last(path)}"
 
 
 def _last(path: str) -> str:

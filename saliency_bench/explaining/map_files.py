@@ -1,0 +1,239 @@
+"""Saliency maps from files and arrays, each checked: of the right size, finite, of an image that is known.
+
+A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array) or `.png` (grey). A single file is a Parquet file
+with the columns `image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy` file (N, H, W) in
+the order of the dataset. Nothing is unpickled, and only files that are named after a known image are opened.
+"""
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from io import BytesIO
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from PIL import Image
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.maps import read_array
+from saliency_bench.utils.files import check_regular, load_arrays, read_bytes
+
+BATCH = 16  # rows of Parquet in memory at once
+GREY = ("1", "L", "I", "I;16", "I;16B", "I;16L")
+Size = tuple[int, int]
+Found = Iterator[tuple[str, np.ndarray]]
+
+
+def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
+    """Maps that were given as arrays: (N, H, W), or {image id: (H, W)}. Raises: UserError for anything else."""
+    try:
+        if isinstance(given, Mapping):
+            return {str(image_id): read_array("maps", values, "(H, W)") for image_id, values in given.items()}
+        array = read_array("maps", given, "(N, H, W)")
+    except ValueError as error:
+        raise UserError(f"maps {name}: {error}") from error
+    if array.ndim != 3 or given is None:
+        raise UserError(
+            f"maps {name} must be a folder, a file, {{image id: map}} or an array (N, H, W); got "
+            f"{f'shape {array.shape}' if array.ndim else type(given).__name__}"
+        )
+    return array
+
+
+def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
+    """A hash of maps in memory."""
+    digest = blake2b(digest_size=8)
+    named = [("", maps)] if isinstance(maps, np.ndarray) else sorted(maps.items())
+    for image_id, values in named:
+        digest.update(
+            repr((image_id, values.shape, values.dtype.str)).encode() + np.ascontiguousarray(values).tobytes()
+        )
+    return digest.hexdigest()
+
+
+def read_maps_of(
+    source: Path | np.ndarray | Mapping[str, np.ndarray], name: str, files: Mapping[str, str], size: Size
+) -> Found:
+    """(image id, float32 (H, W)) of each map of the method `name`, in any order.
+
+    files: {image id: name of its .npy file, "" for none}, in the order of the dataset. size: (H, W) of the frame.
+    Raises: UserError naming the file or image, for anything but finite numbers of that size for a known image.
+    """
+    if isinstance(source, Mapping):
+        return _from_mapping(source, name, files, size)
+    if isinstance(source, np.ndarray):
+        return _in_order(source, f"maps {name}", files, size)
+    if not source.exists():
+        raise UserError(f"there are no maps {source}; give a folder of .npy files, or one Parquet or .npy file")
+    if source.is_dir():
+        return _from_folder(source, files, size)
+    try:
+        check_regular(source)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{source} is not a regular file or folder of maps") from error
+    if source.suffix == ".npy":
+        return _in_order(_stored(source, (len(files), *size), size), str(source), files, size)
+    return _from_parquet(source, files, size)
+
+
+def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[str], size: Size) -> Found:
+    for image_id, values in maps.items():
+        where = f"maps {name}, image {image_id}"
+        if image_id not in files:
+            raise UserError(f"{where}: the dataset has no such image")
+        if values.shape != size:
+            raise _wrong_size(where, values.shape, size)
+        yield image_id, _checked(values, size, where)
+
+
+def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size) -> Found:
+    """One map per sample, in the order of the dataset."""
+    if len(maps) != len(files):
+        raise UserError(
+            f"{where}: {len(maps):,} maps for {len(files):,} samples; give one for each sample of the split, in its "
+            "order, or name them by image id"
+        )
+    if maps.shape[1:] != size:
+        raise _wrong_size(where, maps.shape[1:], size)
+    for image_id, values in zip(files, maps, strict=True):
+        yield image_id, _checked(values, size, f"{where}, image {image_id}")
+
+
+def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
+    known = {image_id: image_id for image_id in files}
+    known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
+    readers = {".npy": _stored_map, ".npz": _packed, ".png": _picture}
+    for path in sorted(folder.iterdir()):
+        if path.name.startswith(".") or path.suffix not in readers:
+            continue
+        if path.stem not in known:
+            expected = next(filter(None, files.values()), "IMAGE-ID.npy")
+            raise UserError(f"{path} is not the map of a known image; files are named after image ids, as {expected}")
+        if path.is_symlink() or not path.is_file():
+            raise UserError(f"{path} is not a regular file")
+        yield known[path.stem], _checked(readers[path.suffix](path, size), size, str(path))
+
+
+def _stored_map(path: Path, size: Size) -> np.ndarray:
+    return _stored(path, size, size)
+
+
+def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
+    """The header says what will be read, and the size of the file must agree, before anything is read."""
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+            found, _, dtype = read(file)
+            begin = file.tell()
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
+    if dtype.kind not in "fiub":
+        raise UserError(f"{path} holds {dtype}, not numbers; write float32")
+    if len(found) != len(shape) or found[-2:] != size:
+        raise _wrong_size(path, tuple(found), size)
+    if path.stat().st_size != begin + dtype.itemsize * int(np.prod(found, dtype=object)):
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, which is not what its header says; write it again")
+    return np.load(path, allow_pickle=False, mmap_mode="r" if len(found) > 2 else None)
+
+
+def _packed(path: Path, size: Size) -> np.ndarray:
+    try:
+        arrays = list(load_arrays(path, 32 * size[0] * size[1] + 10_000).values())
+    except (OSError, EOFError, KeyError, ValueError, zlib.error, BadZipFile) as error:
+        raise UserError(f"{path} is not an .npz file of one map ({one_line(error)})") from error
+    if len(arrays) != 1:
+        raise UserError(f"{path} holds {len(arrays)} arrays; save one map in each file")
+    if arrays[0].dtype.kind not in "fiub":
+        raise UserError(f"{path} holds {arrays[0].dtype}, not numbers; write float32")
+    if arrays[0].shape != size:
+        raise _wrong_size(path, arrays[0].shape, size)
+    return arrays[0]
+
+
+def _picture(path: Path, size: Size) -> np.ndarray:
+    """A grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
+    try:
+        with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:
+            if image.mode not in GREY:
+                raise UserError(
+                    f"{path} is a picture in colour ({image.mode}); save the map itself, in grey or as .npy"
+                )
+            if (image.height, image.width) != size:
+                raise _wrong_size(path, (image.height, image.width), size)
+            return np.asarray(image)
+    except UserError:
+        raise
+    except Exception as error:  # whatever Pillow raises for a damaged file
+        raise UserError(f"{path} is not a PNG file ({one_line(error)})") from error
+
+
+def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
+    try:
+        file = pq.ParquetFile(path)
+        _check_parquet(path, file, len(files), size)
+        for batch in file.iter_batches(batch_size=BATCH, columns=["image_id", "map"]):
+            for image_id, row in zip(batch["image_id"].to_pylist(), batch["map"], strict=True):
+                if image_id not in files:
+                    raise UserError(f"{path}: image {str(image_id)[:100]!r} is not a known image")
+                where = f"{path}, image {image_id}"
+                yield image_id, _checked(_row(row, size, where), size, where)
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path} is not a Parquet file of maps ({one_line(error)})") from error
+
+
+def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> None:
+    schema = file.schema_arrow
+    for column in ("image_id", "map"):
+        if column not in schema.names:
+            raise UserError(f"{path} has no column {column}; it needs image_id and map")
+    kind = schema.field("map").type
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise UserError(f"{path}: map holds {kind}, not lists of numbers")
+    if not pa.types.is_string(schema.field("image_id").type):
+        raise UserError(f"{path}: image_id must be string, not {schema.field('image_id').type}")
+    if file.metadata.num_rows > most:
+        raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")
+    for group in range(file.metadata.num_row_groups):
+        rows = file.metadata.row_group(group)
+        for column in map(rows.column, range(rows.num_columns)):
+            inside = column.path_in_schema.partition(".")[0] == "map"
+            if inside and column.num_values > rows.num_rows * size[0] * size[1]:
+                raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} have")
+
+
+def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
+    """A row of lists without going through Python numbers."""
+    if not row.is_valid:
+        raise UserError(f"{where}: the map is null")
+    values, shape = row.values, [len(row.values)]
+    while not (pa.types.is_primitive(values.type) or pa.types.is_boolean(values.type)):
+        lengths = pc.unique(pc.list_value_length(values)).to_pylist()
+        if len(lengths) != 1 or lengths[0] is None:
+            raise UserError(f"{where}: the rows of the map differ in length")
+        shape.append(lengths[0])
+        values = values.flatten()
+    if values.null_count:
+        raise UserError(f"{where}: the map holds null")
+    if shape not in ([size[0] * size[1]], list(size)):
+        raise _wrong_size(where, tuple(shape), size)
+    return values.to_numpy(zero_copy_only=False).reshape(size)
+
+
+def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
+    if not np.isfinite(values).all():
+        raise UserError(f"{where}: the map holds NaN or infinite values (as float32); every value must be finite")
+    return values
+
+
+def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
+    found = " x ".join(map(str, shape)) or "one number"
+    return UserError(f"{where} is {found}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")

@@ -1,0 +1,233 @@
+"""Maps made elsewhere, given to a run as arrays, files or folders: `sb.run(maps={"mine": ...})` and `run --maps`."""
+
+import os
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from PIL import Image
+from run_order import in_run_order
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import of_run
+
+COUNT = 6
+
+
+@pytest.fixture(scope="module")
+def dataset(shapes):
+    return sb.load_dataset(shapes)
+
+
+@pytest.fixture(scope="module")
+def maps(dataset):
+    """(N, 32, 32) in the order of the dataset, each another one."""
+    return np.random.default_rng(0).normal(size=(len(dataset), 32, 32)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def by_id(dataset, maps):
+    return dict(zip(dataset["image_id"], maps, strict=True))
+
+
+@pytest.fixture
+def run(shapes, resnet, tmp_path):
+    def run(maps, *, name="run", **changes):
+        settings = {"dataset": str(shapes), "model": str(resnet), "metrics": ["saliency_miou"], "limit": COUNT,
+                    "batch_size": 4, "device": "cpu", "progress": False, "out": tmp_path / name}  # fmt: skip
+        return sb.run(**settings | changes, maps=maps)
+
+    return run
+
+
+def folder_of(path, by_id, write=lambda path, values: np.save(f"{path}.npy", values)):
+    path.mkdir()
+    for image_id, values in by_id.items():
+        write(path / image_id, values)
+    return path
+
+
+def grey(path, values):
+    Image.fromarray(values).save(f"{path}.png")
+
+
+def test_the_scores_are_those_of_an_explainer_that_gives_these_maps(run, dataset, by_id, maps):
+    ids = in_run_order(dataset)["image_id"]
+    position = {"next": 0}
+
+    def looked_up(classifier, images, target):
+        start = position["next"]
+        position["next"] += len(images)
+        return torch.from_numpy(np.stack([by_id[one] for one in ids[start : start + len(images)]]))
+
+    expected = run({}, name="function", explainers=[looked_up], metrics=["saliency_miou", "saliency_insertion:steps=4"])
+    found = run({"mine": maps}, metrics=["saliency_miou", "saliency_insertion:steps=4"])
+    assert [cell.explainer for cell in found.cells] == ["mine", "mine"]
+    assert [cell.value for cell in found.cells] == [cell.value for cell in expected.cells]
+
+
+def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
+    ids = list(by_id)
+    table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})
+    pq.write_table(table, tmp_path / "maps.parquet")
+    np.save(tmp_path / "maps.npy", maps)
+    forms = {
+        "array": maps, "tensor": torch.from_numpy(maps), "list": list(maps), "dict": by_id,
+        "folder": folder_of(tmp_path / "a", by_id), "text": str(tmp_path / "a"), "npy": tmp_path / "maps.npy",
+        "npz": folder_of(tmp_path / "b", by_id, lambda path, values: np.savez_compressed(f"{path}.npz", values)),
+        "parquet": tmp_path / "maps.parquet",
+    }  # fmt: skip
+    ids = {form: run({"mine": given}, name=form).cells[0].cell_id for form, given in forms.items()}
+    assert len(set(ids.values())) == 1, ids
+
+
+def test_grey_pictures_are_maps(run, by_id, tmp_path):
+    scaled = {image_id: np.uint8(np.clip(128 + 40 * values, 0, 255)) for image_id, values in by_id.items()}
+    pictures = run({"mine": folder_of(tmp_path / "grey", scaled, grey)}, name="png")
+    deep = {image_id: values.astype(np.uint16) * 100 for image_id, values in scaled.items()}
+    sixteen = run({"mine": folder_of(tmp_path / "16 bits", deep, grey)}, name="deep")
+    arrays = run({"mine": scaled}, name="dict")
+    assert pictures.cells[0].cell_id == arrays.cells[0].cell_id
+    assert sixteen.cells[0].value == pytest.approx(arrays.cells[0].value)
+
+
+def test_with_explainers_beside_them_resumed_and_widened(run, maps):
+    first = run({"mine": maps}, limit=3)
+    both = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
+    assert {cell.explainer for cell in both.cells} == {"mine", "other", "random"}
+    assert both.cells[0].cell_id == first.cells[0].cell_id
+    assert {cell.n for cell in both.cells} == {both.cells[0].n} != {first.cells[0].n}
+    assert "Precomputed maps." in both.report.read_text()
+    again = run({"mine": maps, "other": -maps}, explainers=["random"], limit=COUNT)
+    assert again.summary == both.summary
+
+
+def test_maps_may_be_missing_only_where_none_is_asked_for(run, dataset, by_id):
+    used = in_run_order(dataset)["image_id"][:COUNT]
+    run({"mine": {image_id: by_id[image_id] for image_id in used}})
+    fewer = {image_id: by_id[image_id] for image_id in used[1:]}
+    with pytest.raises(UserError, match=rf"maps mine has no map of image {used[0]} \(1 of 6 are missing\).*--limit"):
+        run({"mine": fewer}, name="other")
+    done = run({"mine": fewer}, only=["masked"], name="masked")
+    assert done.cells[0].left_out == {"no map was handed in": 1}
+
+
+def test_the_command_line_takes_folders(run, shapes, resnet, by_id, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder_of(tmp_path / "my maps", by_id)
+    common = ["run", "--dataset", str(shapes), "--model", str(resnet), "--metrics", "saliency_miou", "--limit", "6",
+              "--batch-size", "4", "--device", "cpu"]  # fmt: skip
+    assert main([*common, "--maps", "mine=my maps", "--out", "cli"]) == 0
+    assert capsys.readouterr().out.splitlines()[2].startswith("mine ")
+    done = run({"mine": "my maps"})
+    assert "--maps 'mine=my maps'" in done.summary["command"]
+    assert "--explainers" not in done.summary["command"]
+    assert of_run(done.folder, "ada").result.cells[0].explainer == "mine"
+    full = run({"mine": tmp_path / "my maps"}, name="full", explainers=["centre"])
+    assert "--explainers centre" in full.summary["command"]
+    assert f"--maps 'mine={tmp_path / 'my maps'}'" in full.summary["command"]
+    assert str(tmp_path) not in of_run(full.folder, "ada").result.command
+
+
+def test_the_call_in_python_has_a_place_for_arrays(run, maps, by_id, tmp_path):
+    run({"mine": maps}, name="both")
+    done = run({"theirs": folder_of(tmp_path / "maps", by_id)}, name="both")
+    command = done.summary["command"]
+    assert "maps={'mine': my_mine_maps, 'theirs': " in command
+    assert f"# my_mine_maps: an array of {len(maps)} maps, hash " in command
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (lambda maps: maps[:-1], r"maps mine: [\d,]+ maps for [\d,]+ samples; .*in its order, or .*image id"),
+        (lambda maps: maps[:, :16], "mine is 16 x 32, but the prepared frame is 32 x 32"),
+        (lambda maps: maps[0], r"an array \(N, H, W\); got shape \(32, 32\)"),
+        (lambda maps: np.where(maps > 3, np.nan, maps), "maps mine, image .* NaN or infinite"),
+        (lambda maps: maps.astype(complex), "maps mine: .*real numbers"),
+        (lambda maps: None, "maps mine.*got NoneType"),
+        (lambda maps: 5, "maps mine.*got int"),
+        (lambda maps: {"nobody": maps[0]}, "maps mine, image nobody: the dataset has no such image"),
+        (lambda maps: {}, "maps mine holds no map"),
+    ],
+)
+def test_arrays_that_are_not_as_they_should_be(given, words, run, maps, tmp_path):
+    with pytest.raises(UserError, match=words) as caught:
+        run({"mine": given(maps)})
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_files_that_are_not_as_they_should_be(run, by_id, tmp_path):
+    first = next(iter(by_id))
+
+    def broken(name, change):
+        folder = folder_of(tmp_path / name, by_id)
+        (folder / f"{first}.npy").unlink()
+        change(folder / first)
+        return folder
+
+    colour = np.zeros((32, 32, 3), np.uint8)
+    cases = {
+        "colour": (lambda path: grey(path, colour), "picture in colour"),
+        "small": (lambda path: grey(path, colour[:16, :, 0]), "16 x 32, but"),
+        "text": (lambda path: path.with_suffix(".png").write_text("no picture"), "is not a PNG file"),
+        "two": (lambda path: np.savez(f"{path}.npz", a=np.ones((32, 32)), b=np.ones((32, 32))), "holds 2 arrays"),
+        "zip": (lambda path: path.with_suffix(".npz").write_text("PK"), "is not an .npz file"),
+        "bomb": (lambda path: np.savez_compressed(f"{path}.npz", np.zeros(10**7)), "is not an .npz file"),
+        "objects": (lambda path: np.savez(f"{path}.npz", np.array([{}], object)), "npz"),
+        "pipe": (lambda path: os.mkfifo(f"{path}.npy"), "is not a regular file"),
+        "pipe of a picture": (lambda path: os.mkfifo(f"{path}.png"), "is not a regular file"),
+        "twice": (lambda path: (np.save(f"{path}.npy", by_id[first]), grey(path, colour[:, :, 0])), "occurs twice"),
+        "stranger": (lambda path: np.save(f"{path}x.npy", by_id[first]), f"not the map of a known image.*{first}"),
+    }
+    for name, (change, words) in cases.items():
+        with pytest.raises(UserError, match=words) as caught:
+            run({"mine": broken(name, change)})
+        assert "\n" not in str(caught.value)
+    os.mkfifo(tmp_path / "maps.parquet")
+    for path in (tmp_path / "maps.parquet", "/dev/zero"):
+        with pytest.raises(UserError, match="is not a regular file"):
+            run({"mine": path})
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("entry", "words"),
+    [
+        ("nowhere", "does not say where maps are; write NAME=FOLDER"),
+        ("mine=", "does not say where"),
+        ("mine=nowhere", "there are no maps nowhere"),
+        ("two words=.", "cannot be the name"),
+        ("gradcam=.", "gradcam is the name of an explainer"),
+        ("mine=. mine=.", "two maps are called mine"),
+    ],
+)
+def test_wrong_entries_are_one_line_before_anything_is_loaded(entry, words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    entries = entry.split(" mine") if entry.count("mine=") == 2 else [entry]
+    entries = [entries[0], "mine=."] if len(entries) == 2 else entries
+    assert main(["run", "--model", "m/m", "--out", "run", "--maps", *entries]) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.count("\n") == 1
+
+
+def test_metrics_that_ask_for_further_maps_are_refused(run, maps):
+    with pytest.raises(UserError, match="saliency_max_sensitivity asks for further maps"):
+        run({"mine": maps}, metrics=["saliency_max_sensitivity"])
+
+
+def test_maps_need_a_name(run, maps):
+    for given in (maps, [maps], 5):
+        with pytest.raises(UserError, match=r"maps must be a dict \{name: folder, file or array\}"):
+            run(given)
+
+
+def test_a_template_takes_no_maps(shapes, resnet, tmp_path, maps):
+    with pytest.raises(UserError, match="a template takes no maps"):
+        sb.template(str(shapes), str(resnet), tmp_path / "t", maps={"mine": maps})
