@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from saliency_bench import options, registry
+from saliency_bench import displays, options, registry
 from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
@@ -99,6 +99,18 @@ class Explainer:
 
     def __str__(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
+
+    def _repr_html_(self) -> str:
+        known = isinstance(self.version, int) and self.name in list_explainers()
+        return displays.facts(
+            str(self),
+            {
+                "": registry.summary(registry.score_file("explainers", self.name)) if known else self.about,
+                "needs": registry.load("explainers", self.name).NEEDS if known else "",
+                "options": options.listed(self.options),
+                "version": self.version,
+            },
+        )
 
     @property
     def identity(self) -> tuple[str, str, int | str]:

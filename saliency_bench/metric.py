@@ -43,7 +43,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from saliency_bench import options, registry
+from saliency_bench import displays, options, registry
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
 from saliency_bench.target import PLAIN_CONTRAST, TargetRange, activation_of
@@ -182,6 +182,22 @@ class Metric:
 
     def __str__(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
+
+    def _repr_html_(self) -> str:
+        low, high = (f"{end:g}" for end in self.range)
+        return displays.facts(
+            str(self),
+            {
+                "": self.about
+                or (registry.summary(registry.score_file("metrics", self.name)) if self.name in list_metrics() else ""),
+                "direction": "higher is better" if self.higher_is_better else "lower is better",
+                "range": "unbounded" if self.range == (-inf, inf) else f"{low} to {high}",
+                "asks for": ", ".join(self.needs),
+                "options": options.listed(self.options),
+                "paper": self.paper,
+                "version": self.version,
+            },
+        )
 
     @property
     def identity(self) -> tuple[str, str, int | str]:

@@ -76,6 +76,11 @@ def differing(options: Iterable[tuple[str, object]], known: Mapping[str, object]
     return ":" + ",".join(pairs) if pairs else ""
 
 
+def listed(options: Iterable[tuple[str, object]]) -> str:
+    """All options with their values, for people: "masks=1000, p=0.5"."""
+    return ", ".join(f"{key}={spelled(value)}" for key, value in options)
+
+
 def defaults(function: Callable) -> dict[str, object]:
     """{option: default} of a function's keyword-only parameters; `seeds` comes from the caller and is not an option."""
     parameters = inspect.signature(function).parameters.values()

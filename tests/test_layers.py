@@ -12,7 +12,7 @@ CORE = ROOT / "saliency_bench"
 LAYERS = (
     ("errors", "types", "reasons"),
     ("utils",),
-    ("options", "registry", "maps", "target", "spec", "explainer", "metric"),
+    ("options", "registry", "maps", "target", "spec", "displays", "explainer", "metric"),
     ("hub",),
     ("targets",),
     ("classifiers",),

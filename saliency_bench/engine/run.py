@@ -28,6 +28,7 @@ import datasets
 from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
+from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.chunks import Held, by_explainer, compact, explain_and_score, missing, planned
@@ -44,7 +45,7 @@ from saliency_bench.results.cell import CellResult, read_cells
 from saliency_bench.results.manifest import Manifest, read_earlier, read_manifest
 from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
-from saliency_bench.results.summary import RunFacts, covered, summarise, table
+from saliency_bench.results.summary import RunFacts, covered, fault_lines, legend, summarise, table, table_rows
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -79,6 +80,16 @@ class Run:
 
     def __str__(self) -> str:
         return table(self.cells, covered(self.summary))
+
+    def _repr_html_(self) -> str:
+        """The table, with what the command line says below it."""
+        header, *rows = table_rows(self.cells, covered(self.summary))
+        best = [(row, column) for row, cells in enumerate(rows) for column, text in enumerate(cells) if " best" in text]
+        names = (self.summary[what]["id"] for what in ("model", "dataset"))
+        title = f"{' on '.join(names)}, {covered(self.summary)} samples"
+        below = [*self.verdict, legend(self.cells), *fault_lines(self.cells), f"report: {self.report}"]
+        shown = [displays.paragraph(title, strong=True), displays.table(rows, header, best)]
+        return "\n".join(shown + [displays.paragraph(line) for line in below if line])
 
 
 @dataclass(frozen=True)

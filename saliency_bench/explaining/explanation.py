@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from saliency_bench import targets
+from saliency_bench import displays, targets
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import as_explainer, load_explainer
@@ -27,12 +26,13 @@ Asked = str | int | Sequence[str | int]  # a class, or several
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The prediction and the saliency map of one picture; displayed as the overlay in a notebook.
+    """The prediction and the saliency map of one picture; a notebook shows the picture and the map side by side.
 
     map           float32 (H, W), as the explainer returned it, in the prepared frame
     prediction    class name (or number) with the highest probability, and its `probability`
     target        what the map explains, as text
     overlay       the prepared picture in grey with the normalised map over it
+    picture       the prepared picture, as the classifier saw it
     """
 
     map: np.ndarray
@@ -41,15 +41,18 @@ class Explanation:
     target: str
     explainer: str
     overlay: Image.Image
+    picture: Image.Image
 
     def __repr__(self) -> str:
         height, width = self.map.shape
         return f"{self.prediction} ({self.probability:.1%}), {self.explainer} of {self.target}, map {height} x {width}"
 
     def _repr_png_(self) -> bytes:
-        buffer = BytesIO()
-        self.overlay.save(buffer, format="png")
-        return buffer.getvalue()
+        return displays.png(displays.strip([self.picture, self.overlay]))
+
+    def _repr_html_(self) -> str:
+        names = f"{self.prediction} ({self.probability:.1%})", f"{self.explainer} of {self.target}"
+        return displays.pictures(dict(zip(names, (self.picture, self.overlay), strict=True)))
 
 
 def explain(
@@ -106,6 +109,7 @@ def explain(
         target=words,
         explainer=str(method),
         overlay=overlay(eight_bit(images[0]), normalise(values[None])[0]),
+        picture=Image.fromarray(eight_bit(images[0])),
     )
 
 

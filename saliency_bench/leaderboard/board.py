@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
+from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
@@ -43,6 +44,7 @@ FEATURES = datasets.Features(
 )  # fmt: skip
 
 NO_RESULT = "no result: this row only shows the columns"
+SHOWN = 30  # cells in a notebook
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
@@ -86,6 +88,25 @@ class Board:
     def __str__(self) -> str:
         lines = [f"{len(self.cells)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"]
         return "\n".join([*lines, *map(str, self.conflicts)])
+
+    def _repr_html_(self) -> str:
+        columns = ("explainer", "metric", "dataset", "model", "score", "n", "submitters")
+        rows = [[row[name] if name in row else _shown(row) for name in columns] for row in self.cells[:SHOWN]]
+        rows = [[*row[:-1], ", ".join(row[-1])] for row in rows]
+        more = len(self.cells) - SHOWN
+        below = [f"and {more} more; .table() has all of them"] * (more > 0)
+        below += [*map(str, self.conflicts), *(f"left out: {line}" for line in self.refused)]
+        title = f"{len(self.cells)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
+        shown = [displays.paragraph(title, strong=True), displays.table(rows, columns)]
+        return "\n".join(shown + [displays.paragraph(line) for line in below])
+
+
+def _shown(row: dict) -> str:
+    """A score with its interval."""
+    if row["value"] is None:
+        return "-"
+    interval = "" if row["low"] is None else f" [{row['low']:.3f}, {row['high']:.3f}]"
+    return f"{row['value']:.3f}{interval}"
 
 
 def load_results(location: str | Path, revision: str | None = None, *, records: bool = False) -> Board:

@@ -228,8 +228,11 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
     metric = _metric(cell.metric)
     if metric is None:
         return note | {"about": UNKNOWN, "range": "", "paper": ""}
-    path = registry.files("metrics")[cell.metric].with_name("score.py")
-    return note | {"about": registry.summary(path), "range": limits, "paper": metric.paper}
+    return note | {
+        "about": registry.summary(registry.score_file("metrics", cell.metric)),
+        "range": limits,
+        "paper": metric.paper,
+    }
 
 
 def _metric(name: str) -> Metric | None:

@@ -273,22 +273,27 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     A cell without value says why in short, and a line below the table names an explainer of which something failed.
     Rows are sorted by the mean of the first metric, baselines last. used: samples that the run covers.
     """
-    arrows = {cell.metric_id: "↑" if cell.higher_is_better else "↓" for cell in cells}
-    metrics = {key: f"{name} {arrows[key]}" for key, name in metric_names(cells).items()}
-    names = explainer_names(cells)
-    by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
-    header = ["explainer", *metrics.values()]
-    marked = best(cells)
-    body = [
-        [names[key], *(_score(by_ids.get((key, metric)), used, marked) for metric in metrics)]
-        for key in in_order(cells)
-    ]
+    header, *body = table_rows(cells, used)
     widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
     lines.insert(1, "  ".join("-" * width for width in widths))
     if faulty := fault_lines(cells):
         lines += ["", *faulty]
     return "\n".join(line.rstrip() for line in lines)
+
+
+def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
+    """The header and the rows of `table`."""
+    arrows = {cell.metric_id: "↑" if cell.higher_is_better else "↓" for cell in cells}
+    metrics = {key: f"{name} {arrows[key]}" for key, name in metric_names(cells).items()}
+    names = explainer_names(cells)
+    by_ids = {(cell.explainer_id, cell.metric_id): cell for cell in cells}
+    marked = best(cells)
+    rows = (
+        [names[key], *(_score(by_ids.get((key, metric)), used, marked) for metric in metrics)]
+        for key in in_order(cells)
+    )
+    return [["explainer", *metrics.values()], *rows]
 
 
 def legend(cells: Sequence[CellResult]) -> str:

@@ -1,8 +1,9 @@
-"""Progress: a live bar on a terminal, a line every 30 seconds in a log; or silence."""
+"""Progress: a live bar on a terminal or in a notebook, a line every 30 seconds in a log; or silence."""
 
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from typing import Any
@@ -16,9 +17,23 @@ _silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
-    """A tqdm bar on standard error; `options` are tqdm's (desc, unit, total ...)."""
-    kind = tqdm if sys.stderr.isatty() else _Lines
-    return kind(iterable, disable=_silent or not shown, **options)
+    """A tqdm bar on standard error, or a widget in a notebook; `options` are tqdm's (desc, unit, total ...)."""
+    if _silent or not shown:
+        return tqdm(iterable, disable=True, **options)
+    kind = _of_notebook() if _in_notebook() else tqdm if sys.stderr.isatty() else _Lines
+    return kind(iterable, disable=False, **options)
+
+
+def _in_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return "IPKernelApp" in getattr(shell, "config", ())
+
+
+def _of_notebook() -> type[tqdm]:
+    """A widget; where ipywidgets is missing, of which `tqdm` would warn, a bar of text."""
+    with warnings.catch_warnings(action="ignore"):
+        from tqdm.auto import tqdm as kind
+    return kind
 
 
 @contextmanager
