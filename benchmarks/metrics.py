@@ -40,6 +40,7 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the s
     "saliency_pointing_game": ("PointingGame", {}),
     "saliency_recall:threshold=mask_area": ("RelevanceRankAccuracy", {}),
     "saliency_iosr": ("TopKIntersection", {"k": 10000}),
+    "saliency_energy": ("RelevanceMassAccuracy", {}),
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
 }
