@@ -122,20 +122,20 @@ def lines(path: Path) -> list[tuple[int, list[str]]]:
     return [(number, words) for number, words in split if words and not words[0].startswith("#")]
 
 
-def table(path: Path, columns: Iterable[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def table(path: Path, columns: Iterable[str], fix: str = "download it again") -> Iterator[tuple[int, dict[str, str]]]:
     """(line number, row) of a CSV file. Raises: UserError for a missing column or a file that is not a table."""
     csv.field_size_limit(max(csv.field_size_limit(), FIELD))
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(_bounded(file))
             if missing := [column for column in columns if column not in (reader.fieldnames or ())]:
-                raise UserError(f"{path} has no column {', '.join(missing)}; download it again")
+                raise UserError(f"{path} has no column {', '.join(missing)}; {fix}")
             for row in reader:
                 yield reader.line_num, {key: value or "" for key, value in row.items() if key}
     except UserError:
         raise
     except (OSError, ValueError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as a table: {one_line(error)}; download it again") from error
+        raise UserError(f"{path} cannot be read as a table: {one_line(error)}; {fix}") from error
 
 
 def _bounded(file: TextIO) -> Iterator[str]:
@@ -146,14 +146,14 @@ def _bounded(file: TextIO) -> Iterator[str]:
         yield line
 
 
-def json_of(path: Path, kind: type) -> Any:
+def json_of(path: Path, kind: type, fix: str = "download it again") -> Any:
     """Raises: UserError for a file that is not JSON of this kind (dict, list)."""
     try:
         content = parse_json(read_bytes(path, JSON))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as JSON: {one_line(error)}; download it again") from error
+        raise UserError(f"{path} cannot be read as JSON: {one_line(error)}; {fix}") from error
     if not isinstance(content, kind):
-        raise UserError(f"{path} holds no JSON {'object' if kind is dict else 'list'}; download it again")
+        raise UserError(f"{path} holds no JSON {'object' if kind is dict else 'list'}; {fix}")
     return content
 
 

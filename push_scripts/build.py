@@ -26,7 +26,6 @@ from saliency_bench.utils.progress import silent
 SECTION = "prepare"
 INNER = "hub_builders"  # its options depend on the first word, the name of one of these
 KEPT = "finished batches", ".{out}.building/batches/*"  # when it is stopped
-COMMON = ("source", "out", "overwrite", "json", "quiet", "debug", "seed", "workers")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,20 +45,21 @@ def main(args: argparse.Namespace) -> int:
     from saliency_bench.data.build_report import read_report
     from saliency_bench.data.building import build
 
-    own = {key: value for key, value in given.items() if key not in COMMON}
+    own = {key: given[key] for key in options.defaults(builder.samples) if key != "seed"}
+    as_json = given["json"] is True  # a builder may have an option of that name
     with silent(given["quiet"]):
         out = build(
             args.name,
             given["out"],
             given["source"],
             given["overwrite"],
-            progress=not given["json"],
+            progress=not as_json,
             seed=given["seed"],
             workers=given["workers"],
             **own,
         )
         build_report = read_report(out)
-        print(json.dumps(build_report, indent=2, ensure_ascii=False) if given["json"] else summary(build_report, out))
+        print(json.dumps(build_report, indent=2, ensure_ascii=False) if as_json else summary(build_report, out))
     return 0
 
 
@@ -77,7 +77,8 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     )
     embedded = getattr(builder, "EMBEDDED", False)
     hidden = argparse.SUPPRESS if embedded else "folder with the raw data as downloaded"
-    parser.add_argument("--source", metavar="DIR", help=hidden)
+    flags = [f"--{builder.OWN_DATA}", "--source"] if hasattr(builder, "OWN_DATA") else ["--source"]
+    parser.add_argument(*flags, dest="source", metavar="DIR", help=hidden)
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
     )
@@ -86,17 +87,22 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     group = parser.add_argument_group(f"options of {name}")
-    for key, default in options.defaults(builder.samples).items():
+    own = options.defaults(builder.samples)
+    for key, default in own.items():
         if key != "seed":
             add_option(group, key, default, help_of(builder, key))
-    _shared.output(parser, "print the build report as JSON")
+    if "json" in own:
+        parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    else:
+        _shared.output(parser, "print the build report as JSON")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
 
 
 def epilog(name: str, builder: ModuleType) -> str:
     """The rule, licence and paper counts of a builder, and an example."""
-    source = "" if getattr(builder, "EMBEDDED", False) else " --source raw"
+    own = getattr(builder, "OWN_DATA", "")
+    source = "" if getattr(builder, "EMBEDDED", False) else f" --{own} raw" if own else " --source raw"
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
         "how a sample is made:",

@@ -28,6 +28,8 @@ folder must contain), these constants
     JOBS          optional: jobs per batch, for builders whose jobs take seconds (default: 32)
     PROCESSES     optional: True if its jobs are pure Python (headers, XML) rather than picture decoding, so that
                   threads would block each other; large sources are then read by several processes
+    OWN_DATA      optional: of a layout of anyone's own data, of which there is no dataset of that name: what its source
+                  is called on the command line besides --source
     SPLIT         optional: the single split that holds every sample that gives none
 
 and two functions

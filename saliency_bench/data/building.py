@@ -55,7 +55,8 @@ def build(
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
 
-    source: folder with the raw data as downloaded; None for datasets that need none
+    source: folder with the raw data as downloaded; None for datasets that need none. Of your own data ("folder",
+        "coco-json") also `images`
     overwrite: replace `out` if it is a dataset built before; by default an existing non-empty folder is refused
     seed: of the split into train, validation and test, and of anything the builder draws at random
     workers: threads (for some large sources: processes) that read and write pictures; default: one per core
@@ -67,6 +68,7 @@ def build(
     """
     builder = registry.load("hub_builders", name)
     name = builder.__name__.rpartition(".")[2].replace("_", "-")
+    source = options.pop(getattr(builder, "OWN_DATA", ""), source)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
     root = None if source is None else source_folder(source, out)

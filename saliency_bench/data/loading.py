@@ -30,7 +30,7 @@ from saliency_bench.data.hub_datasets import (
 )
 from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
@@ -152,7 +152,7 @@ def find(
     where = None if source is None else Path(source)
     if folder is None and source is None and not given.forced and "/" not in text and "\\" not in text:
         if text not in list_datasets():
-            raise registry.unknown_item("hub_builders", text)
+            raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
         if is_embedded(text) and given.revision is None:
             return Found(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):

@@ -9,8 +9,13 @@ NAMESPACE = "saliency-bench"
 
 
 def list_datasets() -> list[str]:
-    """The names of the datasets that can be built and loaded."""
-    return registry.names("hub_builders")
+    """The names of the datasets that can be built and loaded; not the layouts of anyone's own data."""
+    return [name for name, path in registry.files("hub_builders").items() if not _is_layout(path)]
+
+
+def _is_layout(path: Path) -> bool:
+    """Whether a builder is for anyone's own data (`OWN_DATA`); it is not imported."""
+    return "\nOWN_DATA = " in path.read_text(encoding="utf-8")
 
 
 def short_name(name: str | Path) -> str:

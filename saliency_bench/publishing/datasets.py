@@ -48,6 +48,8 @@ def dataset_publication(
         f"{namespace}/{name or build_report['dataset']}",
         registry.load("hub_builders", build_report["dataset"]),
     )
+    if hasattr(builder, "OWN_DATA") and name is None:
+        raise UserError(f"{folder} holds your own data, which have no name on the Hub yet; add --name NAME")
     if with_images and build_report["redistribute_images"]:
         raise UserError(
             f"the licence of {build_report['dataset']} allows its images to be published; leave out --with-images"

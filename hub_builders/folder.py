@@ -1,0 +1,218 @@
+"""Your own pictures in class folders, or with a table of labels, and their masks.
+
+    saliency-bench build folder --images PICTURES --masks MASKS --out my-data
+    saliency-bench build folder --images PICTURES --masks MASKS --labels labels.csv --out my-data
+
+Source: a folder of pictures. Its folders are the classes (`cat/1.jpg`; also `train/cat/1.jpg` and `test/cat/2.jpg`),
+unless a table (CSV) with the columns `image` and `label` gives them; it may have the columns `split` and `group` too.
+Masks are found by the names of the pictures: `cat/1.png`, or `1.png` where no other picture is called 1. They hold 0
+and one other value (0/1, 0/255, black and one colour), in any number of channels, or a palette; for masks of several
+values `--foreground` says which one is the object. A source that holds `images/`, `masks/` and `labels.csv` needs
+`--images` (or `--source`) only.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.data.untrusted import PICTURES
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import _examples, _own
+from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, picture_of, table
+
+VERSION = "1"
+OWN_DATA = "images"
+TITLE = "Pictures in a folder"
+ANNOTATORS = ("found",)
+SOURCES = ("original",)
+LICENSE = _own.LICENSE
+REDISTRIBUTE = False
+PAPER_COUNTS: dict = {}
+PRIVATE = ("masks", "labels")
+GROUP = "what the table of labels has in its column `group`, if it has one"
+CITATION = _own.CITATION
+RULE = """One sample for each picture. The mask is what the picture's mask file shows as the object: every pixel that
+is not black or 0, or with `foreground` those of that value or colour."""
+
+HOME = "pictures in a folder for each class, or with a table of labels (`--images DIR`, `--labels CSV`)"
+PICTURE = ("image", "file", "filename", "imageid", "id", "path", "name")
+LABEL = ("label", "class", "category", "target", "labelname", "classname")
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known of a picture."""
+
+    label: str
+    split: str | None = None
+    group: str | None = None
+
+
+def check(*, masks: str, labels: str, foreground: str, split: str, seed: int = 0) -> None:
+    _own.foreground_of(foreground)
+    _own.check_split("folder", split)
+    if masks:
+        _own.given_path(masks, "masks", folder=True)
+    if labels:
+        _own.given_path(labels, "labels")
+
+
+def features(classes: dict[str, list[str]]) -> dict:
+    """The classes are those of the folders or of the table, by name, numbers by size."""
+    from datasets import ClassLabel
+
+    return {"label": ClassLabel(names=classes["label"])}
+
+
+def samples(
+    source: Path | None,
+    log: BuildLog,
+    *,
+    masks: str = "",
+    labels: str = "",
+    foreground: str = "",
+    split: str = "",
+) -> Iterator[Job]:
+    """The pictures in the order of their names.
+
+    masks: folder of the masks (default: masks/ beside images/ in the source)
+    labels: table (CSV) with the columns image and label (default: labels.csv beside images/, else class folders)
+    foreground: what in a mask is the object: a value, a colour ('#ff0000' or 255,0,0), or nonzero
+    split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders or table say, or test)
+    """
+    images, masks_folder, listing = _places(needed(source, "folder", HOME), masks, labels)
+    names = _own.pictures_in(images, log, without=masks_folder)
+    if not names:
+        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
+    ids = _own.ids_of(names)
+    rows = _listed(listing, names, ids, log) if listing else _in_folders(images, names, ids, log)
+    log.classes = {"label": sorted({row.label for row in rows.values()}, key=_by_number)}
+    chosen, lacking = _masks(masks_folder, names, log)
+    log.expected = len(rows)
+    for name, row in sorted(rows.items()):
+        mask = masks_folder / chosen[name] if masks_folder and name in chosen else None
+        part = None if split == "hash" else split or row.split or "test"
+        yield Job(sample_of, ids[name], images / name, mask, lacking.get(name, ""), row, foreground, part)
+
+
+def sample_of(
+    log: BuildLog, name: str, path: Path, mask: Path | None, lacking: str, row: Row, foreground: str, split: str | None
+) -> dict | None:
+    picture = picture_of(log, name, path)
+    if picture is None:
+        return None
+    if lacking:
+        log.leave_out(name, "mask", lacking)
+    shown = mask and mask_or_none(log, name, partial(_own.mask_of, mask, foreground, picture))
+    known = {"image_id": name, "image": picture, "label": row.label, "mask": shown, "group": row.group}
+    return known | ({"split": split} if split else {})
+
+
+def _places(source: Path, masks: str, labels: str) -> tuple[Path, Path | None, Path | None]:
+    """The folders of pictures and masks, and the table of labels."""
+    base = base_of(source, "images", "masks")
+    base = base if base.is_relative_to(source) else source
+    images = base / "images" if (base / "images").is_dir() else base
+    own = images != base
+    beside = base / "masks" if own and (base / "masks").is_dir() else None
+    table_beside = base / "labels.csv" if own and (base / "labels.csv").exists() else None
+    masks_folder = _own.given_path(masks, "masks", folder=True) if masks else beside
+    if masks_folder == images.resolve():
+        raise UserError(f"{images} holds pictures and masks; put the masks in a folder of their own")
+    return images, masks_folder, _own.given_path(labels, "labels") if labels else table_beside
+
+
+def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
+    """{picture: its mask file}, {picture: why it has none}; masks of no picture go into the log."""
+    if folder is None:
+        return {}, {}
+    chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log))
+    for mask in spare:
+        log.leave_out(mask, "mask", "a mask file without a picture of its name")
+    return chosen, lacking
+
+
+def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
+    """Of each picture its class folder, and the split above it."""
+    parts = {name: PurePosixPath(name).parts for name in names}
+    if not any(len(one) > 1 for one in parts.values()):
+        raise UserError(
+            f"{images} has no class folders, and there is no table of labels; sort the pictures into one folder per "
+            "class, or give --labels CSV with the columns image and label"
+        )
+    above = {one[0] for one in parts.values()}
+    in_splits = above <= set(_own.SPLITS) and all(len(one) > 2 for one in parts.values())
+    rows = {}
+    for name, one in parts.items():
+        if len(one) == 1:
+            log.leave_out(ids[name], "image", "it lies in no class folder")
+        else:
+            rows[name] = Row(one[1], _own.SPLITS[one[0]]) if in_splits else Row(one[0])
+    return rows
+
+
+def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
+    """Of each picture its row in the table."""
+    known: dict[str, list[str]] = {}
+    for name in names:
+        for end in {end for form in (name, _own.stem(name)) for end in _own.ends_of(form)}:
+            known.setdefault(end, []).append(name)
+    rows: dict[str, Row] = {}
+    columns: dict[str, str] | None = None
+    for number, row in table(listing, (), "fix the table"):
+        columns = _columns(listing, list(row)) if columns is None else columns
+        given, label, split, group = (row.get(columns.get(what, ""), "").strip() for what in FIELDS)
+        found = _meant(given.removeprefix("./"), known)
+        if split and split.lower() not in _own.SPLITS:
+            raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
+        if len(found) != 1 or not label:
+            lacks = "no label" if len(found) == 1 else f"{'several' if found else 'no'} pictures of this name"
+            log.leave_out(given or f"{listing.name} line {number}", "image", f"a row of the table with {lacks}")
+        elif found[0] in rows:
+            log.remark(ids[found[0]], f"{listing.name} line {number}: listed twice; the first row counts")
+        else:
+            rows[found[0]] = Row(label, _own.SPLITS.get(split.lower()), group or None)
+    if not rows:
+        raise UserError(f"{listing} has no row with a label for a picture in the folder; check its column of pictures")
+    for name in names:
+        if name not in rows:
+            log.leave_out(ids[name], "image", f"no usable row in {listing.name}")
+    return rows
+
+
+def _meant(given: str, known: dict[str, list[str]]) -> list[str]:
+    """The pictures that a table may mean: of exactly this name, or else with another ending (.JPG)."""
+    has_ending = PurePosixPath(given).suffix.lower() in PICTURES
+    return known.get(given) or (known.get(_own.stem(given), []) if has_ending else [])
+
+
+FIELDS = ("image", "label", "split", "group")
+
+
+def _columns(listing: Path, names: list[str]) -> dict[str, str]:
+    """{what: name of the column}. Raises: UserError with the columns there are."""
+    spelled = {"".join(sign for sign in name.casefold() if sign.isalnum()): name for name in reversed(names)}
+    wanted = {"image": PICTURE, "label": LABEL, "split": ("split",), "group": ("group",)}
+    found = {what: next((spelled[name] for name in forms if name in spelled), "") for what, forms in wanted.items()}
+    for what in ("image", "label"):
+        if not found[what]:
+            raise UserError(f"{listing} has no column '{what}'; it has: {', '.join(names)} (separated by commas)")
+    return {what: name for what, name in found.items() if name}
+
+
+def _by_number(label: str) -> tuple[int, int, str]:
+    """Numbers by size, then names."""
+    return (0, int(label), label) if label.isdecimal() else (1, 0, label)
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    rows = ["image,label,group"]
+    for index in range(count):
+        name = f"{index:03d}"
+        mask = _examples.picture(folder / f"images/{name}.jpg", index, side)
+        _examples.save(folder / f"masks/{name}.png", mask)
+        label = _examples.drawn(index, side)["label"]
+        rows.append(f"{name}.jpg,{label},series {index // 2}")
+    _examples.text(folder / "labels.csv", "\n".join(rows) + "\n")

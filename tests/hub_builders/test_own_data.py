@@ -1,0 +1,276 @@
+"""Anyone's own pictures: which mask belongs to which picture, what in it is the object, and what is said otherwise."""
+
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.data.build_report import read_report
+from saliency_bench.errors import UserError
+
+BOX = np.zeros((20, 30), bool)
+BOX[4:11, 6:20] = True
+
+
+def picture(path, size=(30, 20)):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.effect_noise(size, 60).convert("RGB").save(path)
+    return path
+
+
+def mask(path, values=BOX):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = values if isinstance(values, Image.Image) else Image.fromarray(values)
+    image.save(path)
+
+
+def palette(values, colours):
+    image = Image.fromarray(values, "P")
+    image.putpalette([part for colour in colours for part in colour])
+    return image
+
+
+def built(tmp_path, **options):
+    """{image id: row} of the split test, and {(id, what): reason}."""
+    folder = sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, **options)
+    report = read_report(folder)
+    rows = {row["image_id"]: row for split in report["splits"] for row in sb.load_dataset(folder, split)}
+    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}
+
+
+def of_mask(row):
+    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
+
+
+RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
+COLOURED = np.where(BOX[..., None], np.uint8(RED), np.uint8(0))
+THREE = BOX * np.uint8(2) + np.eye(20, 30, dtype=np.uint8)
+MASKS = {
+    "0 and 255": (BOX * np.uint8(255), ""),
+    "0 and 1": (BOX * np.uint8(1), ""),
+    "0 and 7": (BOX * np.uint8(7), ""),
+    "one bit": (Image.fromarray(BOX), ""),
+    "grey in three channels": (np.repeat(BOX[..., None] * np.uint8(255), 3, 2), ""),
+    "with alpha": (np.dstack([COLOURED, np.full((20, 30), 255, np.uint8)]), ""),
+    "black and red": (COLOURED, ""),
+    "a colour": (COLOURED, "#ff0000"),
+    "a colour by its numbers": (COLOURED, "255,0,0"),
+    "a colour by its name": (COLOURED, "red"),
+    "a value": (np.where(BOX, np.uint8(9), THREE), "9"),
+    "anything but 0": (BOX * np.uint8(2) + BOX.cumsum(1).astype(np.uint8) * BOX, "nonzero"),
+    "a palette that begins with black": (palette(BOX * np.uint8(1), [(0, 0, 0), RED]), ""),
+    "a palette that begins with white": (palette((~BOX) * np.uint8(1), [WHITE, (0, 0, 0)]), ""),
+    "an index of a palette": (palette(np.where(BOX, np.uint8(2), np.uint8(1)), [(0, 0, 0), GREEN, RED]), "2"),
+    "a colour of a palette": (palette(np.where(BOX, np.uint8(2), np.uint8(1)), [(0, 0, 0), GREEN, RED]), "#ff0000"),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+def test_the_object_of_a_mask(tmp_path, kind):
+    values, foreground = MASKS[kind]
+    picture(tmp_path / "images/cat/1.png")
+    mask(tmp_path / "masks/1.png", values)
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"), foreground=foreground)
+    assert left_out == {}
+    assert (of_mask(rows["cat/1"]) == BOX).all()
+
+
+REFUSED = {
+    "more than two values; say with --foreground": (THREE, ""),
+    "two values, none of them 0": (BOX * np.uint8(9) + 3, ""),
+    "in colour, which has no value": (COLOURED, "9"),
+    "empty mask": (BOX * np.uint8(255), "9"),
+    "another size than its image": (np.ones((9, 9), np.uint8), ""),
+    "not 8 bits a channel": (BOX * np.uint16(300), ""),
+}
+
+
+@pytest.mark.parametrize("reason", REFUSED)
+def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason):
+    values, foreground = REFUSED[reason]
+    picture(tmp_path / "images/cat/1.png")
+    mask(tmp_path / "masks/1.png", values)
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"), foreground=foreground)
+    assert reason in left_out["cat/1", "mask"]
+    assert rows["cat/1"]["mask"] is None
+
+
+def test_which_mask_belongs_to_which_picture(tmp_path):
+    for name in (
+        "cat/1.png",
+        "dog/1.png",
+        "cat/2.jpg",
+        "dog/3.jpg",
+        "cat/4.jpg",
+        "cat/5.jpg",
+        "dog/5.jpg",
+        "cat/6.jpg",
+    ):
+        picture(tmp_path / "images" / name)
+    for name in ("cat/1.png", "dog/1.png", "2.png", "deep/er/3.png", "4.png", "4.gif", "5.png", "nobody.png"):
+        mask(tmp_path / "masks" / name)
+    mask(tmp_path / "masks/6.jpg")
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert {name for name, row in rows.items() if row["mask"]} == {"cat/1", "dog/1", "cat/2", "dog/3"}
+    assert left_out == {
+        ("cat/4", "mask"): "several mask files of its name",
+        ("cat/5", "mask"): "its mask file has the name of several pictures",
+        ("dog/5", "mask"): "its mask file has the name of several pictures",
+        ("cat/6", "mask"): "a mask in JPEG, which blurs its values; save masks as PNG",
+        ("nobody.png", "mask"): "a mask file without a picture of its name",
+    }
+
+
+def test_a_mask_in_the_folder_of_another_class_is_not_taken(tmp_path):
+    for name in ("cat/1.png", "dog/1.png"):
+        picture(tmp_path / "images" / name)
+    mask(tmp_path / "masks/dog/1.png")
+    rows, left_out = built(tmp_path, masks=str(tmp_path / "masks"))
+    assert left_out == {("cat/1", "mask"): "no mask file of its name"}
+    assert rows["dog/1"]["mask"]
+
+
+def test_masks_below_the_pictures_are_no_class(tmp_path):
+    picture(tmp_path / "images/cat/1.png")
+    picture(tmp_path / "images/dog/1.png")
+    mask(tmp_path / "images/masks/cat/1.png")
+    rows, _ = built(tmp_path, masks=str(tmp_path / "images/masks"))
+    assert set(rows) == {"cat/1", "dog/1"}
+    with pytest.raises(UserError, match="a folder of their own"):
+        built(tmp_path, masks=str(tmp_path / "images"), overwrite=True)
+
+
+def test_folders_of_splits_and_a_picture_in_no_class(tmp_path):
+    for name in ("train/cat/1.jpg", "train/dog/2.jpg", "val/cat/3.jpg", "test/dog/4.jpg"):
+        picture(tmp_path / "images" / name)
+    rows, left_out = built(tmp_path)
+    assert read_report(tmp_path / "out")["splits"].keys() == {"train", "validation", "test"}
+    assert sb.load_dataset(tmp_path / "out", "validation")[0]["image_id"] == "val/cat/3"
+    assert sb.load_dataset(tmp_path / "out").features["label"].names == ["cat", "dog"]
+    picture(tmp_path / "images/5.jpg")
+    rows, left_out = built(tmp_path, overwrite=True)
+    assert left_out == {("5", "image"): "it lies in no class folder"}
+    assert len(rows) == 4
+
+
+def test_a_hash_splits_what_has_no_split(tmp_path):
+    for number in range(40):
+        picture(tmp_path / f"images/cat/{number}.jpg")
+    assert set(Counter(row for row in read_report(built_folder(tmp_path))["splits"])) == {"test"}
+    splits = read_report(built_folder(tmp_path, split="hash"))["splits"]
+    assert splits.keys() == {"train", "validation", "test"}
+    assert splits["train"]["num_examples"] > 20
+    assert read_report(built_folder(tmp_path, split="train"))["splits"].keys() == {"train"}
+
+
+def built_folder(tmp_path, **options):
+    return sb.build("folder", tmp_path / "out", tmp_path / "images", progress=False, overwrite=True, **options)
+
+
+def test_a_table_gives_labels_splits_and_groups(tmp_path):
+    for number in range(6):
+        picture(tmp_path / f"images/{number}.jpg")
+    (tmp_path / "labels.csv").write_text(
+        "\ufeffFile Name,Class,split,group\n0.jpg,2,train,a\n./1.jpg,10,val,b\n2,2,,\n3.jpg,,,\n9.jpg,2,,\n2,10,,\n",
+        encoding="utf-8",
+    )
+    rows, left_out = built(tmp_path, labels=str(tmp_path / "labels.csv"))
+    assert [rows[name]["group"] for name in "012"] == ["a", "b", None]
+    report = read_report(tmp_path / "out")
+    assert {split: part["num_examples"] for split, part in report["splits"].items()} == {
+        "train": 1, "validation": 1, "test": 1
+    }  # fmt: skip
+    assert sb.load_dataset(tmp_path / "out").features["label"].names == ["2", "10"]
+    assert left_out == {
+        ("3.jpg", "image"): "a row of the table with no label",
+        ("9.jpg", "image"): "a row of the table with no pictures of this name",
+        ("3", "image"): "no usable row in labels.csv",
+        ("4", "image"): "no usable row in labels.csv",
+        ("5", "image"): "no usable row in labels.csv",
+    }
+    assert report["remarks"] == [{"id": "2", "text": "labels.csv line 7: listed twice; the first row counts"}]
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ("picture;label\n0.jpg;a\n", r"no column 'image'; it has: picture;label \(separated by commas\)"),
+        ("image,kind\n0.jpg,a\n", r"no column 'label'; it has: image, kind"),
+        ("image,label\n", "no row with a label"),
+        ("image,label,split\n0.jpg,a,evening\n", "line 2: split 'evening' is unknown"),
+    ],
+)
+def test_a_table_that_cannot_be_used_is_one_line(tmp_path, capsys, table, words):
+    picture(tmp_path / "images/0.jpg")
+    (tmp_path / "t.csv").write_text(table)
+    with pytest.raises(UserError, match=words):
+        built(tmp_path, labels=str(tmp_path / "t.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"masks": "nowhere"}, "--masks nowhere is not a folder"),
+        ({"labels": "nowhere.csv"}, r"--labels nowhere\.csv is not a file"),
+        ({"foreground": "reddish"}, "foreground=reddish is neither a value from 0 to 255"),
+        ({"foreground": "256"}, "foreground=256 is neither"),
+        ({"split": "half"}, "split=half is unknown"),
+        ({}, "no class folders, and there is no table of labels"),
+    ],
+)
+def test_what_cannot_be_built_is_one_line(tmp_path, options, words):
+    picture(tmp_path / "images/0.jpg")
+    with pytest.raises(UserError, match=words):
+        built(tmp_path, **options)
+
+
+def test_the_command_line(tmp_path, capsys):
+    for name in ("cat/1.jpg", "dog/2.jpg"):
+        picture(tmp_path / "images" / name)
+    mask(tmp_path / "masks/1.png", THREE)
+    line = [
+        "build",
+        "folder",
+        "--images",
+        tmp_path / "images",
+        "--masks",
+        tmp_path / "masks",
+        "--out",
+        tmp_path / "out",
+    ]
+    assert main([str(word) for word in line]) == 0
+    told = capsys.readouterr().out
+    assert "1 mask: a mask of more than two values; say with --foreground which one is the object" in told
+    assert "1 mask: no mask file of its name" in told
+    assert main([str(word) for word in [*line, "--foreground", "2", "--overwrite", "--json"]]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["counts"]["masks"] == 1
+    assert report["options"] == {"foreground": "2", "seed": 0, "split": ""}  # no path of this machine
+    sb.build("folder", tmp_path / "other", images=tmp_path / "images", masks=str(tmp_path / "masks"), progress=False)
+
+
+def test_own_data_is_called_by_its_folder_and_no_dataset_has_the_name_of_a_layout(tmp_path, monkeypatch):
+    from saliency_bench.data.loading import find
+
+    picture(tmp_path / "images/cat/1.jpg")
+    built(tmp_path)
+    assert find(tmp_path / "out").name == "folder:out"
+    assert "folder" not in sb.list_datasets()
+    monkeypatch.chdir(tmp_path / "images")
+    with pytest.raises(UserError, match="unknown dataset 'folder'"):
+        sb.load_dataset("folder")
+
+
+def test_own_data_are_published_under_a_name_only(tmp_path):
+    from saliency_bench.publishing.datasets import dataset_publication
+
+    picture(tmp_path / "images/cat/1.jpg")
+    built(tmp_path)
+    with pytest.raises(UserError, match="add --name NAME"):
+        dataset_publication(tmp_path / "out", "someone", tmp_path / "w")
+    sent = dataset_publication(tmp_path / "out", "someone", tmp_path / "w", "cats", "cc-by-4.0")
+    assert sent.repo == "someone/cats"
