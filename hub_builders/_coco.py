@@ -15,6 +15,7 @@ from saliency_bench.hub_builders._source import base_of, json_of, library, neede
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 HOME = "MS COCO, cocodataset.org (annotations CC BY 4.0; each image under its own Flickr licence)"
+FIX = f"download it again: {HOME}"
 TERMS = ("coco-terms-of-use", "https://cocodataset.org/#termsofuse")
 CITATION = """@inproceedings{lin2014microsoft,
   title = {Microsoft {COCO}: Common Objects in Context},
@@ -65,28 +66,10 @@ def splits_of(root: Path, kinds: tuple[str, ...], only: str = "") -> list[str]:
 
 def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[dict[int, Entry], dict[int, str]]:
     """({image id: entry}, {category id: name}) of one split; what is malformed is a remark."""
-    content = json_of(root / "annotations" / f"instances_{split}.json", dict)
-    listed = partial(_dicts, log=log, file=f"instances_{split}.json")
-    names = {one["id"]: str(one.get("name")) for one in listed(content, "categories") if type(one.get("id")) is int}
-    found: dict[int, Entry] = {}
-    for image in listed(content, "images"):
-        key, file_name = image.get("id"), image.get("file_name")
-        if type(key) is not int or not isinstance(file_name, str):
-            log.remark(str(key), f"instances_{split}.json: an image without id or file_name is skipped")
-        elif key in found:
-            log.remark(file_name, f"instances_{split}.json: image id {key} comes twice; the first counts")
-        else:
-            frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
-            found[key] = Entry(file_name, split, frame)
-    for one in listed(content, "annotations"):
-        if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
-            log.remark(str(one.get("id")), f"instances_{split}.json: an object without category or image")
-        elif one["image_id"] in found:
-            keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
-            found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
+    found, names = entries_in(root / "annotations" / f"instances_{split}.json", split, log)
     if captions:
         file = f"captions_{split}.json"
-        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file):
+        for one in _dicts(json_of(root / "annotations" / file, dict), "annotations", log, file, FIX):
             if type(one.get("image_id")) is not int or not isinstance(one.get("caption"), str):
                 log.remark(str(one.get("id")), f"{file}: a caption without text or image is skipped")
             elif one["image_id"] in found:
@@ -94,10 +77,34 @@ def entries_of(root: Path, split: str, captions: bool, log: BuildLog) -> tuple[d
     return found, names
 
 
-def _dicts(content: dict, key: str, log: BuildLog, file: str) -> list[dict]:
+def entries_in(path: Path, split: str, log: BuildLog, fix: str = FIX) -> tuple[dict[int, Entry], dict[int, str]]:
+    """({image id: entry}, {category id: name}) of a file of instances; what is malformed is a remark."""
+    content = json_of(path, dict, fix)
+    listed = partial(_dicts, log=log, file=path.name, fix=fix)
+    names = {one["id"]: str(one.get("name")) for one in listed(content, "categories") if type(one.get("id")) is int}
+    found: dict[int, Entry] = {}
+    for image in listed(content, "images"):
+        key, file_name = image.get("id"), image.get("file_name")
+        if type(key) is not int or not isinstance(file_name, str):
+            log.remark(str(key), f"{path.name}: an image without id or file_name is skipped")
+        elif key in found:
+            log.remark(file_name, f"{path.name}: image id {key} comes twice; the first counts")
+        else:
+            frame = (int(_number(image.get("height"))), int(_number(image.get("width"))))
+            found[key] = Entry(file_name, split, frame)
+    for one in listed(content, "annotations"):
+        if type(one.get("category_id")) is not int or type(one.get("image_id")) is not int:
+            log.remark(str(one.get("id")), f"{path.name}: an object without category or image")
+        elif one["image_id"] in found:
+            keep = ("segmentation", "area", "iscrowd", "category_id", "bbox", "id")
+            found[one["image_id"]].objects.append({key: one[key] for key in keep if key in one})
+    return found, names
+
+
+def _dicts(content: dict, key: str, log: BuildLog, file: str, fix: str) -> list[dict]:
     listed = content.get(key)
     if not isinstance(listed, list):
-        raise UserError(f'a COCO annotation file has no list "{key}"; download it again: {HOME}')
+        raise UserError(f'the COCO annotation file {file} has no list "{key}"; {fix}')
     if odd := sum(not isinstance(one, dict) for one in listed):
         log.remark(file, f"{odd} of its {key} are no JSON objects and are passed over")
     return [one for one in listed if isinstance(one, dict)]

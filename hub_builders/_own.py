@@ -80,6 +80,22 @@ def ends_of(name: str) -> list[str]:
     return ["/".join(parts[start:]) for start in range(len(parts))]
 
 
+class Names:
+    """The pictures that a list may mean: by their path or its end, with or without ending, or with another (.JPG)."""
+
+    def __init__(self, names: Iterable[str]):
+        self.known: dict[str, list[str]] = {}
+        for name in names:
+            for end in {end for form in (name, stem(name)) for end in ends_of(form)}:
+                self.known.setdefault(end, []).append(name)
+
+    def of(self, given: str) -> list[str]:
+        """All that have this name."""
+        has_ending = PurePosixPath(given).suffix.lower() in PICTURES
+        exact = self.known.get(given, [])
+        return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
+
+
 def masks_for(pictures: list[str], masks: list[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
 

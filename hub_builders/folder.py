@@ -155,16 +155,13 @@ def _in_folders(images: Path, names: list[str], ids: dict[str, str], log: BuildL
 
 def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog) -> dict[str, Row]:
     """Of each picture its row in the table."""
-    known: dict[str, list[str]] = {}
-    for name in names:
-        for end in {end for form in (name, _own.stem(name)) for end in _own.ends_of(form)}:
-            known.setdefault(end, []).append(name)
+    known = _own.Names(names)
     rows: dict[str, Row] = {}
     columns: dict[str, str] | None = None
     for number, row in table(listing, (), "fix the table"):
         columns = _columns(listing, list(row)) if columns is None else columns
         given, label, split, group = (row.get(columns.get(what, ""), "").strip() for what in FIELDS)
-        found = _meant(given.removeprefix("./"), known)
+        found = known.of(given.removeprefix("./"))
         if split and split.lower() not in _own.SPLITS:
             raise UserError(f"{listing} line {number}: split '{split}' is unknown; use train, validation or test")
         if len(found) != 1 or not label:
@@ -180,12 +177,6 @@ def _listed(listing: Path, names: list[str], ids: dict[str, str], log: BuildLog)
         if name not in rows:
             log.leave_out(ids[name], "image", f"no usable row in {listing.name}")
     return rows
-
-
-def _meant(given: str, known: dict[str, list[str]]) -> list[str]:
-    """The pictures that a table may mean: of exactly this name, or else with another ending (.JPG)."""
-    has_ending = PurePosixPath(given).suffix.lower() in PICTURES
-    return known.get(given) or (known.get(_own.stem(given), []) if has_ending else [])
 
 
 FIELDS = ("image", "label", "split", "group")
