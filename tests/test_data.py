@@ -97,8 +97,7 @@ def test_names_of_the_hub_with_a_revision():
 def test_a_dataset_in_memory(folder, resnet, tmp_path):
     rows = sb.load_dataset(folder)
     assert sb.load_dataset(rows) is rows
-    with pytest.raises(UserError, match="several splits; give one of them: test, train"):
-        sb.load_dataset(datasets.DatasetDict({"train": rows, "test": rows}))
+    assert sb.load_dataset(datasets.DatasetDict({"train": rows, "test": rows})) is rows
     with pytest.raises(UserError, match="is the split test, not train; give split='test'"):
         sb.load_dataset(rows, "train")
     for other in (rows.to_iterable_dataset(), [1], None):

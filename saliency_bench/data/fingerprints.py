@@ -30,7 +30,7 @@ def fingerprint(dataset: Dataset) -> str:
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     """(the fingerprint, a `picture_digest` of each row). Raises: UserError without a column "image"."""
     if not isinstance(dataset.features.get("image"), Image):
-        raise UserError('the dataset has no column "image" of images')
+        raise UserError(f'the dataset has no column "image" of images; it has: {", ".join(dataset.features)}')
     kind = dataset.features.get("label")
     wanted = [column for column in ("image_id", "label", "image", "mask") if column in dataset.features]
     plain = dataset.with_format(None).select_columns(wanted)

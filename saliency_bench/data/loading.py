@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from datasets import ClassLabel, Dataset, Image
+import pyarrow as pa
+from datasets import ClassLabel, Dataset, DatasetDict, Image, Value
 
 from saliency_bench import registry
 from saliency_bench.data.annotations import joined
@@ -38,9 +39,11 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 from saliency_bench.utils.storage import cache_folder
 
+PARQUET = ".parquet"
+
 
 def load_dataset(
-    name: str | Path | Dataset,
+    name: str | Path | Dataset | DatasetDict,
     split: str = "test",
     *,
     source: str | Path | None = None,
@@ -50,8 +53,9 @@ def load_dataset(
     """One split of a dataset.
 
     `name` is a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),
-    a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub, or a
-    `datasets.Dataset`, which is one split already. A folder of exactly the given name is used, and a line says so;
+    a Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub, a
+    `datasets.DatasetDict`, or a `datasets.Dataset`, which is one split already, as a file is. Labels that are text
+    become classes, sorted by name. A folder of exactly the given name is used, and a line says so;
     "hub:owner/name" is never a folder. A dataset that the package draws itself (shapes-xai) is built on first use and
     kept in the cache folder; `builder_options` are for these only.
     source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is built
@@ -62,21 +66,42 @@ def load_dataset(
     Nothing downloaded is executed, no archive is opened, and no file outside of the folder or repository.
     Raises: UserError for an unknown name, split or option, a folder without a dataset, or a Hub that cannot be reached.
     """
-    return find(name, source=source, revision=revision, **builder_options).load_usual(split)[0]
+    return with_classes(find(name, source=source, revision=revision, **builder_options).load_usual(split)[0])
+
+
+def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
+    """Rows whose `label`, where it is text, is a class instead.
+
+    names: of the classes; default: the texts, sorted. Raises: UserError for a text that is none of them.
+    """
+    if not is_text(rows.features.get("label")):
+        return rows
+    texts = list(rows["label"])
+    present = {text for text in texts if text is not None}
+    kind = ClassLabel(names=sorted(present) if names is None else names)
+    if strange := sorted(present - set(kind.names)):
+        raise unknown("label in the dataset", strange[0], kind.names)
+    numbers = pa.array([None if text is None else kind.str2int(text) for text in texts], pa.int64())
+    return rows.remove_columns("label").add_column("label", numbers, feature=kind)
+
+
+def is_text(kind: object) -> bool:
+    """Whether a column holds text."""
+    return isinstance(kind, Value) and (pa.types.is_string(kind.pa_type) or pa.types.is_large_string(kind.pa_type))
 
 
 @dataclass(frozen=True)
 class Found:
-    """A dataset that was found and not read yet: in memory, in a folder, or a commit on the Hub.
+    """A dataset that was found and not read yet: in memory, in a folder or file, or a commit on the Hub.
 
     text   how it was named, for messages
     name   what it is called in results: the name of its builder where a build report in a folder or a repository of
-           ours has it; of another repository its id, of another folder "folder:" and its last part
+           ours has it; of another repository its id, of another folder or file "folder:" and its last part
     """
 
     text: str
     name: str
-    rows: Dataset | None = None
+    rows: Dataset | DatasetDict | None = None
     folder: Path | None = None
     commit: Commit | None = None
     source: Path | None = None
@@ -93,6 +118,8 @@ class Found:
 
     def load(self, split: str) -> Dataset:
         """Raises: UserError for an unknown split, or data that cannot be read or trusted."""
+        if isinstance(self.rows, DatasetDict):
+            return _with_images(_of_dict(self.rows, split, self.text), self.text)
         if self.rows is not None:
             return _with_images(_of_split(self.rows, split, self.text), self.text)
         if self.source is not None:
@@ -134,7 +161,7 @@ class Found:
 
 
 def find(
-    name: str | Path | Dataset,
+    name: str | Path | Dataset | DatasetDict,
     *,
     source: str | Path | None = None,
     revision: str | None = None,
@@ -165,6 +192,8 @@ def find(
         return Found(text, text, commit=commit_of(repo_of(text), given.revision), source=where)
     if revision is not None:
         raise UserError(f"{text} is a folder and has no revisions; leave out `revision`")
+    if folder.is_file():
+        return Found(text, f"folder:{folder.resolve().name}", folder=folder, source=where)
     if could_be_on_the_hub(text):
         _complain_once(f"the dataset {text} is the folder {folder.resolve()}; write hub:{text} for the Hub")
     return Found(text, _name_of(folder), folder=folder, source=where)
@@ -188,14 +217,23 @@ def _name_of(folder: Path) -> str:
 
 
 def _in_memory(rows: object) -> Found:
-    if isinstance(rows, datasets.DatasetDict):
-        raise UserError(f"a DatasetDict holds several splits; give one of them: {_listed(rows)}")
-    if not isinstance(rows, Dataset):
+    if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
-            f"a dataset is a name, a folder or a datasets.Dataset; got {type(rows).__name__}: give its rows as a "
-            "datasets.Dataset, or save them in a folder"
+            f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}: give its "
+            "rows as a datasets.Dataset, or save them in a folder"
         )
     return Found("the dataset", "in-memory", rows=rows)
+
+
+def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
+    """One split, whose classes, where labels are text, are those of all splits. Raises: UnknownSplitError."""
+    whole, bracket, _ = split.partition("[")
+    if whole not in splits:
+        raise UnknownSplitError(name, split, splits)
+    if bracket:
+        raise UserError(f"a part of a split, {split}, is taken from files only; give dataset['{whole}'].select(...)")
+    held = [rows["label"] for rows in splits.values() if is_text(rows.features.get("label"))]
+    return with_classes(splits[whole], sorted({text for texts in held for text in texts if text is not None}))
 
 
 _complain_once = cache(complain)
@@ -225,8 +263,15 @@ def class_names(dataset: Dataset) -> list[str]:
 
 
 def _folder(name: str) -> Path | None:
-    """The folder of exactly this name, if any; a known name refers to a folder only if that is a built dataset."""
+    """The folder or Parquet file of exactly this name, if any.
+
+    A known name refers to a folder only if that is a built dataset.
+    """
     path = Path(name).expanduser()
+    if path.suffix.lower() == PARQUET and not path.is_dir():
+        if path.is_file():
+            return path
+        raise UserError(f"there is no file {name}; check the path")
     if not path.is_dir():
         if path.is_absolute() or name.startswith((".", "~")):
             fix = f"build a dataset there with `saliency-bench build NAME --out {name}`"
@@ -247,7 +292,11 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
     try:
         check_cards(place, str(folder))
         with _quiet():
-            rows = _saved(place, split) or _built(place, str(folder), split, config)
+            rows = (
+                _of_file(place, split)
+                if place.is_file()
+                else _saved(place, split) or _built(place, str(folder), split, config)
+            )
     except Exception as error:  # whatever a damaged or hostile file makes `datasets` raise
         raise loading_error(error, problem, config) from error
     check_rows(rows, str(folder), place)
@@ -276,6 +325,15 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
     hashes = [known_sha256(Path(file)) for file in files if Path(file).suffix.lower() in TABLES]
     builder.download_and_prepare(str(cache / hash_of(str(place), builder.config.name, builder.hash, files, hashes)))
     return split_of(builder, split, name)
+
+
+def _of_file(place: Path, split: str) -> Dataset:
+    """A Parquet file, which is the split that is asked for, whichever it is; kept in the cache by its content."""
+    whole = split.partition("[")[0]
+    builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)})
+    cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
+    builder.download_and_prepare(str(cache / hash_of(str(place), whole, builder.hash, known_sha256(place))))
+    return builder.as_dataset(split)
 
 
 def _saved(place: Path, split: str) -> Dataset | None:

@@ -50,6 +50,7 @@ from saliency_bench.targets.label_maps import Members, match
 from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_known, load_rule
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.messages import complain
 
 
 @dataclass(frozen=True)
@@ -257,6 +258,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
     rows = labelled(published, spec.label_column)
     check_samples(rows)
+    _say_what_is_missing(published, metrics)
     names = label_names(rows)
     selection = selection_of(spec.only, rows, names)
     classifier = load_classifier(
@@ -269,7 +271,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     rows, ids = readable(rows), _ids(rows)
     classes = _classes(spec, classifier, Samples(rows, ids))
     mapped = known_maps.resolved(object_of(spec.label_map, objects), names, classifier.labels, classes)
-    members, unlabelled = _members(spec.target, metrics, names, classifier.labels, classes, mapped)
+    members, unlabelled = _members(spec.target, metrics, rows, classifier.labels, classes, mapped)
     if members is None and selection is not None and selection.correct:
         raise UserError(f"--only correct needs labels: {unlabelled}")
     known = (names, members) if names is not None and members is not None else ((), ())
@@ -335,7 +337,7 @@ def _precomputed(
 def _members(
     target: str,
     metrics: list[Metric],
-    names: list[str] | None,
+    rows: datasets.Dataset,
     model: list[str] | None,
     classes: int,
     label_map: Any,
@@ -347,9 +349,7 @@ def _members(
     asking = [metric.name for metric in metrics if "labels" in metric.needs]
     needed = "--target label" if target == "label" else asking[0] if asking else ""
     try:
-        if names is None:
-            raise UserError('the dataset has no column "label" with class names; name another with --label-column')
-        return match(names, model, classes, label_map), ""
+        return match(_class_names(rows), model, classes, label_map), ""
     except UserError as error:
         if label_map is not None:
             raise
@@ -357,6 +357,32 @@ def _members(
             fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
             raise UserError(f"{error}; {needed} needs labels, {fix}") from error
         return None, str(error).partition(";")[0]
+
+
+def _class_names(rows: datasets.Dataset) -> list[str]:
+    """Raises: UserError that says what the dataset has instead."""
+    if (names := label_names(rows)) is not None:
+        return names
+    if (kind := rows.features.get("label")) is None:
+        listed = ", ".join(rows.column_names)
+        raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
+    raise UserError(
+        f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "
+        "datasets.ClassLabel(names=[...])), or as text"
+    )
+
+
+def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
+    """One line: which columns there are not, and what follows from it."""
+    asking = [metric.name for metric in metrics if "masks" in metric.needs]
+    held = rows.data.column("mask") if "mask" in rows.column_names else None
+    missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (held is None and bool(asking))
+    follows = ["samples are called by their positions"] if "image_id" in missing else []
+    if asking and (held is None or held.null_count == len(held)):
+        follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
+    named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
+    if follows:
+        complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")
 
 
 def _check_labelled(labels: dict[str, int | None]) -> None:

@@ -91,14 +91,18 @@ def check_dataset(name: str) -> None:
     path, given = Path(name).expanduser(), hub_name(name)
     if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
         return
+    if path.suffix.lower() == ".parquet" and not path.is_file():
+        raise UserError(f"there is no file {name}; check the path")
+    if path.suffix.lower() == ".parquet":
+        return
     if path.is_file():
-        raise UserError(f"the dataset {name} is a file; give the folder of a dataset")
+        raise UserError(f"the dataset {name} is a file; give the folder of a dataset, or a Parquet file")
     if not could_be_on_the_hub(text):
         near = " or ".join(near_folders(path))
         fix = f"did you mean {near}?" if near else "check the path"
         raise UserError(f"the dataset folder {name} does not exist; {fix}")
     if "/" not in text:
-        raise registry.unknown_item("hub_builders", text)
+        raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
 
 
 def check_model(name: str) -> None:

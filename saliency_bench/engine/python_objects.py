@@ -60,7 +60,10 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
             plain[name] = _table(name, plain[name], objects)
     if isinstance(device := plain.get("device"), torch.device):
         plain["device"] = str(device)
-    if isinstance(dataset := plain.get("dataset"), datasets.Dataset):
+    dataset = plain.get("dataset")
+    if isinstance(dataset, datasets.DatasetDict):
+        dataset, plain["split"] = find(dataset).load_usual(str(plain.get("split", "test")))
+    if isinstance(dataset, datasets.Dataset):
         digest = fingerprint(dataset)
         about = f"dataset: a datasets.Dataset of {len(dataset)} rows, fingerprint {digest}"
         written = PythonObject(kind="dataset", name="in-memory", digest=digest, code="dataset", about=about)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.data.fingerprints import picture_digest, stored_bytes
+from saliency_bench.data.loading import is_text, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.results import records
 from saliency_bench.types import Chunk
@@ -136,12 +137,12 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
     Raises: UserError for a column that is not there, or holds neither classes nor text.
     """
     if column == "label":
-        return rows
+        return with_classes(rows, names)
     kind = rows.features.get(column)
     if kind is None:
         raise unknown("column", column, rows.column_names)
     if not isinstance(kind, datasets.ClassLabel):
-        if not isinstance(kind, datasets.Value) or not pa.types.is_string(kind.pa_type):
+        if not is_text(kind):
             raise UserError(f"--label-column {column}: the column holds neither class labels nor text")
         kind = datasets.ClassLabel(names=names or sorted({value for value in rows[column] if value is not None}))
     values = [kind.str2int(value) if isinstance(value, str) else value for value in rows[column]]

@@ -101,10 +101,9 @@ def new_classifier(recipe: Recipe, model: Any, names: list[str], id: str) -> tup
 def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
     splits = {name: found.load(name) for name in SPLITS}
     content = "" if recipe.limit is None else fingerprint(splits["train"])
-    if label_column != "label":
-        first = labelled(splits["train"], label_column)
-        names = class_names(first)
-        splits = {name: labelled(rows, label_column, names) for name, rows in splits.items()} | {"train": first}
+    first = labelled(splits["train"], label_column)
+    names = class_names(first)
+    splits = {name: labelled(rows, label_column, names) for name, rows in splits.items()} | {"train": first}
     splits["train"] = first_rows(splits["train"], recipe.limit, recipe.seed, content)
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
         raise UserError(f"the split {empty[0]} of {found.text} is empty; training needs {', '.join(SPLITS)}")
