@@ -1,7 +1,7 @@
 """Your own pictures in class folders, or with a table of labels, and their masks.
 
     saliency-bench build folder --images PICTURES --masks MASKS --out my-data
-    saliency-bench build folder --images PICTURES --masks MASKS --labels labels.csv --out my-data
+    saliency-bench build folder --images PICTURES --labels TABLE --out my-data
 
 Source: a folder of pictures. Its folders are the classes (`cat/1.jpg`; also `train/cat/1.jpg` and `test/cat/2.jpg`),
 unless a table (CSV) with the columns `image` and `label` gives them; it may have the columns `split` and `group` too.

@@ -76,9 +76,10 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     embedded = getattr(builder, "EMBEDDED", False)
-    hidden = argparse.SUPPRESS if embedded else "folder with the raw data as downloaded"
-    flags = [f"--{builder.OWN_DATA}", "--source"] if hasattr(builder, "OWN_DATA") else ["--source"]
-    parser.add_argument(*flags, dest="source", metavar="DIR", help=hidden)
+    own = getattr(builder, "OWN_DATA", "")
+    about = f"folder of the {own}" if own else "folder with the raw data as downloaded"
+    flags = [f"--{own}", "--source"] if own else ["--source"]
+    parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)
     parser.add_argument(
         "--out", metavar="DIR", required=True, help="folder to write; it appears once the dataset is complete"
     )
@@ -87,11 +88,11 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
     group = parser.add_argument_group(f"options of {name}")
-    own = options.defaults(builder.samples)
-    for key, default in own.items():
+    known = options.defaults(builder.samples)
+    for key, default in known.items():
         if key != "seed":
             add_option(group, key, default, help_of(builder, key))
-    if "json" in own:
+    if "json" in known:
         parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
     else:
         _shared.output(parser, "print the build report as JSON")
