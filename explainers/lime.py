@@ -18,6 +18,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.passes import scores_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size
+from saliency_bench.registry import install_hint
 from saliency_bench.types import Images, Maps, On, Target
 from saliency_bench.utils.seeds import random_bits, seed_of
 
@@ -92,7 +93,7 @@ def _quickshift():
     try:
         from skimage.segmentation import quickshift
     except ModuleNotFoundError as error:
-        raise UserError('lime needs scikit-image for its superpixels: pip install "saliency-bench[lime]"') from error
+        raise UserError(f"lime needs scikit-image for its superpixels: {install_hint('lime')}") from error
     return quickshift
 
 

@@ -20,6 +20,7 @@ from PIL import Image
 
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.registry import install_hint
 from saliency_bench.utils.files import check_readable, parse_json, read_bytes
 from saliency_bench.utils.pictures import Picture, UnreadableError, read, turned, turned_box, values
 from saliency_bench.utils.seeds import seed_of
@@ -38,7 +39,7 @@ def library(name: str) -> ModuleType:
         return import_module(name)
     except ModuleNotFoundError as error:
         missing = name.partition(".")[0]
-        raise UserError(f'reading this source needs {missing}: pip install "saliency-bench[builders]"') from error
+        raise UserError(f"reading this source needs {missing}: {install_hint('builders')}") from error
 
 
 def needed(source: Path | None, name: str, home: str) -> Path:

@@ -6,7 +6,7 @@ Names below are loaded when first used, so that `import saliency_bench` costs no
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "load_dataset": "data.loading",

@@ -77,6 +77,14 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
         raise UserError(f"{main} calls sys.exit({error}) when it is imported; take that line out") from error
 
 
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: of the checkout that this is, or of the installed package."""
+    root = HERE.parent
+    if not (root / "pyproject.toml").is_file():
+        return f'pip install "saliency-bench[{extra}]"'
+    return f'pip install -e "{"." if Path.cwd() == root else root}[{extra}]"'
+
+
 def unknown_item(kind: str, name: str) -> UserError:
     """An error for an unknown name, with the item that goes by it elsewhere, or the nearest ones."""
     return unknown(KINDS[kind], name, names(kind), aliases(kind))

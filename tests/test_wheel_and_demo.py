@@ -1,16 +1,21 @@
-"""The wheel, installed outside the checkout: the help of every command, and the demo with what it promises."""
+"""Source archive and wheel, installed outside the checkout: the help of every command, and what the demo promises."""
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
 import sysconfig
+import tarfile
 import venv
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
+from test_plugins import PLUGINS
 
+import saliency_bench
 from saliency_bench import registry
 
 ROOT = Path(__file__).parents[1]
@@ -20,10 +25,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """A fresh environment with the wheel in it, and the libraries of this one."""
+    """A fresh environment with the wheel in it, which is made of the source archive, and the libraries of this one."""
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
+        [sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT],
         check=True,
         capture_output=True,
     )
@@ -40,6 +45,45 @@ def installed(tmp_path_factory):
     # Folders named in a .pth file are searched, but their own .pth files (an editable install, say) are not read.
     (Path(site) / "libraries.pth").write_text(sysconfig.get_path("purelib") + "\n")
     return folder
+
+
+def tracked() -> set[str]:
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True)
+    return set(done.stdout.splitlines())
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(installed):
+    (wheel,) = installed.glob("*.whl")
+    inside = {name for name in ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    folders = tuple(f"{name}/" for name in PLUGINS)
+    expected = {f"saliency_bench/{name}" for name in tracked() if name.startswith(folders)}
+    expected |= {name for name in tracked() if name.startswith("saliency_bench/")}
+    assert inside == {name for name in expected if not name.endswith(".png")}
+
+
+def test_the_source_archive_holds_what_its_tests_read(installed):
+    (archive,) = installed.glob("*.tar.gz")
+    with tarfile.open(archive) as file:
+        inside = {name.partition("/")[2] for name in file.getnames()}
+    shown = {name for name in tracked() if not name.startswith(".") and not name.endswith(".png")}
+    assert shown - inside == set()
+
+
+def test_the_version_is_the_same_wherever_it_is_named(installed):
+    version = call(installed, "--version").stdout.strip()
+    assert version == saliency_bench.__version__
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
+    assert re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1].rstrip(",") == version
+    assert [path.name for path in installed.glob("*.whl")] == [f"saliency_bench-{version}-py3-none-any.whl"]
+
+
+def test_what_installs_an_extra_of_a_wheel(installed):
+    """The package is there, so pip adds only the libraries of the extra; a checkout is installed again as itself."""
+    code = "from saliency_bench.registry import install_hint; print(install_hint('lime'))"
+    python = installed / "venv" / "bin" / "python"
+    done = subprocess.run([python, "-c", code], cwd=installed, capture_output=True, text=True, check=True)
+    assert done.stdout == 'pip install "saliency-bench[lime]"\n'
+    assert registry.install_hint("lime") in ('pip install -e ".[lime]"', f'pip install -e "{ROOT}[lime]"')
 
 
 def call(installed, *words, **env):

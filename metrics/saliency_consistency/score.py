@@ -11,6 +11,7 @@ from saliency_bench.explainer import untouched
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Choice, Transform
+from saliency_bench.registry import install_hint
 from saliency_bench.target import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 
@@ -115,7 +116,7 @@ def distance(one: np.ndarray, two: np.ndarray, held: np.ndarray, radius: int = 1
     try:
         from saliency_bench.metrics.saliency_consistency.warping import fastdtw
     except ModuleNotFoundError as error:
-        raise UserError('saliency_consistency needs numba: pip install "saliency-bench[consistency]"') from error
+        raise UserError(f"saliency_consistency needs numba: {install_hint('consistency')}") from error
     if not held.any() or np.ptp(one[held]) == np.ptp(two[held]) == 0:
         return float("nan")
     return fastdtw(series_of(one, held, series), series_of(two, held, series), radius)[0]

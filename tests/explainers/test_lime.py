@@ -146,7 +146,7 @@ def test_a_missing_library_is_one_line(monkeypatch):
         return original(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r'lime needs scikit-image .* pip install "saliency-bench\[lime\]"'):
+    with pytest.raises(UserError, match=r'lime needs scikit-image .* pip install -e ".*\[lime\]"'):
         load_explainer("lime")
 
 

@@ -392,5 +392,5 @@ def test_an_unknown_transform_and_a_missing_library_are_one_line(monkeypatch):
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(UserError, match=r'pip install "saliency-bench\[consistency\]"'):
+    with pytest.raises(UserError, match=r'pip install -e ".*\[consistency\]"'):
         distance(np.arange(3.0)[None], np.ones((1, 3)), np.ones((1, 3), bool))
