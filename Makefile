@@ -3,7 +3,7 @@ PYTHON ?= python3
 CONSTRAINTS ?= constraints.txt
 CODE = saliency_bench explainers metrics hub_builders push_scripts
 
-.PHONY: install demo test slow lint types coverage clean
+.PHONY: install demo test slow lint types coverage docs linkcheck clean
 
 install: .venv/bin/saliency-bench
 .venv/bin/saliency-bench: pyproject.toml setup.py $(CONSTRAINTS)
@@ -25,5 +25,9 @@ types: install
 	.venv/bin/mypy $(CODE)
 coverage: install
 	.venv/bin/pytest -n 2 --cov --cov-report=term
+docs: install
+	.venv/bin/sphinx-build -W --keep-going -n -b html docs docs/_build/html
+linkcheck: install
+	.venv/bin/sphinx-build -q -b linkcheck docs docs/_build/linkcheck
 clean:
-	rm -rf .venv build dist *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist docs/_build docs/metric_cards *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

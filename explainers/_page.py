@@ -46,21 +46,21 @@ An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (wei
 Each section ends with what the explainer needs of a network, and its forward passes for one image of {SIDE} x {SIDE}
 with default options.
 
-The same call gives the same bits. What puts many pictures of an image through the network (occlusion, rise, lime,
-integrated_gradients, smoothgrad, gradient_shap) puts one image's own pictures into a pass: on a CPU its maps have the
-same bits in batches of any size and order. The others, and passes of another `batch_size`, give the same map to about
-1e-5 of its largest value, because the network's own logits differ in their last bits between sizes. In a deep network
-such a bit may decide whether a ReLU is open; a gradient then differs by more. Compare maps of one batch size.
+The same call gives the same bits. Explainers that send many variants of an image through the network (occlusion, rise,
+lime, integrated_gradients, smoothgrad, gradient_shap) never mix two images in one pass: on a CPU their maps are the same
+bit for bit in batches of any size and order. The others, and passes of another `batch_size`, agree to about 1e-5 of the
+map's largest value, because the network's own logits differ in their last bits between batch sizes. In a deep network
+such a bit can decide whether a ReLU is open, and a gradient then differs by more. Compare maps of one batch size.
 
-A classifier of `load_classifier(..., precision="bf16")` (`run --precision bf16`) computes in bfloat16. On processors
-with instructions for it that halves the time of occlusion, rise, lime and scorecam, whose maps of a trained ResNet were
-off by 2.4 % of their range at most; gradients have no such accuracy (26 %).
+`load_classifier(..., precision="bf16")` and `run --precision bf16` make the network compute in bfloat16. On processors
+with instructions for it, this halves the time of occlusion, rise, lime and scorecam. Their maps of a trained ResNet were
+off by at most 2.4 % of their range; gradients were off by up to 26 %.
 
-The pictures show maps of one test image of shapes-xai for its own class, all with default options: of those seen
-rightly, the one whose object lies farthest from the middle, without a constant map (gradcam_vit cuts negative values
-off, which may leave nothing). The outline is that of the object. Maps with negative values are blue below zero and red
-above, on a scale that is even around zero; maps without go from their least value (dark) to their largest (bright).
-Each map has its own scale."""
+The pictures show maps of one test image of shapes-xai for its own class, all with default options. The image is the one
+whose object lies farthest from the middle, among those that the network classifies correctly and that give no constant
+map (gradcam_vit cuts off negative values, which can leave nothing). The outline is the object's. Signed maps are blue
+below zero and red above, on a scale that is symmetric around zero; the others go from their smallest value (dark) to
+their largest (bright). Each map has its own scale."""
 
 
 def main() -> None:

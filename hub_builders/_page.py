@@ -28,14 +28,13 @@ EDGE = (255, 0, 200)
 HEAD = """# Datasets
 
 `saliency-bench build NAME --source DIR --out DIR` makes a dataset folder from the raw source as downloaded;
-`saliency-bench build NAME --help` says where the source is had and what the folder must hold. The pictures show what
-the builders make of small drawn sources (no one's data); the mask is outlined. Every build ends with
-`build_report.json`: the counts beside the paper's, what was left out and why, the shares of the classes in each split,
-near-duplicates across splits, and checksums.
+`saliency-bench build NAME --help` says where to get the source and what the folder must hold. The pictures show what the
+builders make of small synthetic sources; the mask is outlined. Every build ends with `build_report.json`: the counts next
+to the paper's, what was left out and why, class shares in each split, near-duplicates across splits, and checksums.
 
-Pictures are turned upright as their EXIF says. Masks, boxes and outlines are taken to be drawn on the file as stored
-and turned with it, unless their size is that of the upright picture only; where the two sizes are equal (squares, half
-turns) nothing tells them apart. Annotations of any other size are left out with that reason. This page is written by
+Images are turned upright according to their EXIF orientation. Masks, boxes and outlines are assumed to be drawn on the
+file as stored and are turned with it, unless only the upright image has their size; where both have it (squares, half
+turns) the two cases cannot be told apart. Annotations of any other size are left out with that reason. Written by
 `python -m saliency_bench.hub_builders._page`.
 
 | dataset | classes | samples (paper) | masks (paper) | licence | images may be published |

@@ -1,0 +1,64 @@
+"""Sphinx settings of the documentation: `make docs` builds it without network into docs/_build/html."""
+
+import sys
+from pathlib import Path
+
+import saliency_bench
+from saliency_bench import registry
+
+sys.path.insert(0, str(Path(__file__).parent))
+from docstrings import google_style
+
+project = "saliency-bench"
+author = "the saliency-bench authors"
+version = release = saliency_bench.__version__
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["_build"]
+# A pattern of pages may match none.
+suppress_warnings = ["toc.empty_glob"]
+
+html_theme = "furo"
+html_title = f"saliency-bench {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_copyright = False
+html_show_sphinx = False
+templates_path: list[str] = []
+
+myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence"]
+
+nitpicky = True
+# Nothing is fetched, so other packages' types have no page; neither have types that users do not make.
+nitpick_ignore_regex = [
+    ("py:.*", r"(numpy|PIL|torch|datasets|pathlib|collections)\..*"),
+    ("py:class", r"saliency_bench\..*"),
+]
+autodoc_typehints = "none"  # signatures are short, and the types of other packages have no page here
+autodoc_member_order = "bysource"
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+default_role = "code"  # `name` in docstrings is what it is in Markdown
+
+linkcheck_timeout = 20
+linkcheck_anchors = False
+
+CARDS = Path(__file__).parent / "metric_cards"
+
+
+def setup(app) -> None:
+    app.connect("builder-inited", lambda _: write_cards())
+    app.connect("autodoc-process-docstring", google_style, priority=400)  # before napoleon
+
+
+def write_cards() -> None:
+    """A page for each metric that is found: its card, without the settings of its Space."""
+    CARDS.mkdir(exist_ok=True)
+    for name, file in registry.files("metrics").items():
+        text = (file.parent / "README.md").read_text(encoding="utf-8").split("---\n", 2)[2]
+        page = text.replace(f"# Metric card: {name}", f"# {name}", 1).lstrip()
+        target = CARDS / f"{name}.md"
+        if not target.exists() or target.read_text(encoding="utf-8") != page:
+            target.write_text(page, encoding="utf-8")

@@ -1,0 +1,267 @@
+"""README.md and the pages of the site: their code runs word for word, the site builds offline, links lead somewhere.
+
+Shortened where a command has an option for it: the demo explains fewer samples, a training takes one epoch.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import yaml
+from local_hub import LocalHub, User
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
+
+import saliency_bench as sb
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+QUICKSTART, TUTORIAL = ROOT / "docs" / "quickstart.md", ROOT / "docs" / "tutorial.md"
+CODE = [page for page in PAGES if re.search(r"^```(sh|python)$", page.read_text(encoding="utf-8"), flags=re.M)]
+YOU = User("ada", "hf_AdAsSeCrEtToKeN0123456789abcdefgh")
+OTHERS = User("others", "hf_OtHeRsSeCrEtToKeN0123456789abcdef", orgs=("microsoft",))
+SHORTER = {
+    README: {"saliency-bench demo": "saliency-bench demo --limit 48"},
+    ROOT / "docs" / "publishing.md": {
+        "--out models/resnet-18-pet": "--out models/resnet-18-pet --epochs 1 --size 32",
+    },
+    # A person answers the question for the token, and it is in no environment afterwards.
+    TUTORIAL: {"hf auth login\n": f"hf auth login --token {YOU.token}\n"},
+}
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def commands(page: Path) -> list[str]:
+    return re.findall(r"^```sh\n(.*?)^```", text_of(page), flags=re.M | re.S)
+
+
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.name)
+def test_every_command_of_the_text_is_in_a_block_that_is_run(page):
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
+    inline = re.findall(r"`(saliency-bench [^`]+)`", text)
+    long = [command for command in inline if len(command.split()) > 2 and not re.search("[A-Z]{2}|--help", command)]
+    # The tutorial's last sentence names a variant of what was run.
+    assert long == [command for command in long if page == TUTORIAL]
+
+
+def test_each_shortened_command_is_in_its_page_once():
+    for page, shorter in SHORTER.items():
+        for long in shorter:
+            assert sum(long in text for text in commands(page)) >= 1
+
+
+def test_an_installation_for_a_clone_is_editable():
+    """Python looks into its own folder first, where a clone has the core alone."""
+    for page in (README, QUICKSTART, TUTORIAL):
+        installs = re.findall(r"pip install .*?-c constraints.txt (.*?)(?: &&|$)", text_of(page), flags=re.M)
+        assert installs
+        assert all(what.startswith(("-e ", "torch torchvision --index-url")) for what in installs)
+
+
+def test_the_bare_core_of_a_clone_says_what_it_is():
+    code = "import sys; sys.path.append(sys.argv[1]); import saliency_bench as sb; sb.load_explainer('gradcam')"
+    libraries = sysconfig.get_path("purelib")
+    done = subprocess.run([sys.executable, "-S", "-c", code, libraries], cwd=ROOT, capture_output=True, text=True)
+    assert "pip install -e ." in done.stderr.splitlines()[-1]
+
+
+def test_the_tutorial_has_ten_commands():
+    assert len(commands(TUTORIAL)) == 10
+    assert all(text.count("\n") == 1 for text in commands(TUTORIAL))
+    assert [int(number) for number in re.findall(r"^\*\*(\d+)\.", text_of(TUTORIAL), flags=re.M)] == [*range(1, 11)]
+
+
+def test_the_readme_is_short_and_its_badges_and_versions_are_true():
+    text = text_of(README)
+    assert text.count("\n") < 150
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    jobs = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))["jobs"]
+    tested = jobs["tests"]["strategy"]["matrix"]["python"]
+    assert f"![Python {' | '.join(tested)}]" in text
+    assert f"python-{'%20%7C%20'.join(tested)}-" in text
+    assert f"![Licence {project['license']}]" in text
+    assert (ROOT / "saliency_bench" / "py.typed").exists()
+    for name, package in {"Captum": "captum", "Quantus": "quantus", "pytorch-grad-cam": "grad-cam"}.items():
+        assert re.search(rf"\[{name}\]\(\S+\) {re.escape(version(package))} \|", text), name
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+def test_links_of_pages_lead_to_files(page):
+    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
+    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_pictures_of_the_readme_are_small():
+    pictures = re.findall(r"!\[[^\]]+\]\((docs/pictures/[^)]+)\)", text_of(README))
+    assert len(pictures) == 2
+    assert all((ROOT / picture).stat().st_size < 150_000 for picture in pictures)
+
+
+def test_the_reference_names_everything_public():
+    named = set(re.findall(r"autofunction:: (\w+)$", text_of(ROOT / "docs" / "api.md"), flags=re.M))
+    assert named == set(sb.__all__) - {"__version__", "targets"}
+
+
+@pytest.mark.slow
+def test_the_site_builds_offline_without_warnings(tmp_path):
+    pytest.importorskip("sphinx", reason='needs pip install -e ".[docs]"')
+    options = ["-W", "--keep-going", "-n", "-q", "-d", tmp_path / "trees", "-b", "html"]
+    site = tmp_path / "html"
+    # No proxy answers at this port: whatever asks the network fails.
+    offline = os.environ | dict.fromkeys(
+        ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9"
+    )
+    line = [sys.executable, "-m", "sphinx", *options, ROOT / "docs", site]
+    done = subprocess.run(line, env=offline, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    broken = []
+    for page in site.rglob("*.html"):
+        html = text_of(page)
+        assert not re.search(r"<(script|img|iframe)[^>]+src=\"(https?:)?//", html), page
+        assert not re.search(r"<link rel=\"stylesheet\"[^>]+href=\"(https?:)?//", html), page
+        for link in re.findall(r"(?:href|src)=\"([^\"#?]+)[^\"]*\"", html):
+            if not re.match(r"[a-z]+:", link) and not (page.parent / link).exists():
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
+
+
+# Code
+
+
+@pytest.fixture
+def hub(tmp_path):
+    with LocalHub(tmp_path, users=(YOU, OTHERS)) as running:
+        api = running.api(OTHERS)
+        api.create_repo("microsoft/resnet-18")
+        api.upload_folder(repo_id="microsoft/resnet-18", folder_path=small_resnet(tmp_path / "pretrained"))
+        yield running
+
+
+def small_resnet(folder: Path) -> Path:
+    """What this Hub has under the name of the network that the pages start from."""
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=5)
+    ResNetForImageClassification(config).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 64, "width": 64}).save_pretrained(folder)
+    return folder
+
+
+def hf_command(folder: Path) -> Path:
+    """`hf`, for an environment that has its libraries elsewhere and so no command beside its Python."""
+    folder.mkdir(exist_ok=True)
+    (folder / "hf").write_text(f'#!/bin/sh\nexec {sys.executable} -m huggingface_hub.cli.hf "$@"\n')
+    (folder / "hf").chmod(0o755)
+    return folder
+
+
+def run_page(page: Path, folder: Path, environment: dict[str, str]) -> subprocess.CompletedProcess:
+    """The page's code in this folder, in one process, with names and long commands replaced."""
+    pytest.importorskip("sybil", reason='needs pip install -e ".[test]"')
+    text = re.sub(r"\bME\b|YOUR-NAME", YOU.name, text_of(page))
+    for long, short in SHORTER.get(page, {}).items():
+        text = text.replace(long, short)
+    copy = folder.parent / page.name
+    copy.write_text(text, encoding="utf-8")
+    path = f"{hf_command(folder.parent / 'bin')}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    line = [sys.executable, Path(__file__).with_name("run_page.py"), copy]
+    done = subprocess.run(line, cwd=folder, env=environment | {"PATH": path}, capture_output=True, text=True)
+    last = [part.rpartition("STEP ")[2][-6000:] for part in (done.stdout, done.stderr)]
+    assert done.returncode == 0, "\n".join(last)
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """A clone in which the README was followed: (its folder, what was printed)."""
+    folder = tmp_path_factory.mktemp("readme")
+    clone = folder / "clone"
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    for name in files.stdout.splitlines():
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, clone / name)
+    environment = os.environ | {
+        # The libraries are there already: pip finds them satisfied and installs the package alone, offline.
+        "PYTHONPATH": sysconfig.get_path("purelib"), "PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(folder / "hf"), "SALIENCY_BENCH_CACHE": str(folder / "cache"),
+    }  # fmt: skip
+    done = run_page(README, clone, environment)
+    (clone / "shown.txt").write_text(done.stdout, encoding="utf-8")
+    return clone
+
+
+def demo_table(text: str) -> list[str]:
+    """The lines of the demo's table: header, rule, a row per explainer."""
+    lines = text.splitlines()
+    first = next(number for number, line in enumerate(lines) if re.match(r"explainer +saliency_miou .*insertion", line))
+    return [line.rstrip() for line in lines[first : first + 7]]
+
+
+@pytest.mark.slow
+def test_the_readme_does_what_it_says(demo):
+    for written in ("saliency-bench-demo/run/report.html", "runs/first/report.html"):
+        assert (demo / written).is_file(), written
+    promised, shown = demo_table(text_of(QUICKSTART)), demo_table(text_of(demo / "shown.txt"))
+    assert promised[0].split() == shown[0].split()  # of fewer samples, without ranks
+    names, others = ([row.split()[0] for row in table[2:]] for table in (promised, shown))
+    assert names[:3] == others[:3]
+    assert set(names) == set(others)  # two baselines are nearly equal, and fewer samples may exchange them
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", CODE, ids=lambda page: page.name)
+def test_the_code_of_a_page_does_what_it_says(page, demo, hub, source, tmp_path):
+    folder = tmp_path / "home" / "work"
+    folder.mkdir(parents=True)
+    shutil.copytree(demo / "saliency-bench-demo", folder / "saliency-bench-demo")
+    shutil.copytree(source, folder / "oxford-iiit-pet")
+    # In the tutorial a person logs in; elsewhere somebody has done so.
+    done = run_page(page, folder, hub.env(None if page == TUTORIAL else YOU) | {"OMP_NUM_THREADS": "1"})
+    check = CHECKS.get(page.name)
+    if check:
+        check(hub, folder, done.stdout)
+
+
+def check_quickstart(hub, folder, shown):
+    for written in ("runs/first/report.html", "comparison.html", "gradcam.png"):
+        assert (folder / written).is_file(), written
+    page = text_of(folder / "comparison.html")
+    assert "Saliency maps of" in page
+    assert "brightness" in page
+
+
+def check_publishing(hub, folder, shown):
+    assert ("models", "ada/resnet-18-pet") in hub.store.repos
+    assert hub.repo("datasets", "ada/results").discussions[0].status == "open"
+
+
+def check_tutorial(hub, folder, shown):
+    steps = shown.split("STEP ")
+    run = next(text for text in steps if "saliency_miou" in text and "random" in text)
+    assert re.search(r" #\d", run), "there are enough samples to rank"
+    assert "my-method" in steps[-1]
+    assert "['ada']" in steps[-1]
+    assert hub.repo("datasets", "ada/results").discussions[0].status == "merged"
+    assert "create the public dataset ada/results" in shown
+    assert re.search(r"submitted: http://.*/datasets/ada/results/discussions/1", shown)
+    assert (folder / "first" / "report.html").exists()
+    assert YOU.token not in shown
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert not [path for path in written if YOU.token.encode() in path.read_bytes()]
+
+
+CHECKS = {"quickstart.md": check_quickstart, "publishing.md": check_publishing, "tutorial.md": check_tutorial}
