@@ -5,7 +5,8 @@ example:
   python benchmarks/pictures.py --demo saliency-bench-demo --out docs/pictures
 
 The strip shows the sample whose scores are nearest to the means of the table, among those that are classified correctly
-and lie whole in the image. Chromium photographs the top of the report. Colours are reduced, so that both files are small.
+and lie whole in the image. Chromium photographs the top of the report. Colours are reduced, so that both files stay
+small.
 """
 
 import argparse

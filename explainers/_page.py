@@ -47,14 +47,14 @@ Each section ends with what the explainer needs of a network, and its forward pa
 with default options.
 
 The same call gives the same bits. Explainers that send many variants of an image through the network (occlusion, rise,
-lime, integrated_gradients, smoothgrad, gradient_shap) never mix two images in one pass: on a CPU their maps are the same
+lime, integrated_gradients, smoothgrad, gradient_shap) never mix two images in one pass: on a CPU their maps are equal
 bit for bit in batches of any size and order. The others, and passes of another `batch_size`, agree to about 1e-5 of the
 map's largest value, because the network's own logits differ in their last bits between batch sizes. In a deep network
 such a bit can decide whether a ReLU is open, and a gradient then differs by more. Compare maps of one batch size.
 
 `load_classifier(..., precision="bf16")` and `run --precision bf16` make the network compute in bfloat16. On processors
-with instructions for it, this halves the time of occlusion, rise, lime and scorecam. Their maps of a trained ResNet were
-off by at most 2.4 % of their range; gradients were off by up to 26 %.
+with instructions for it, this halves the time of occlusion, rise, lime and scorecam. Their maps of a trained ResNet
+were off by at most 2.4 % of their range; gradients were off by up to 26 %.
 
 The pictures show maps of one test image of shapes-xai for its own class, all with default options. The image is the one
 whose object lies farthest from the middle, among those that the network classifies correctly and that give no constant

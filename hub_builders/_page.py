@@ -28,9 +28,10 @@ EDGE = (255, 0, 200)
 HEAD = """# Datasets
 
 `saliency-bench build NAME --source DIR --out DIR` makes a dataset folder from the raw source as downloaded;
-`saliency-bench build NAME --help` says where to get the source and what the folder must hold. The pictures show what the
-builders make of small synthetic sources; the mask is outlined. Every build ends with `build_report.json`: the counts next
-to the paper's, what was left out and why, class shares in each split, near-duplicates across splits, and checksums.
+`saliency-bench build NAME --help` says where to get the source and what the folder must hold. The pictures show what
+the builders make of small synthetic sources; the mask is outlined. Every build ends with `build_report.json`: the
+counts next to the paper's, what was left out and why, class shares in each split, near-duplicates across splits, and
+checksums.
 
 Images are turned upright according to their EXIF orientation. Masks, boxes and outlines are assumed to be drawn on the
 file as stored and are turned with it, unless only the upright image has their size; where both have it (squares, half
