@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 
 import pytest
+from PIL import Image
 
 import saliency_bench
 from saliency_bench import registry
@@ -234,6 +235,7 @@ def test_help_shows_no_empty_default(capsys):
 
 
 QUICK = {
+    "explain": "explain picture.png --model net --explainers gradcam --device cpu --out out/strip.png",
     "build": "build shapes-xai --size 32 --count 20 --out out",
     "install-metrics": "install-metrics saliency_miou",
     "list": "list",
@@ -257,6 +259,7 @@ def place(tmp_path_factory, shapes, resnet):
     (root / "tests/explainers").mkdir()
     shutil.copytree(shapes, root / "shapes")
     shutil.copytree(resnet, root / "net")
+    Image.new("RGB", (40, 30), "red").save(root / "picture.png")
     saliency_bench.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], metrics=["saliency_miou"],
                        limit=4, device="cpu", out=root / "done", progress=False)  # fmt: skip
     return root

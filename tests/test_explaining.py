@@ -2,6 +2,8 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
+from torchvision.models import VisionTransformer
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
@@ -110,3 +112,68 @@ def test_a_picture_that_is_not_there_is_named(resnet, tmp_path):
     (tmp_path / "torn.png").write_bytes(b"\x89PNG")
     with pytest.raises(UserError, match=r"torn\.png: the image cannot be read"):
         sb.explain(tmp_path / "torn.png", resnet)
+
+
+# An explainer that fits the network
+
+
+class Mute(nn.Module):
+    """A network through which no gradient comes back."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+
+    def forward(self, images):
+        with torch.no_grad():
+            return self.network(images)
+
+
+def convolutional():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 4))
+
+
+def transformer():
+    torch.manual_seed(0)
+    network = VisionTransformer(
+        image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=24, num_classes=4
+    )
+    nn.init.normal_(network.heads.head.weight)  # torchvision's is zero
+    return network
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "why"),
+    [
+        (convolutional, "gradcam", "feature maps"),
+        (transformer, "gae", "vision transformer"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), "integrated_gradients", "neither"),
+        (lambda: torch.jit.trace(convolutional().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
+        (lambda: Mute(convolutional()), "rise", "no gradient"),
+    ],
+    ids=["convolutional", "transformer", "perceptron", "traced", "without gradients"],
+)
+def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, why, capsys):
+    classifier = sb.load_classifier(make(), mean=0.5, std=0.2, size=32)
+    seen = sb.explain(picture(), classifier)
+    shown = capsys.readouterr().err
+    assert seen.explainer == name
+    assert why in seen.why
+    assert f"by {name}: {seen.why}" in shown
+    assert shown.count("\n") == 1
+    assert f"{name} (chosen: {seen.why})" in repr(seen)
+    named = sb.explain(picture(), classifier, name)
+    np.testing.assert_array_equal(seen.map, named.map)
+    assert named.why == ""
+    assert capsys.readouterr().err == ""
+
+
+def test_options_without_a_name_are_those_of_the_explainer_that_is_taken():
+    classifier = sb.load_classifier(convolutional(), mean=0.5, std=0.2, size=32)
+    asked = sb.explain(picture(), classifier, layer="0")
+    np.testing.assert_array_equal(asked.map, sb.explain(picture(), classifier, "gradcam", layer="0").map)
+    layered = sb.load_classifier(transformer(), mean=0.5, std=0.2, size=32, layer="conv_proj")
+    assert sb.explain(picture(), layered).explainer == "gradcam"
+    with pytest.raises(UserError, match="masks"):
+        sb.explain(picture(), classifier, masks=20)

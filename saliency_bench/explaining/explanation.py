@@ -12,12 +12,14 @@ from PIL import Image
 from saliency_bench import displays, targets
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.explainer import as_explainer, load_explainer
+from saliency_bench.explainer import Explainer, as_explainer, load_explainer
+from saliency_bench.explaining.choice import fitting
 from saliency_bench.maps import normalise
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Maps, Target
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.overlays import eight_bit, overlay
 from saliency_bench.utils.seeds import seed_of
 
@@ -31,6 +33,8 @@ class Explanation:
     map           float32 (H, W), as the explainer returned it, in the prepared frame
     prediction    class name (or number) with the highest probability, and its `probability`
     target        what the map explains, as text
+    explainer     its name and options
+    why           why this explainer, where none was named
     overlay       the prepared picture in grey with the normalised map over it
     picture       the prepared picture, as the classifier saw it
     """
@@ -42,10 +46,15 @@ class Explanation:
     explainer: str
     overlay: Image.Image
     picture: Image.Image
+    why: str = ""
 
     def __repr__(self) -> str:
         height, width = self.map.shape
-        return f"{self.prediction} ({self.probability:.1%}), {self.explainer} of {self.target}, map {height} x {width}"
+        chosen = f" (chosen: {self.why})" if self.why else ""
+        return (
+            f"{self.prediction} ({self.probability:.1%}), {self.explainer}{chosen} of {self.target}, "
+            f"map {height} x {width}"
+        )
 
     def _repr_png_(self) -> bytes:
         return displays.png(displays.strip([self.picture, self.overlay]))
@@ -58,7 +67,7 @@ class Explanation:
 def explain(
     image: Image.Image | str | Path,
     model: Any,
-    explainer: str | Callable[..., Maps] = "gradcam",
+    explainer: str | Callable[..., Maps] | None = None,
     *,
     target: Asked | Target | None = None,
     against: Asked | None = None,
@@ -71,20 +80,21 @@ def explain(
     """The saliency map of one picture (a PIL image or a file).
 
     model: what `load_classifier` takes. explainer: a name (its options as keywords), or a function (classifier, images,
-    target) -> maps. target: None for the predicted class; a class by name or number; a group, by its name, as a list of
-    classes, or as names joined by "|"; or weights (1, K). against: the class or group that speaks against the target;
-    "A against a group that holds A" is against its other members. groups: what `load_groups` takes; those of ImageNet,
-    pets, VOC and shapes are known. image_id, seed: those of a run, whose very map this is then, whatever is drawn at
-    random; without an id the seed of the sample is `seed`.
+    target) -> maps; None: one that fits the network (`choice.fitting`), which a line and the result's `why` say.
+    target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or as
+    names joined by "|"; or weights (1, K). against: the class or group that speaks against the target; "A against a
+    group that holds A" is against its other members. groups: what `load_groups` takes; those of ImageNet, pets, VOC and
+    shapes are known. image_id, seed: those of a run, whose very map this is then, whatever is drawn at random; without
+    an id the seed of the sample is `seed`.
 
         sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
         sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
 
     Raises: UserError for a class or group that is not known (with the nearest names), or options of no such explainer.
     """
-    if options and not isinstance(explainer, str):
+    if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
-    method = load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
+    why, method = "", None if explainer is None else _method(explainer, options)
     if isinstance(target, torch.Tensor) and against is not None:
         raise UserError("weights say everything; leave out against, or give the target as a class or group")
     if isinstance(image, str | Path) and not Path(image).is_file():
@@ -100,6 +110,10 @@ def explain(
     else:
         terms = _terms(best if target is None else target, against, classifier.labels, len(p), groups)
         weights, words = terms.row(len(p)), terms.text(classifier.labels)
+    if method is None:
+        name, why = fitting(classifier, images)
+        complain(f"{classifier.id} is explained by {name}: {why}; name another explainer to choose")
+        method = load_explainer(name, **options)
     own = seed if image_id is None else seed_of(seed, image_id, "explain")
     values = method.seeded(seed)(classifier, images, weights, seeds=[own])[0].cpu().numpy()
     return Explanation(
@@ -110,7 +124,12 @@ def explain(
         explainer=str(method),
         overlay=overlay(eight_bit(images[0]), normalise(values[None])[0]),
         picture=Image.fromarray(eight_bit(images[0])),
+        why=why,
     )
+
+
+def _method(explainer: str | Callable[..., Maps], options: Mapping[str, object]) -> Explainer:
+    return load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
 
 
 def _terms(

@@ -1,0 +1,78 @@
+"""Explain one picture: draw its saliency maps side by side.
+
+example:
+  saliency-bench explain cat.jpg --model microsoft/resnet-18 --out cat.png
+  saliency-bench explain cat.jpg --model microsoft/resnet-18 \\
+      --explainers gradcam rise:masks=1000 --target "tiger cat" --out tiger.png
+
+The strip shows the picture as the network sees it, then one map per explainer, with the predicted class and its
+probability below.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "start here"
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("picture", metavar="PICTURE", help="file of the picture")
+    _shared.settings(parser, "model")
+    text = "names; options follow a colon, as in rise:masks=1000 (default: one that fits the network)"
+    _shared.setting(parser, "explainers", default=None, text=text)
+    text = "class of the model that the maps explain, by name or number (default: the predicted one)"
+    parser.add_argument("--target", metavar="CLASS", help=text)
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
+    _shared.settings(parser, "activation", "device")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    _check(args)  # before torch is imported
+    from saliency_bench.classifiers.loading import load_classifier
+    from saliency_bench.explainer import load_explainer
+    from saliency_bench.explaining.strip import explain_many
+    from saliency_bench.utils.files import write_with
+
+    for name in args.explainers or ():
+        load_explainer(name)  # whose options are checked before a model is loaded
+    out = Path(args.out)
+    classifier = load_classifier(args.model, device=args.device, activation=args.activation)
+    seen, drawn = explain_many(args.picture, classifier, args.explainers or (), args.target)
+    form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
+    write_with(out, lambda path: drawn.save(path, format=form))
+    if args.json:
+        print(json.dumps(_result(args, seen), indent=2))
+        return
+    print(f"{seen[0].prediction} ({seen[0].probability:.1%})")
+    for one in seen:
+        print(f"  {one.explainer} of {one.target}")
+    print(f"picture: {out}")
+
+
+def _check(args: Namespace) -> None:
+    from saliency_bench.engine.preflight import check_items, check_model
+    from saliency_bench.errors import UserError
+    from saliency_bench.utils.storage import check_output_file
+
+    picture, out = Path(args.picture), Path(args.out)
+    if not picture.is_file():
+        raise UserError(f"there is no picture {picture}; give the name of a picture file")
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if out.exists() and out.samefile(picture):
+        raise UserError(f"--out {out} is the picture itself; give another file")
+    check_output_file(out)
+    check_items("explainers", args.explainers)
+    check_model(args.model)
+
+
+def _result(args: Namespace, seen: list) -> dict:
+    first = seen[0]
+    maps = [{"explainer": one.explainer, "target": one.target, "why": one.why} for one in seen]
+    about = {"picture": args.picture, "model": args.model, "out": args.out}
+    return about | {"prediction": first.prediction, "probability": first.probability, "maps": maps}

@@ -1,0 +1,92 @@
+"""`saliency-bench explain`: a strip of maps of one picture."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from PIL import Image, ImageChops
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.explaining.strip import LINE, MARGIN, SIDE, strip
+
+
+@pytest.fixture
+def photo(tmp_path):
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), dtype=np.uint8)).save(tmp_path / "photo.png")
+    return tmp_path / "photo.png"
+
+
+def command(photo, model, out, *words):
+    return main(["explain", str(photo), "--model", str(model), "--out", str(out), "--device", "cpu", *words])
+
+
+def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_path, capsys):
+    names = ["gradcam", "integrated_gradients:steps=4", "rise:masks=20"]
+    assert command(photo, resnet, tmp_path / "strip.png", "--explainers", *names) == 0
+    drawn = Image.open(tmp_path / "strip.png").convert("RGB")
+    assert drawn.size == (MARGIN + 4 * (SIDE + MARGIN), 3 * MARGIN + SIDE + 2 * LINE)
+    classifier = sb.load_classifier(resnet, device="cpu")
+    for number, name in enumerate(names, 1):
+        seen = sb.explain(photo, classifier, name)
+        left = MARGIN + number * (SIDE + MARGIN)
+        panel = drawn.crop((left, MARGIN, left + SIDE, MARGIN + SIDE))
+        expected = seen.overlay.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+        assert ImageChops.difference(panel, expected).getbbox() is None, name
+    shown = capsys.readouterr().out
+    assert f"{seen.prediction} ({seen.probability:.1%})" in shown
+    assert all(f"  {name} of {seen.prediction}" in shown for name in names)
+
+
+def test_words_below_a_panel_stay_below_it():
+    picture = Image.new("RGB", (32, 32), "red")
+    short, long = (strip([(picture, [word]), (picture, ["gradcam"])]) for word in ("a", "a very long name " * 20))
+    right = (MARGIN + SIDE, 0, *short.size)
+    assert ImageChops.difference(short.crop(right), long.crop(right)).getbbox() is None
+    assert ImageChops.difference(short, long).getbbox() is not None
+    assert strip([(Image.new("RGB", (8, 300)), ["tall"])]).size[0] == 2 * MARGIN + SIDE
+
+
+def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
+    out = tmp_path / "new" / "strip.jpg"
+    assert command(photo, resnet, out, "--target", "ring", "--json") == 0
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)
+    assert "explained by gradcam" in shown.err
+    assert [(item["explainer"], item["target"]) for item in told["maps"]] == [("gradcam", "ring")]
+    assert told["maps"][0]["why"]
+    seen = sb.explain(photo, str(resnet), "gradcam", device="cpu")
+    assert told["prediction"] == seen.prediction
+    assert told["probability"] == pytest.approx(seen.probability)
+    with Image.open(out) as drawn:
+        assert drawn.format == "JPEG"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["gone.png"], "no picture gone.png"),
+        (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
+        (["photo.png", "--out", "photo.png"], "is the picture itself"),
+        (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
+        (["photo.png", "--explainers", "rise:mask=3"], "did you mean masks"),
+        (["photo.png", "--model", "./nothing"], "no folder './nothing'"),
+        (["photo.png", "--target", "rong"], "did you mean ring"),
+        (["photo.png", "--explainers", "gae"], "no attention"),
+        (["notes.png"], "notes.png: the image cannot be read"),
+        (["pipe.png"], "no picture pipe.png"),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
+    monkeypatch.chdir(photo.parent)
+    (photo.parent / "notes.png").write_text("no picture")
+    os.mkfifo(photo.parent / "pipe.png")
+    before = sorted(photo.parent.iterdir())
+    options = {"--model": str(resnet), "--out": "strip.png", "--device": "cpu"}
+    line = [*words, *(part for name, value in options.items() if name not in words for part in (name, value))]
+    assert main(["explain", *line]) == 2
+    shown = capsys.readouterr()
+    assert message in shown.err
+    assert shown.err.count("\n") == 1
+    assert sorted(photo.parent.iterdir()) == before
