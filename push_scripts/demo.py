@@ -64,6 +64,8 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return
+    if result.complete:
+        say(f"   nothing to do: {result.folder} already holds every score")
     say("\n".join([f"\n{result}\n", *result.verdict]))
     say("; ".join(filter(None, [legend(result.cells), f"{time.perf_counter() - started:.0f} s"])))
     say(f"report: {result.report}")

@@ -17,6 +17,7 @@ from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from saliency_bench.push_scripts import _shared
+from saliency_bench.spec import RunSpec
 
 SECTION = "measure"
 KEPT = "complete chunks", "{out}/chunks/*/*.parquet"  # when it is stopped
@@ -36,6 +37,7 @@ def main(args: Namespace) -> int:
         args.explainers = ()
     settings = _shared.given(args)
     check_settings(settings)  # before torch is imported
+    RunSpec.read(settings)
     check_run_folder(Path(args.out))
     from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
@@ -47,6 +49,8 @@ def main(args: Namespace) -> int:
     if args.json:
         print(json.dumps(result.summary, indent=2))
         return _faulty(result)
+    if result.complete:
+        print(f"nothing to do: {result.folder} already holds every score that was asked for\n")
     print(f"{result}\n")
     for sentence in result.verdict:
         print(sentence)

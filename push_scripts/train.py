@@ -37,9 +37,9 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
+    from saliency_bench.engine.preflight import check_settings, check_start, check_writable
 
-    check_dataset(args.dataset)  # before torch is imported
+    check_settings({"dataset": args.dataset, "device": args.device})  # before torch is imported
     check_start(args.model)
     check_writable(Path(args.out))
     from saliency_bench.engine.training import train

@@ -198,8 +198,8 @@ def overview() -> str:
             f"{PROGRAM} --version      the installed version",
             "",
             "Tab completion: add one of these lines to the startup file of your shell.",
-            f'  bash, zsh: eval "$(register-python-argcomplete {PROGRAM})"',
-            f"  fish: register-python-argcomplete --shell fish {PROGRAM} | source",
+            f'  bash, zsh  eval "$(register-python-argcomplete {PROGRAM})"',
+            f"  fish       register-python-argcomplete --shell fish {PROGRAM} | source",
         ]
     )
     return fitted(text)

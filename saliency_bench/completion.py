@@ -66,7 +66,9 @@ def _completer(action: argparse.Action) -> Completer | None:
     if kind == "model":
         return partial(_or_folder, registry.constant(SOURCES, "KNOWN", ()))
     if kind == "target":
-        return partial(_or_file, ("label", "predicted", "contrast:second"))
+        from saliency_bench.spec import TARGETS
+
+        return partial(_or_file, TARGETS)
     if kind == "device":
         return lambda **_: ("cpu", "cuda")
     if metavar in ("DIR", "RUN"):

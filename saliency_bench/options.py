@@ -99,15 +99,22 @@ def resolved(owner: str, function: Callable, options: dict[str, object]) -> tupl
     Raises: UserError for an unknown option (with the nearest names), or a value that its annotation does not allow.
     """
     known, takes = defaults(function), _annotated(function)
+    check_names(owner, options, known)
     for key in options:
-        if key not in known:
-            if not known:
-                raise UserError(f"{owner} has no options; got {key}={options[key]}")
-            raise unknown(f"option of {owner}", key, known)
         if key in takes:
             takes[key].check(owner, key, options[key])
     chosen = known | options
     return tuple(sorted((key, takes[key].plain(chosen[key]) if key in takes else chosen[key]) for key in chosen))
+
+
+def check_names(owner: str, options: Mapping[str, object], known: Iterable[str]) -> None:
+    """Raises: UserError for the first option that is not among the known ones, with the nearest names."""
+    known = list(known)
+    for key in options:
+        if not known:
+            raise UserError(f"{owner} has no options; got {key}={options[key]}")
+        if key not in known:
+            raise unknown("option", key, known, of=owner)
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 SHOWN = 60  # characters of a refused value
+TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
 NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 

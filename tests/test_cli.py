@@ -376,8 +376,15 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     summary = json.loads(capsys.readouterr().out)
     assert len(summary["cells"]) == 2
     assert main([*line, "--metrics", "saliency_miou", "--device", "cpu", "--out", folder]) == 0
-    shown = capsys.readouterr().out
+    shown, bars = capsys.readouterr()
+    assert f"nothing to do: {folder} already holds every score" in shown
+    assert "explain:" not in bars
     assert "gradcam" in shown
+    more = ["--metrics", "saliency_miou", "saliency_iosr", "--device", "cpu", "--out", folder]
+    assert main([*line, *more]) == 0
+    shown, bars = capsys.readouterr()
+    assert "nothing to do" not in shown
+    assert "explain: 100%" in bars
     assert "report.html" in shown
     assert main(["report", folder]) == 0
     assert "report.html" in capsys.readouterr().out

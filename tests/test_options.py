@@ -50,7 +50,7 @@ def read(**given):
         ({"threshold": "area"}, "threshold of method 'area'; did you mean mask_area"),
         ({"fill": "median"}, "fill of method 'median'; known: mean|did you mean mean"),
         ({"flip": 1}, "option flip of method takes bool; got 1"),
-        ({"sizes": 3}, "option of method 'sizes'; did you mean size"),
+        ({"sizes": 3}, "option 'sizes' of method; did you mean size"),
     ],
 )
 def test_what_an_annotation_does_not_allow_is_refused(given, words):

@@ -193,11 +193,11 @@ def splits_of(shapes):
     return chosen, sb.load_dataset(shapes, split="validation")
 
 
-def fitted(shapes, train_rows, validation_rows, **options):
+def fitted(shapes, train_rows, validation_rows, progress=False, **options):
     recipe = fitting.Recipe(epochs=3, size=32, limit=64)
     names = sb.load_dataset(shapes).features["label"].names
     classifier, _ = training.new_classifier(recipe, ResNetConfig(**CONFIG), names, "tiny")
-    log = fitting.fit(recipe, classifier, train_rows, validation_rows, progress=False, **options)
+    log = fitting.fit(recipe, classifier, train_rows, validation_rows, progress=progress, **options)
     return log, classifier.model.state_dict()
 
 
@@ -206,6 +206,15 @@ def test_the_same_recipe_and_rows_give_the_weights_of_train(trained, shapes):
     expected = weights(trained)
     assert log == json.loads((trained / "training_log.json").read_text())["epochs"]
     assert all(torch.equal(expected[key], found[key]) for key in expected)
+
+
+def test_the_bar_of_a_training_counts_batches_and_names_the_epoch(shapes, capsys):
+    rows = splits_of(shapes)
+    fitted(shapes, *rows, progress=True)
+    batches = 3 * sum(-(-len(part) // fitting.Recipe().batch_size) for part in rows)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert f" {batches}/{batches} " in line
+    assert "epoch=3/3" in line
 
 
 def test_a_recipe_can_train_on_changed_images(shapes):

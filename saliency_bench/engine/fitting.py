@@ -154,13 +154,20 @@ def fit(
     if state_file is not None:
         training.resume(state_file, settings)
     start = len(training.log)
-    epochs = range(start, recipe.epochs)
-    shown = bar(epochs, shown=progress, desc="train", unit="epoch", initial=start, total=recipe.epochs)
-    for _ in shown:
-        entry = training.next_epoch(train_rows, validation_rows, images_of)
-        shown.set_postfix(loss=f"{entry['loss']:.3f}", validation=f"{entry['validation_accuracy']:.3f}")
-        if state_file is not None:
-            training.write(state_file, settings)
+    steps = sum(math.ceil(len(rows) / recipe.batch_size) for rows in (train_rows, validation_rows))  # of an epoch
+    initial, total = start * steps, recipe.epochs * steps
+    with bar(shown=progress, desc="train", unit="batch", initial=initial, total=total) as shown:
+
+        def counted(batch: Batch) -> Images:
+            shown.update()
+            return images_of(batch)
+
+        for epoch in range(start, recipe.epochs):
+            entry = training.next_epoch(train_rows, validation_rows, counted)
+            accuracy = f"{entry['validation_accuracy']:.3f}"
+            shown.set_postfix(epoch=f"{epoch + 1}/{recipe.epochs}", loss=f"{entry['loss']:.3f}", validation=accuracy)
+            if state_file is not None:
+                training.write(state_file, settings)
     classifier.model.load_state_dict(training.best)
     return training.log
 

@@ -4,6 +4,7 @@ What is right here may still be wrong in itself (a class that the model does not
 """
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -16,7 +17,7 @@ from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.hub.names import could_be_on_the_hub, hub_name
 from saliency_bench.results import MANIFEST, has_parts
 from saliency_bench.results.public_names import public_label
-from saliency_bench.spec import about, flag
+from saliency_bench.spec import TARGETS, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
 KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
@@ -27,7 +28,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
-    for name, check in (("dataset", check_dataset), ("model", check_model), ("target", check_target)):
+    for name, check in (("dataset", check_dataset), ("model", check_model), ("target", check_target),
+                        ("device", check_device)):  # fmt: skip
         if settings.get(name) == "":
             raise UserError(f"{flag(name)} is empty; give {about(name)}")
         if isinstance(value := settings.get(name), str | Path):
@@ -38,7 +40,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """The names among explainers or metrics; their options are checked when they are loaded."""
+    """The names among explainers or metrics and of their options, whose values are checked when they are loaded."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -76,7 +78,9 @@ def _check_item(kind: str, text: str) -> None:
         spaced = " ".join(filter(None, text.replace(",", " ").split()))
         raise UserError(f"'{text}' is not {singular}; names are separated by spaces: --{kind} {spaced}")
     if name in registry.names(kind):
-        options.parse(text)
+        _, chosen = options.parse(text)
+        if (known := registry.option_names(kind, name)) is not None:
+            options.check_names(name, chosen, known)
     elif name in registry.names(other := KINDS[kind]):
         raise UserError(f"{name} is {_a(registry.KINDS[other])}, not {singular}; give it to --{other}")
     else:
@@ -124,14 +128,17 @@ def check_start(name: str) -> None:
 
 
 def check_target(text: str) -> None:
-    if text == "label" or Path(text).is_file():
+    if text in TARGETS or Path(text).is_file():
         return
-    from saliency_bench.targets.rules import RULES  # imports torch
-
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
-        raise UserError(f"there is no target file {text}; give {', '.join(RULES)} or a CSV file")
-    if text not in RULES:
-        raise unknown("target", text, RULES)
+        raise UserError(f"there is no target file {text}; give {', '.join(TARGETS)} or a CSV file")
+    raise unknown("target", text, TARGETS)
+
+
+def check_device(text: str) -> None:
+    """Its spelling; whether this machine has it, torch knows."""
+    if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", text):
+        raise UserError(f"unknown device '{text}'; use cpu, cuda or cuda:N")
 
 
 def check_table(name: str, text: str) -> None:

@@ -57,10 +57,14 @@ from saliency_bench.utils.provenance import provenance
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder and its summary; `records()` gives the rows."""
+    """A finished run: its folder and its summary; `records()` gives the rows.
+
+    complete: whether the folder already held every score, so that nothing was computed.
+    """
 
     folder: Path
     summary: dict
+    complete: bool = False
 
     @property
     def report(self) -> Path:
@@ -155,7 +159,7 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
-    return Run(context.out, summary)
+    return Run(context.out, summary, complete=not todo)
 
 
 def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, Held]]:
@@ -192,7 +196,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     predictions = predicted_chunks(prediction_parts(context).parts())
     previous = next(iter(plan), 0) // span
     total = sum(map(len, plan.values()))
-    with bar(shown=shown, total=total, desc="explain", unit="batch") as advance, Behind() as written:
+    with bar(shown=shown and bool(plan), total=total, desc="explain", unit="batch") as advance, Behind() as written:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk, predictions.get(number))
             chunk = of_predicted(context, chunk, predicted)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.spec import TARGETS
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members, index_of
 from saliency_bench.targets.terms import TargetTerms
@@ -20,7 +21,7 @@ NO_CLASS = (
     "what the model has no class for; explain the others with --only label=NAME or --only masked, or give "
     "--target predicted"
 )
-RULES = ("label", "predicted", "contrast:second")
+RULES = TARGETS
 
 
 @dataclass(frozen=True)
