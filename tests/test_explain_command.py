@@ -53,7 +53,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
     assert command(photo, resnet, out, "--target", "ring", "--json") == 0
     shown = capsys.readouterr()
     told = json.loads(shown.out)
-    assert "explained by gradcam" in shown.err
+    assert "using gradcam, because" in shown.err
     assert [(item["explainer"], item["target"]) for item in told["maps"]] == [("gradcam", "ring")]
     assert told["maps"][0]["why"]
     seen = sb.explain(photo, str(resnet), "gradcam", device="cpu")

@@ -150,7 +150,7 @@ def transformer():
         (transformer, "gae", "vision transformer"),
         (lambda: nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 4)), "integrated_gradients", "neither"),
         (lambda: torch.jit.trace(convolutional().eval(), torch.rand(1, 3, 32, 32)), "integrated_gradients", "neither"),
-        (lambda: Mute(convolutional()), "rise", "no gradient"),
+        (lambda: Mute(convolutional()), "rise", "no gradients"),
     ],
     ids=["convolutional", "transformer", "perceptron", "traced", "without gradients"],
 )
@@ -160,7 +160,7 @@ def test_without_a_name_an_explainer_that_fits_is_taken_and_named(make, name, wh
     shown = capsys.readouterr().err
     assert seen.explainer == name
     assert why in seen.why
-    assert f"by {name}: {seen.why}" in shown
+    assert f"using {name}, because {seen.why}" in shown
     assert shown.count("\n") == 1
     assert f"{name} (chosen: {seen.why})" in repr(seen)
     named = sb.explain(picture(), classifier, name)

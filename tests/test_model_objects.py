@@ -152,6 +152,14 @@ def test_a_timm_object_without_mean_stops():
     assert load_classifier(model, mean=0, std=1, size=64).prepare(rows()).images.shape == (2, 3, 64, 64)
 
 
+def test_a_torchvision_object_is_told_the_numbers_of_torchvisions_weights():
+    network = models.resnet18(num_classes=8)
+    with pytest.raises(UserError, match=r"ResNet.*mean=\(0\.485, 0\.456, 0\.406\), std=.*size=224"):
+        load_classifier(network)
+    classifier = load_classifier(network, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=64)
+    assert sb.explain(rows()[0]["image"], classifier).explainer == "gradcam"
+
+
 @pytest.mark.parametrize("make", [small, lambda: models.resnet18(num_classes=8)])
 def test_a_plain_module_needs_mean_and_std_everywhere(make, shapes, tmp_path):
     model, images = make(), torch.rand(2, 3, 64, 64)

@@ -188,6 +188,8 @@ def _unknown(model: nn.Module, name: str) -> str:
         f"the mean and standard deviation that {name} was trained with are not known: "
         "load_classifier(model, mean=..., std=...) takes them (mean=0, std=1 if it takes images in [0, 1])"
     )
+    if type(model).__module__.startswith("torchvision.models"):
+        return f"{line}; torchvision's own weights take mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), size=224"
     origin = getattr(model, "name_or_path", None)
     if not isinstance(origin, str):
         return line

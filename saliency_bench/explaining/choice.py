@@ -17,7 +17,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
     where no gradient comes back.
     """
     if not _has_gradient(classifier, images):
-        return "rise", "no gradient comes back through it"
+        return "rise", "it has no gradients"
     if classifier.layer is not None:
         return "gradcam", f"it was loaded with layer={classifier.layer}"
     if _blocks(classifier, images) > 1:

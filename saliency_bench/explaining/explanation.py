@@ -112,7 +112,7 @@ def explain(
         weights, words = terms.row(len(p)), terms.text(classifier.labels)
     if method is None:
         name, why = fitting(classifier, images)
-        complain(f"{classifier.id} is explained by {name}: {why}; name another explainer to choose")
+        complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
     own = seed if image_id is None else seed_of(seed, image_id, "explain")
     values = method.seeded(seed)(classifier, images, weights, seeds=[own])[0].cpu().numpy()
