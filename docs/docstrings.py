@@ -10,6 +10,8 @@ from saliency_bench.spec import RunSpec
 
 COLUMNS = re.compile(r"^([a-z_]+(?:, [a-z_]+)*) {2,}(\S.*)$")
 
+GOOGLE = ("Args:", "Returns:", "Raises:", "Attributes:", "Example:", "Note:")
+
 
 def google_style(app, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
     """The handler of `autodoc-process-docstring`: rewrites `lines` in place."""
@@ -31,6 +33,8 @@ def parameters(obj: object) -> set[str]:
 def rewritten(paragraph: list[str], names: set[str]) -> list[str]:
     if any(COLUMNS.match(line.strip()) for line in paragraph):
         return attributes(paragraph)
+    if paragraph[0].strip() in GOOGLE:
+        return paragraph
     if all(line.startswith("    ") for line in paragraph):
         return [".. code-block:: python", "", *paragraph]
     text = "\n".join(line.strip() for line in paragraph).replace("|", "\\|")

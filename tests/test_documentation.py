@@ -140,7 +140,8 @@ def test_the_site_builds_offline_without_warnings(tmp_path):
 
 
 @pytest.fixture
-def hub(tmp_path):
+def hub(tmp_path, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     with LocalHub(tmp_path, users=(YOU, OTHERS)) as running:
         api = running.api(OTHERS)
         api.create_repo("microsoft/resnet-18")
