@@ -72,6 +72,7 @@ def test_a_run_shows_its_table_with_intervals_and_its_verdict(done):
         assert sentence in texts
     assert str(done.report) in texts
     assert "60 samples" in texts
+    assert repr(done) == str(done)
 
 
 def test_the_best_is_set_apart(done):

@@ -55,9 +55,9 @@ from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run: its folder and its summary; `records()` gives the rows.
+    """A finished run: its folder and its summary; `records()` gives the rows. Printed, it is its table.
 
     complete: whether the folder already held every score, so that nothing was computed.
     """
@@ -84,6 +84,8 @@ class Run:
 
     def __str__(self) -> str:
         return table(self.cells, covered(self.summary))
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         """The table, with what the command line says below it."""

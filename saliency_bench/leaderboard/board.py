@@ -66,7 +66,7 @@ class Contradiction(Conflict):
         return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Board:
     """All submissions of a results repository.
 
@@ -88,6 +88,8 @@ class Board:
     def __str__(self) -> str:
         lines = [f"{len(self.cells)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"]
         return "\n".join([*lines, *map(str, self.conflicts)])
+
+    __repr__ = __str__
 
     def _repr_html_(self) -> str:
         columns = ("explainer", "metric", "dataset", "model", "score", "n", "submitters")
