@@ -133,11 +133,17 @@ def list_explainers() -> list[str]:
     return registry.names("explainers")
 
 
-def load_explainer(name: str, **chosen: object) -> Explainer:
+def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explainer:
     """An explainer by name, "gradcam", with its options bound, also as text: "rise:masks=1000".
+
+    name: also your own function (classifier, images, target) -> maps.
 
     Raises: UserError for an unknown explainer or option, with the nearest names.
     """
+    if not isinstance(name, str):
+        if chosen:
+            raise UserError("options are for an explainer given by name; bind them with functools.partial")
+        return as_explainer(name)
     name, written = options.parse(name)
     module = registry.load("explainers", name)
     function = getattr(module, name)

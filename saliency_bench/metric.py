@@ -237,11 +237,15 @@ def list_metrics() -> list[str]:
     return registry.names("metrics")
 
 
-def load_metric(name: str, **chosen: object) -> Metric:
+def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     """A metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
+
+    name: also your own function (`declare_metric`).
 
     Raises: UserError for an unknown metric or option, with the nearest names.
     """
+    if not isinstance(name, str):
+        return _without_options(as_metric(name), chosen)
     name, written = options.parse(name)
     module = registry.load("metrics", name, part="score")
     function = getattr(module, name)
@@ -273,6 +277,12 @@ def load_metric(name: str, **chosen: object) -> Metric:
         question=getattr(module, "question", None),
         target_range=of_target,
     )
+
+
+def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
+    if chosen:
+        raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
+    return metric
 
 
 def _range(module: ModuleType, chosen: dict[str, object]) -> Range:

@@ -259,6 +259,18 @@ def test_score_samples_takes_a_function():
         score_samples(spread, images, classifier, "edges", power=3.0)
 
 
+def test_functions_are_loaded_like_names():
+    assert sb.load_metric(spread) == as_metric(spread)
+
+    def level(classifier, images, target):
+        return images.mean(dim=1)
+
+    assert sb.load_explainer(level).name == "level"
+    for load, function in ((sb.load_metric, spread), (sb.load_explainer, level)):
+        with pytest.raises(UserError, match=r"options are for .* given by name; bind"):
+            load(function, power=3.0)
+
+
 def test_options_that_python_cannot_hash_are_options_all_the_same(shapes, resnet, tmp_path):
     def channel(classifier, images, target, *, weights=[1, 0, 0]):  # noqa: B006
         return (images * torch.tensor(weights, dtype=torch.float32).view(3, 1, 1)).sum(dim=1)

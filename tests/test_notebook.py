@@ -69,7 +69,7 @@ def test_your_data_your_model_runs_and_shows_what_it_says(tmp_path, monkeypatch)
     text = printed(notebook)
     pointing, insertion = scores(text), scores(text, 2)
     assert {"contrast", "brightness", "gradcam"} < set(pointing)
-    # What the text claims: a map without the network may point at the object, and the network tells the difference.
-    assert pointing["contrast"] > 0.9
-    assert insertion["contrast"] < max(insertion["gradcam"], insertion["integrated_gradients:steps=20"])
+    # What the text claims: a map that does not look at the network wins two of the three.
+    for found in (pointing, insertion):
+        assert found["contrast"] == max(found.values())
     assert "maps={'brightness': my_brightness_maps}" in text

@@ -55,8 +55,11 @@ def check_maps(entries: Iterable[str]) -> None:
         if not (equals and path):
             raise UserError(f"'{entry}' does not say where maps are; write NAME=FOLDER")
         check_method_name(name)
-        if not Path(path).expanduser().exists():
-            near = " or ".join(near_folders(Path(path).expanduser()))
+        place = Path(path).expanduser()
+        if place.exists() and not (place.is_dir() or place.is_file()):
+            raise UserError(f"{path} is not a regular file or folder of maps")
+        if not place.exists():
+            near = " or ".join(near_folders(place))
             fix = f"did you mean {near}?" if near else "give a folder of .npy files, or one Parquet or .npy file"
             raise UserError(f"there are no maps {path}; {fix}")
         if name in names:

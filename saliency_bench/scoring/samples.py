@@ -12,7 +12,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.metric import Metric, as_metric, load_metric
+from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs
@@ -51,9 +51,7 @@ def score_samples(
     """
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
-    if options and not isinstance(metric, str):
-        raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
-    metric = load_metric(metric, **options) if isinstance(metric, str) else as_metric(metric)
+    metric = load_metric(metric, **options)
     images, given = _checked(metric, images, target)
     draws = Draws.of(len(images), seeds, image_ids, seed)
     right = _labels(metric, labels, len(images))
