@@ -1,13 +1,16 @@
 """Options that are spelled alike in every command; those that are settings of a run come from `RunSpec`."""
 
 import re
+import sys
 from argparse import Action, ArgumentParser, ArgumentTypeError, Namespace, _ActionsContainer
+from collections.abc import Sequence
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 
 from saliency_bench.spec import RunSpec, about, flag, hint, shown
+from saliency_bench.terminal import console_of, show_table
 
 FEW = 8  # options that need no headings
 UNCHANGED = object()  # the default of RunSpec
@@ -52,6 +55,18 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
     if hint(name, "repeat"):
         shape["action"] = "extend"
     return shape | {"metavar": hint(name, "metavar"), "type": int if int in kinds else float if float in kinds else str}
+
+
+def show_cells(cells: Sequence[Any], used: int) -> None:
+    """Print the table of a run: drawn on a terminal, plain text in a file or pipe."""
+    from saliency_bench.results.summary import fault_lines, table, table_rows
+
+    if (console := console_of(sys.stdout)) is None:
+        print(table(cells, used))
+        return
+    show_table(table_rows(cells, used), console)
+    for line in fault_lines(cells):
+        print(line)
 
 
 def given(args: Namespace, *without: str) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def main(args: Namespace) -> None:
     from saliency_bench.engine.preflight import check_run_folder
     from saliency_bench.engine.run import start
     from saliency_bench.engine.training import train
-    from saliency_bench.results.summary import legend
+    from saliency_bench.results.summary import covered, legend
     from saliency_bench.utils.devices import device_of
     from saliency_bench.utils.files import read_json
 
@@ -66,7 +66,9 @@ def main(args: Namespace) -> None:
         return
     if result.complete:
         say(f"   nothing to do: {result.folder} already holds every score")
-    say("\n".join([f"\n{result}\n", *result.verdict]))
+    print()
+    _shared.show_cells(result.cells, covered(result.summary))
+    say("\n".join(["", *result.verdict]))
     say("; ".join(filter(None, [legend(result.cells), f"{time.perf_counter() - started:.0f} s"])))
     say(f"report: {result.report}")
 

@@ -23,13 +23,18 @@ EXPLAINERS = {
     "outputs of any network, in many forward passes": "outputs",
     "baselines, which do not look at the network": "nothing",
 }
-DRAWN = "drawn by the package"
+OWN, DRAWN = "your own data", "drawn by the package"
 METRICS = {
     "agreement with a mask": "masks",
     "response of the classifier as pixels are removed or inserted": "curves",
     "behaviour of the explainer, which is run again": "explain",
 }
-HEADINGS = {"explainers": tuple(EXPLAINERS), "metrics": tuple(METRICS), "commands": SECTIONS, "datasets": (DRAWN,)}
+HEADINGS = {
+    "datasets": (OWN, DRAWN),
+    "explainers": tuple(EXPLAINERS),
+    "metrics": tuple(METRICS),
+    "commands": SECTIONS,
+}
 
 
 def arguments(parser: ArgumentParser) -> None:
@@ -69,6 +74,8 @@ def _section(folder: str, name: str) -> str:
     if own := registry.constant(path, "SECTION"):
         return own
     if folder == "hub_builders":
+        if registry.constant(path, "OWN_DATA"):
+            return OWN
         return DRAWN if registry.constant(path, "EMBEDDED") else "built from files that you download"
     if folder == "explainers":
         needs = str(registry.constant(path, "NEEDS", ""))

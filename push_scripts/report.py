@@ -30,7 +30,7 @@ def main(args: Namespace) -> None:
     from saliency_bench.analysis.verdict import Verdict
     from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
-    from saliency_bench.results.summary import covered, table
+    from saliency_bench.results.summary import covered
 
     names = [str(folder) for folder in distinct(args.runs)]
     path = page_path([Path(name) for name in names], Path(args.out) if args.out else None)
@@ -43,7 +43,9 @@ def main(args: Namespace) -> None:
         return
     for merged in comparison.merged:
         title = " + ".join(names[number - 1] for number in merged.members)
-        print(f"{title}\n{table(merged.data.cells, covered(merged.data.summary))}\n")
+        print(title)
+        _shared.show_cells(merged.data.cells, covered(merged.data.summary))
+        print()
         for sentence in Verdict(merged.data.cells, merged.data.contrasts).sentences():
             print(sentence)
         print()

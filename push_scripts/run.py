@@ -41,7 +41,7 @@ def main(args: Namespace) -> int:
     check_run_folder(Path(args.out))
     from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
-    from saliency_bench.results.summary import legend
+    from saliency_bench.results.summary import covered, legend
 
     result = start(*describe(settings), progress=not args.json)
     if not result.summary:  # another process of the same run prints
@@ -51,7 +51,8 @@ def main(args: Namespace) -> int:
         return _faulty(result)
     if result.complete:
         print(f"nothing to do: {result.folder} already holds every score that was asked for\n")
-    print(f"{result}\n")
+    _shared.show_cells(result.cells, covered(result.summary))
+    print()
     for sentence in result.verdict:
         print(sentence)
     only = result.summary["only"]

@@ -43,20 +43,18 @@ def show_help(text: str) -> None:
     console.print(styled, soft_wrap=True)
 
 
-def show_table(header: Sequence[str], body: Sequence[Sequence[str]], plain: str) -> None:
-    """Print a table drawn to the width of a terminal; elsewhere the plain text of it. Marked best cells are green."""
-    if (console := console_of(sys.stdout)) is None:
-        print(plain)
-        return
+def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
+    """Draw a table, whose first row is its header, in the width of a terminal; cells marked as best are green."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    header, *body = rows
     for name in header:
-        table.add_column(Text(name), overflow="fold")
+        table.add_column(Text(name), overflow="fold", no_wrap=name == header[0])
     for row in body:
-        table.add_row(*(Text(cell, style="green" if cell.endswith(" best") else "") for cell in row))
+        table.add_row(*(Text(cell, style="green" if "best" in cell.split() else "") for cell in row))
     console.print(table)
 
 

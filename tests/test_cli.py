@@ -1,6 +1,8 @@
 """What a person sees at the terminal: exit codes, one-line errors, JSON."""
 
 import json
+import os
+import pty
 import re
 import shutil
 import subprocess
@@ -328,6 +330,50 @@ def test_list_groups_what_it_lists_and_needs_no_torch(capsys):
     assert set(re.findall(r"^    (saliency_\w+)", under, re.MULTILINE)) == {
         name for name in registry.names("metrics") if "masks" in saliency_bench.load_metric(name).needs
     }
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """What a command prints on a terminal of 100 columns."""
+
+    def shown(*words, **env):
+        reading, writing = pty.openpty()
+        settings = {"TERM": "xterm", "COLUMNS": "100"} | env
+        kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR")}
+        code = "import sys; from saliency_bench.cli import main; sys.exit(main())"
+        done = subprocess.Popen([sys.executable, "-P", "-c", code, *words], stdout=writing, stderr=writing,
+                                env=kept | settings)  # fmt: skip
+        os.close(writing)
+        parts = []
+        with suppress(OSError):  # raised where the other end is closed
+            while part := os.read(reading, 2**16):
+                parts.append(part)
+        done.wait()
+        os.close(reading)
+        return b"".join(parts).decode().replace("\r\n", "\n")
+
+    return shown
+
+
+COLOURED = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
+
+
+def test_a_terminal_shows_colour_unless_it_is_turned_off(terminal):
+    for words in (["list", "models"], ["--help"], ["run", "--help"], ["rnu"]):
+        assert COLOURED.search(terminal(*words)), words
+        assert not COLOURED.search(terminal(*words, NO_COLOR="1")), words
+        assert "\x1b" not in terminal(*words, TERM="dumb"), words
+
+
+def test_a_terminal_shows_a_table_of_the_same_cells(terminal, place):
+    drawn = re.sub(r"\x1b\[[0-9;]*m", "", terminal("report", str(place / "done")))
+    plain = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")],
+                           capture_output=True, text=True, check=True).stdout  # fmt: skip
+    assert "\x1b" not in plain
+    assert "─────" in drawn
+    assert "-----" in plain
+    row = next(line for line in plain.splitlines() if line.startswith("centre"))
+    assert row.split() in [line.split() for line in drawn.splitlines()]
 
 
 def test_list_as_text_and_as_json(capsys):
