@@ -209,7 +209,7 @@ class RunSpec(BaseModel):
         for name, value in self:
             if value is True:
                 words.append(flag(name))
-            elif value not in (None, False, ()):
+            elif not (value is None or value is False or value == ()):
                 words += _option(name, [str(one) for one in (value if isinstance(value, tuple) else [value])])
         return shlex.join(words)
 
@@ -222,7 +222,8 @@ class RunSpec(BaseModel):
         notes = [one.about.replace(one.code, codes[one], 1) for one in objects if one.about]
         lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), "sb.run("]
         for name, value in self:
-            if value is None or (value in (False, ()) and type(self).model_fields[name].default == value):
+            off = value is False or value == ()
+            if value is None or (off and type(self).model_fields[name].default == value):
                 continue
             if name == "maps":
                 named = (_named_maps(one, codes) for one in value)
@@ -289,7 +290,7 @@ def hint(name: str, key: str) -> Any:
 
 def shown(default: object) -> str:
     """A default as help shows it; what is off or left open by default says so itself."""
-    if default is PydanticUndefined or default in (None, False, ()):
+    if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
 

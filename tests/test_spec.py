@@ -94,6 +94,15 @@ def test_every_setting_that_can_differ_is_tried_here():
     assert all(getattr(default, name) != value for name, value in OTHER.items())
 
 
+def test_a_setting_of_zero_is_shown_like_any_other():
+    spec = RunSpec.read(LEAST)
+    assert "--seed 0" in spec.command()
+    assert "seed=0," in spec.call()
+    assert "maps" not in spec.command() + spec.call()
+    assert options(parser_of("run", command))["seed"].help.endswith("(default: 0)")
+    assert "default" not in options(parser_of("run", command))["maps"].help
+
+
 @pytest.mark.parametrize(
     "changes", [{}, OTHER, *({name: value} for name, value in OTHER.items()), {"out": "two words", "model": "it's"}]
 )
