@@ -35,7 +35,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.usage = f"{parser.prog} NAME [--source DIR] --out DIR [options]"
     parser.description = f"{parser.description}\n\ndatasets:\n{listing}"
     parser.add_argument("name", metavar="NAME", help="name of the dataset")
-    parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="options", help="shown by NAME --help")
+    rest = parser.add_argument("rest", nargs=argparse.REMAINDER, metavar="options", help="shown by NAME --help")
+    rest.required = False
 
 
 def main(args: argparse.Namespace) -> int:

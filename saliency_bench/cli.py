@@ -135,7 +135,33 @@ class Parser(argparse.ArgumentParser):
         show_help(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; {self.prog} --help shows an example")
+        text = _in_our_words(message)
+        raise UserError(text if text.endswith("?") else f"{text}; {self.prog} --help shows an example")
+
+
+# {what argparse says: the same as a person would}
+MESSAGES = {
+    r"argument (\S+): invalid int value: (.*)": r"\1 takes a whole number; got \2",
+    r"argument (\S+): invalid float value: (.*)": r"\1 takes a number; got \2",
+    r"argument (\S+): expected one argument": r"\1 needs a value",
+    r"argument (\S+): expected at least one argument": r"\1 needs at least one value",
+    r"argument (\S+): not allowed with argument (\S+)": r"\1: not allowed with argument \2; leave one of them out",
+    r"the following arguments are required: ([^,]*)": r"\1 is required",
+    r"the following arguments are required: (.*)": r"\1 are required",
+}
+CHOICE = r"argument (\S+): invalid choice: '(.*)' \(choose from (.*)\)"
+
+
+def _in_our_words(message: str) -> str:
+    if wrong := re.fullmatch(CHOICE, message):
+        flag, given, choices = wrong.groups()
+        known = re.findall(r"[\w.-]+", choices)
+        is_option = flag.startswith("-")
+        return str(unknown("value" if is_option else "argument", given, known, of=flag if is_option else ""))
+    for pattern, words in MESSAGES.items():
+        if re.fullmatch(pattern, message):
+            return re.sub(pattern, words, message)
+    return message
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:

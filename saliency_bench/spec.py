@@ -175,7 +175,7 @@ class RunSpec(BaseModel):
         for condition in value or ():
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
-                raise ValueError(f"{condition!r} is none of correct, masked and COLUMN=VALUE")
+                raise ValueError(f"takes correct, masked or COLUMN=VALUE, not {condition!r}")
         return value or None
 
     @classmethod

@@ -76,6 +76,28 @@ def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("run --out X --model", "--model needs a value"),
+        ("run --model m --out X --explainers", "--explainers needs at least one value"),
+        ("run --model m --out X --limit ten", "--limit takes a whole number; got 'ten'"),
+        ("train --model m --out X --learning-rate fast", "--learning-rate takes a number; got 'fast'"),
+        ("run --model m --out X --precision fp23", "unknown value 'fp23' of --precision; did you mean fp32?"),
+        ("list explainer", "unknown argument 'explainer'; did you mean explainers?"),
+        ("push datasets x", "unknown argument 'datasets'; did you mean dataset?"),
+        ("report", "RUN is required"),
+        ("run", "--model, --out are required"),
+        ("build", "error: NAME is required"),
+    ],
+)
+def test_errors_of_the_command_line_are_in_plain_words(line, words, capsys):
+    assert main(line.split()) == 2
+    shown = capsys.readouterr().err
+    assert words in shown
+    assert shown.endswith(("--help shows an example\n", "?\n"))
+
+
 def test_values_that_begin_with_a_dash_are_not_taken_for_options(capsys):
     assert main(["report", "--", "-nowhere"]) == 2
     assert "-nowhere" in capsys.readouterr().err
