@@ -100,10 +100,11 @@ class Taken(nn.Module):
         return output["scores"]
 
 
-def test_what_cannot_be_hashed_keeps_one_digest_for_as_long_as_it_is_loaded():
+def test_what_cannot_be_hashed_keeps_one_digest_for_as_long_as_it_is_loaded(capsys):
     endless = (number for number in range(3))
     take = partial(lambda out, held: out["scores"], held=endless)
     classifier = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
+    assert "logits= of Net depends on" in capsys.readouterr().err
     assert classifier.digest == classifier.digest
     assert classifier.digest != load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take).digest
 
@@ -167,6 +168,17 @@ def test_logits_belong_to_a_module(resnet):
     for model in (str(resnet), load_classifier(resnet, device="cpu")):
         with pytest.raises(UserError, match="logits are for a torch module"):
             load_classifier(model, logits=scores_of)
+
+
+@pytest.mark.parametrize("take", ["scores", 0])
+def test_logits_is_a_function(take):
+    with pytest.raises(UserError, match=rf"logits= takes a function.*got {take!r}"):
+        load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=take)
+
+
+def test_weights_without_their_network_are_named():
+    with pytest.raises(UserError, match=r"weights without their network.*load_state_dict"):
+        load_classifier(Net().state_dict())
 
 
 def test_multi_label_heads_among_several_outputs():

@@ -1,6 +1,6 @@
 """Loads a classifier from a name, a folder or a model object."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,8 @@ def load_classifier(
     elif isinstance(model, str | Path):
         _refuse(given, None, "a checkpoint brings its own")
         classifier = _named(str(model), revision, layer, activation)
+    elif isinstance(model, Mapping) and any(isinstance(value, torch.Tensor) for value in model.values()):
+        raise UserError("these are weights without their network; give the network itself, after load_state_dict(...)")
     else:
         raise UserError(
             f"{type(model).__name__} is not a classifier; give a Hub id, a folder, torchvision:NAME, or a torch module "

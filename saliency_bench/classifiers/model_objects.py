@@ -21,7 +21,9 @@ from saliency_bench.classifiers.geometry import Frame, Geometry, probe
 from saliency_bench.classifiers.networks import Select, channels_of
 from saliency_bench.classifiers.processors import channels, check_sides, frame_of
 from saliency_bench.classifiers.sources import PROCESSORS, cached_snapshots
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.source_code import code_hash
 
 QUANTISED = ("torch.ao.nn.quantized", "torch.ao.nn.intrinsic.quantized", "torchao", "bitsandbytes")
 Values = float | Sequence[float]  # one for all channels, or one per channel
@@ -82,8 +84,15 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:
-    """Raises: UserError for a network that no scores can be computed of, with what to give in its place."""
+    """Raises: UserError for a network that cannot be scored, or `logits` that is no function, with what to give."""
     held = [*model.modules(), *model.parameters()]
+    if given.logits is not None and not callable(given.logits):
+        raise UserError(
+            'logits= takes a function of what the model returns, such as lambda output: output["scores"]; '
+            f"got {one_line(repr(given.logits), 80)}"
+        )
+    if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
+        complain(f"logits= of {name} depends on {unhashable}, that cannot be hashed: every start computes anew")
     quantised = next((one for one in held if type(one).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
