@@ -10,6 +10,7 @@ import saliency_bench as sb
 from saliency_bench import cli
 from saliency_bench.data import loading
 from saliency_bench.errors import UserError
+from saliency_bench.utils import pictures
 
 NAMES = ["dog", "cat", "cat", "dog", "dog", "cat"]
 
@@ -27,9 +28,9 @@ def object_of(index):
 @pytest.fixture(scope="module")
 def rows():
     """Six pictures with labels that are text, masks, and no ids."""
-    pictures = [Image.fromarray(drawing(index)) for index in range(len(NAMES))]
+    images = [Image.fromarray(drawing(index)) for index in range(len(NAMES))]
     masks = [object_of(index) for index in range(len(NAMES))]
-    return datasets.Dataset.from_dict({"image": pictures, "label": NAMES, "mask": masks})
+    return datasets.Dataset.from_dict({"image": images, "label": NAMES, "mask": masks})
 
 
 @pytest.fixture
@@ -167,3 +168,17 @@ def test_a_parquet_file_opens_no_file_that_it_names(rows, tmp_path):
     pq.write_table(table.data.table, tmp_path / "mine.parquet")
     with pytest.raises(UserError, match="are not opened"):
         sb.load_dataset(tmp_path / "mine.parquet")
+
+
+@pytest.mark.parametrize("form", ["bytes", "structs"])
+def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    encoded = {column: [pictures.png(np.asarray(row[column])) for row in rows] for column in ("image", "mask")}
+    if form == "structs":
+        encoded = {name: [{"bytes": one, "path": None} for one in held] for name, held in encoded.items()}
+        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        encoded = {name: pa.array(held, kind) for name, held in encoded.items()}
+    pq.write_table(pa.table({**encoded, "label": NAMES}), tmp_path / "mine.parquet")
+    assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]

@@ -372,9 +372,20 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
             f"{name} is published without its images, which may not be redistributed; get the source (its card says "
             f"where) and give its folder: load_dataset('{name}', source=DIR)"
         )
+    for column in ("image", "mask"):
+        if _is_encoded(dataset.features.get(column)):
+            dataset = dataset.cast_column(column, Image())
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
     return dataset
+
+
+def _is_encoded(kind: object) -> bool:
+    """Whether a column holds the bytes of picture files, as tables do that `datasets` has not written."""
+    if isinstance(kind, dict):
+        return set(kind) == {"bytes", "path"}
+    held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
+    return held is not None and (pa.types.is_binary(held) or pa.types.is_large_binary(held))
 
 
 def _listed(names: Iterable[str]) -> str:
