@@ -150,6 +150,7 @@ def summary(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _read(path: Path, changed: int) -> ast.Module:
+    """changed: when the file was; with another time it is read anew."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
