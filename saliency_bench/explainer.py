@@ -130,6 +130,7 @@ class ChangedError(UserError):
 
 
 def list_explainers() -> list[str]:
+    """The names of the explainers that `load_explainer` and `run` take."""
     return registry.names("explainers")
 
 

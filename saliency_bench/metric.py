@@ -75,6 +75,8 @@ ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, 
 
 @dataclass(frozen=True)
 class Metric:
+    """A metric with its options bound: the function, what it asks for, its direction, range and version."""
+
     name: str
     function: Callable[..., Scores]
     options: tuple[tuple[str, object], ...]
@@ -234,6 +236,7 @@ def outside(values: np.ndarray, limits: Range) -> np.ndarray:
 
 
 def list_metrics() -> list[str]:
+    """The names of the metrics that `load_metric` and `run` take."""
     return registry.names("metrics")
 
 

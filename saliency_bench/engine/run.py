@@ -68,9 +68,11 @@ class Run:
 
     @property
     def report(self) -> Path:
+        """The page of this run."""
         return self.folder / "report.html"
 
     def records(self) -> datasets.Dataset:
+        """A row per sample, explainer and metric, and per named part of a score."""
         return datasets.Dataset.from_parquet(str(self.folder / "records.parquet"), keep_in_memory=True)
 
     @property
@@ -80,6 +82,7 @@ class Run:
 
     @property
     def cells(self) -> list[CellResult]:
+        """One result per explainer and metric, with value, interval, ranks, n and what was left out."""
         return read_cells(self.summary["cells"])
 
     def __str__(self) -> str:

@@ -83,6 +83,7 @@ class Board:
     results: dict[str, Result] = field(default_factory=dict)
 
     def table(self) -> datasets.Dataset:
+        """The cells as a dataset."""
         return datasets.Dataset.from_list(self.cells, features=FEATURES)
 
     def __str__(self) -> str:
