@@ -16,8 +16,6 @@ version = release = saliency_bench.__version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["_build"]
-# A pattern of pages may match none.
-suppress_warnings = ["toc.empty_glob"]
 
 html_theme = "furo"
 html_title = f"saliency-bench {version}"
