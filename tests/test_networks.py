@@ -124,6 +124,9 @@ def test_logits_are_copied_with_the_classifier_and_watched():
         classifier.logits = scores_of
         return images[:, 0]
 
+    headed = load_classifier(Net(give=as_dict), mean=0.5, std=0.2, logits=nn.Sequential(Taken(), nn.Linear(8, 3)))
+    moved = load_classifier(headed, channels_last=True)
+    assert not set(map(id, moved.parameters())) & set(map(id, headed.parameters()))
     with pytest.raises(UserError, match=r"replaces changed a setting of the model \(logits\)"):
         sb.explain(picture(), classifier, replaces)
 

@@ -244,6 +244,7 @@ class Classifier(nn.Module):
         other.passes = other.halved = 0
         if copied:
             other.model = copy.deepcopy(self.model)
+            other.logits = copy.deepcopy(self.logits)  # it may be a module, which moves too
         if layer is not None:
             other.module_named(layer)
             other.layer = layer
