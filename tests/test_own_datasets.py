@@ -182,3 +182,10 @@ def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path)
         encoded = {name: pa.array(held, kind) for name, held in encoded.items()}
     pq.write_table(pa.table({**encoded, "label": NAMES}), tmp_path / "mine.parquet")
     assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]
+
+
+def test_one_split_is_not_trained_and_tested_on(rows, resnet, tmp_path):
+    rows.to_parquet(tmp_path / "mine.parquet")
+    for single in (rows, tmp_path / "mine.parquet"):
+        with pytest.raises(UserError, match="is one split, and training needs train, validation, test"):
+            sb.train(dataset=single, model=resnet, out=tmp_path / "out", epochs=1, size=32, progress=False)

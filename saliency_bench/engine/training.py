@@ -99,6 +99,10 @@ def new_classifier(recipe: Recipe, model: Any, names: list[str], id: str) -> tup
 
 
 def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
+    if isinstance(found.rows, Dataset) or (found.folder is not None and found.folder.is_file()):
+        raise UserError(
+            f"{found.text} is one split, and training needs {', '.join(SPLITS)}; give a folder or a DatasetDict"
+        )
     splits = {name: found.load(name) for name in SPLITS}
     content = "" if recipe.limit is None else fingerprint(splits["train"])
     first = labelled(splits["train"], label_column)
