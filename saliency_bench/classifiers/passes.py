@@ -75,7 +75,7 @@ def forward_many(
 
 
 def scores_of(
-    classifier: Classifier,
+    classifier: nn.Module,
     images: Images,
     target: Target,
     count: int,

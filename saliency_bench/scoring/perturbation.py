@@ -4,7 +4,7 @@ Insertion, deletion, accuracy at exposures and the contrastive metrics reduce th
 them once per batch and map; a path that two metrics have in common is classified once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.classifiers.passes import forward_many
+from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
@@ -73,6 +73,7 @@ class Curves:
         self._ranks: Tensor | None = None
         self._references: dict[str, Tensor] = {}
         self._known: dict[tuple[str, str, tuple[int, ...]], Tensor] = {}
+        self._others: dict[Hashable, np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
         """Float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`; p_c for a one-hot target."""
@@ -159,7 +160,7 @@ class Curves:
 
         def draw(which: Tensor, numbers: Tensor) -> Images:
             top = (self._rank()[of[which]] < pixels[which, numbers][:, None, None])[:, None]
-            return self._drawn(of[which], top if keep == "top" else ~top, reference)
+            return self.drawn(of[which], top if keep == "top" else ~top, reference)
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
@@ -172,11 +173,26 @@ class Curves:
         self.undefined[samples] |= found.isnan().flatten(1).any(dim=1).cpu().numpy()
         return found
 
+    def logits(self, what: Hashable, count: int, draw: Draw) -> np.ndarray:
+        """Float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image; NaN where one is not a number.
+
+        draw: as of `passes.forward_many`. what: names the pictures, which are classified once.
+        """
+        if what not in self._others:
+            target = torch.from_numpy(self.target).float().to(self.images.device)
+            with untouched(self.classifier), torch.inference_mode():
+                found = scores_of(self.classifier, self.images, target, count, draw, "logit")
+            self.passes += found.numel()
+            self._others[what] = torch.where(found.isfinite(), found, torch.nan).double().cpu().numpy()
+            self.undefined |= np.isnan(self._others[what]).any(axis=1)
+        return self._others[what]
+
     def lost(self, scores: np.ndarray) -> list[int]:
         """Samples whose scores (B,) are not numbers because a picture got no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
-    def _drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
+    def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
+        """(n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W); the reference's elsewhere."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         return torch.where(kept, self.images[samples], self._reference(reference)[samples])

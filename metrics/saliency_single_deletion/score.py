@@ -1,0 +1,120 @@
+"""Whether a map ranks the parts of an image as the classifier does."""
+
+import numpy as np
+import torch
+from scipy.stats import rankdata
+from torch import Tensor
+
+from saliency_bench.errors import UserError
+from saliency_bench.maps import LEVELS
+from saliency_bench.scoring.perturbation import Curves, Reference
+from saliency_bench.types import Images
+
+PAPER = "Hesse et al., Benchmarking the Attribution Quality of Vision Models, 2024, https://arxiv.org/abs/2407.11910"
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+MARK = "no correlation, as all patches are equal"
+ALSO_CALLED = ("IDSDS", "in-domain single deletion score", "single deletion")
+ROUNDING = 1e-6  # of the largest, below which numbers do not differ
+
+
+def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
+    """Spearman correlation, over patches, of what a map gives a patch and of how far the logit falls without it.
+
+        score = spearman(sum over patch of map,  z(image) - z(image without patch)),    z = sum_k w_k logit_k
+
+    for the grid x grid patches of the image and the weights w of the target; for a class z is its logit. Each patch is
+    taken away alone, so pictures stay close to what the classifier knows. The map is taken as it is: its negative
+    values count.
+
+    Ranks are 1 to grid^2; patches whose sums, or drops, agree to 1/32768 of their range share the mean of their ranks.
+
+    Args:
+        curves: `perturbation.Curves` of the images, the target and the maps.
+        grid: patches along a side, at least 2. Sides that it does not divide have patches that differ by a pixel.
+        reference: what takes the patch's place. "mean": the classifier's normalisation mean, zero for the network;
+            "black": 0 in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5; "noise": uniform in
+            [0, 1); "inpaint": filled in from what stays.
+
+    Returns:
+        Float64 (B,) in [-1, 1], higher is better. 0 where the correlation is not defined, as all patches have equal
+        sums or equal drops; a run counts these.
+
+    The authors fine-tune their classifiers on images without patches first, so that what is deleted stays in their
+    domain; scores of a classifier that was not are those of another question.
+
+    Example: a 4 x 4 image that is white, grid=2, and a classifier whose logit is the sum of the four patches' white
+    shares times 3, 2, 1 and 0:
+
+        patch                 upper left   upper right   lower left   lower right
+        sum of the map                 8             9            1             0
+        drop                           3             2            1             0
+        ranks               3 4 2 1 and 4 3 2 1:  1 - 6 (1 + 1) / (4 (16 - 1)) = 0.8
+
+    >>> import torch
+    >>> class Weighted(torch.nn.Module):
+    ...     def forward(self, images):
+    ...         shares = torch.nn.functional.avg_pool2d(images.mean(1, keepdim=True), 2).flatten(1)
+    ...         return torch.stack([shares @ torch.tensor([3.0, 2.0, 1.0, 0.0]), shares[:, 0] * 0], 1)
+    >>> maps = torch.tensor([[[8.0, 0, 9, 0], [0, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]])
+    >>> curves = Curves(Weighted(), torch.ones(1, 3, 4, 4), torch.tensor([[1.0, 0.0]]), maps)
+    >>> saliency_single_deletion(curves, grid=2, reference="black").round(4).tolist()
+    [0.8]
+
+    Raises: UserError for a grid finer than the image.
+    """
+    patches = _patches(curves, grid)
+    sums = [np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps]
+    drops = -_without(curves, patches, grid, reference)  # of the whole image's logit, which changes no rank
+    return np.where(np.isnan(drops).any(axis=1), np.nan, spearman(np.stack(sums), drops))
+
+
+def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
+    """Bool (B,): whether all patches have equal sums, or equal drops."""
+    patches = _patches(curves, grid)
+    sums = [np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps]
+    return _constant(np.stack(sums)) | _constant(_without(curves, patches, grid, reference))
+
+
+def _patches(curves: Curves, grid: int) -> np.ndarray:
+    """Int (H, W): the number of each pixel's patch, row by row."""
+    check(grid=grid)
+    if grid > min(curves.height, curves.width):
+        raise UserError(f"grid={grid} of saliency_single_deletion is finer than the image; take fewer patches")
+    rows, columns = (np.arange(side) * grid // side for side in (curves.height, curves.width))
+    return rows[:, None] * grid + columns
+
+
+def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Reference) -> np.ndarray:
+    """Float64 (B, grid^2): z of each image without one of its patches."""
+    of_pixel = torch.from_numpy(patches).to(curves.images.device)
+
+    def draw(samples: Tensor, pictures: Tensor) -> Images:
+        return curves.drawn(samples, (of_pixel != pictures[:, None, None])[:, None], reference)
+
+    return curves.logits(("without a patch", grid, reference), grid**2, draw)
+
+
+def spearman(one: np.ndarray, two: np.ndarray) -> np.ndarray:
+    """Float64 (B,) of rows (B, n); 0 where one of them is constant."""
+    ranks = [rankdata(_steps(rows), axis=1) - (rows.shape[1] + 1) / 2 for rows in (one, two)]
+    lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
+    return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0)
+
+
+def _constant(rows: np.ndarray) -> np.ndarray:
+    return _steps(rows).max(axis=1) == 0
+
+
+def _steps(rows: np.ndarray) -> np.ndarray:
+    """Rows in steps of 1/32768 of their range, from 0; of numbers that differ by rounding alone, zeros."""
+    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
+    spread = high - low
+    constant = ~(spread > ROUNDING * np.maximum(np.abs(low), np.abs(high)))
+    return np.rint((rows - low) / np.where(constant, 1, spread) * LEVELS) * ~constant
+
+
+def check(*, grid: int, **others: object) -> None:
+    if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
+        raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")

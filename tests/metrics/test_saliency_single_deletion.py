@@ -1,0 +1,144 @@
+"""saliency_single_deletion against loops and scipy, its properties, and that a patch is classified once."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import spearmanr
+from torch import nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion, spearman
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
+
+MAPS = arrays(np.float32, (2, 6, 7), elements=st.integers(-8, 8).map(float))
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.register_buffer("mean", torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1))
+        self.linear = nn.Linear(3 * 6 * 7, 4)
+        self.seen = 0
+
+    def forward(self, images):
+        self.seen += len(images)
+        return self.linear(images.flatten(1)) + 0.1 * self.linear(images.flatten(1) ** 2)
+
+
+@pytest.fixture(scope="module")
+def made():
+    return Network(), torch.rand(2, 3, 6, 7, generator=torch.Generator().manual_seed(1))
+
+
+def curves_of(made, maps, target=None):
+    network, images = made
+    return Curves(network, images, one_hot([1, 2], 4) if target is None else target, maps)
+
+
+def literal(network, image, one, weights, grid):
+    height, width = one.shape
+    sums, drops = [], []
+
+    def z(picture):
+        with torch.no_grad():
+            return sum(w * float(logit) for w, logit in zip(weights, network(picture[None])[0], strict=True))
+
+    for row in range(grid):
+        for column in range(grid):
+            inside = [
+                (y, x) for y in range(height) for x in range(width)
+                if y * grid // height == row and x * grid // width == column
+            ]  # fmt: skip
+            picture = image.clone()
+            for y, x in inside:
+                picture[:, y, x] = network.mean[0, :, 0, 0]
+            sums.append(sum(float(one[y, x]) for y, x in inside))
+            drops.append(z(image) - z(picture))
+    return spearmanr(sums, drops).statistic
+
+
+@pytest.mark.parametrize("grid", [2, 3, 4])
+def test_every_score_by_loops_and_scipy(made, grid):
+    network, images = made
+    maps = np.random.default_rng(0).normal(size=(2, 6, 7)).astype(np.float32)
+    target = torch.tensor([[0.0, 1, 0, 0], [1, -0.5, 0, -0.5]])
+    found = saliency_single_deletion(curves_of(made, maps, target), grid=grid)
+    expected = [literal(network, *sample, grid) for sample in zip(images, maps, target.tolist(), strict=True)]
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+@given(arrays(np.int64, (3, 9), elements=st.integers(-4, 4)), arrays(np.int64, (3, 9), elements=st.integers(-4, 4)))
+def test_ranks_with_ties_are_those_of_scipy(one, two):
+    for a, b, found in zip(one, two, spearman(one, two), strict=True):
+        expected = 0 if np.ptp(a) == 0 or np.ptp(b) == 0 else spearmanr(a, b).statistic
+        assert found == pytest.approx(expected, abs=1e-12)
+
+
+@settings(max_examples=25)
+@given(maps=MAPS, exponent=st.integers(-3, 3))
+def test_scale_alters_nothing_and_the_inverse_the_sign(made, maps, exponent):
+    score = saliency_single_deletion(curves_of(made, maps), grid=3)
+    np.testing.assert_array_equal(
+        saliency_single_deletion(curves_of(made, maps * np.float32(2.0**exponent)), grid=3), score
+    )
+    np.testing.assert_allclose(saliency_single_deletion(curves_of(made, -maps), grid=3), -score, atol=1e-12)
+
+
+def test_the_drops_themselves_are_the_best_map(made):
+    drops = curves_of(made, np.zeros((2, 6, 7)))
+    saliency_single_deletion(drops, grid=2)
+    (without,) = drops._others.values()
+    maps = np.zeros((2, 6, 7))
+    for patch, (top, left) in enumerate((y, x) for y in (0, 3) for x in (0, 4)):
+        maps[:, top, left] = -without[:, patch]
+    assert saliency_single_deletion(curves_of(made, maps), grid=2) == pytest.approx([1, 1])
+    assert saliency_single_deletion(curves_of(made, -maps), grid=2) == pytest.approx([-1, -1])
+
+
+def test_where_nothing_differs_there_is_no_correlation(made):
+    maps = np.ones((2, 6, 7), np.float32)  # patches of a grid of 3 differ in size, so their sums differ
+    maps[0] = 0
+    curves = curves_of(made, maps)
+    assert saliency_single_deletion(curves, grid=2)[0] == 0
+    assert marked(curves, grid=2).tolist() == [True, False]
+
+    class Blind(Network):
+        def forward(self, images):
+            return torch.ones(len(images), 4) * torch.tensor([1.0, 2, 3, 4])
+
+    curves = Curves(Blind(), made[1], one_hot([1, 2], 4), np.random.default_rng(0).normal(size=(2, 6, 7)))
+    assert saliency_single_deletion(curves).tolist() == [0, 0]
+    assert marked(curves).tolist() == [True, True]
+
+
+def test_each_picture_is_classified_once(made):
+    network, _ = made
+    curves = curves_of(made, np.random.default_rng(0).normal(size=(2, 6, 7)))
+    before = network.seen
+    saliency_single_deletion(curves, grid=3)
+    marked(curves, grid=3)
+    assert (network.seen - before, curves.passes) == (18, 18)
+
+
+def test_a_logit_that_is_not_a_number_is_no_score(made):
+    class Broken(Network):
+        def forward(self, images):
+            logits = super().forward(images)
+            logits[images[:, 0, 0, 0] == self.mean[0, 0, 0, 0]] = torch.nan
+            return logits
+
+    curves = Curves(Broken(), made[1], one_hot([1, 2], 4), np.random.default_rng(0).normal(size=(2, 6, 7)))
+    scores = saliency_single_deletion(curves, grid=2)
+    assert np.isnan(scores).all()
+    assert curves.lost(scores) == [0, 1]
+
+
+@pytest.mark.parametrize("grid", [1, 0, 2.5, True, "4", 7])
+def test_grids_that_cannot_be_are_named(made, grid):
+    with pytest.raises(UserError, match=f"grid={grid!r}"):
+        saliency_single_deletion(curves_of(made, np.zeros((2, 6, 7))), grid=grid)
