@@ -2,7 +2,7 @@
 
 example:
   saliency-bench new explainer my_method
-  saliency-bench new metric saliency_energy --asks masks
+  saliency-bench new metric saliency_entropy
   saliency-bench new dataset my-data
   saliency-bench new command my-command
 

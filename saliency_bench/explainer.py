@@ -33,6 +33,7 @@ from saliency_bench.errors import UserError, no_exit
 from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.devices import arithmetic
+from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.isolation import Snapshot
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
@@ -55,6 +56,7 @@ class Explainer:
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
 
+    @handlers_end_work()
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:

@@ -1,6 +1,7 @@
 import copy
 import signal
 
+import numpy as np
 import pytest
 import torch
 import torchvision
@@ -269,6 +270,36 @@ def test_an_error_of_the_network_is_its_own_and_passes_stay_counted():
     with torch.no_grad(), pytest.raises(RuntimeError, match="on purpose"):
         fast_forward(classifier, torch.rand(1, 3, 12, 10))(torch.rand(1, 3, 12, 10))
     assert classifier.passes == 0
+
+
+BRANCHES = {
+    "equal": lambda x: torch.equal(x[:, 0], x[:, 1]),
+    "item": lambda x: (x[:, 0] - x[:, 1]).abs().max().item() == 0,
+    "bool": lambda x: bool((x[:, 0] == x[:, 1]).all()),
+    "tolist": lambda x: (x[:, 0] - x[:, 1]).abs().amax(dim=(1, 2)).tolist() == [0.0] * len(x),
+    "numpy": lambda x: not (x[:, 0] - x[:, 1]).numpy().any(),
+    "asarray": lambda x: not np.asarray(x[:, 0] - x[:, 1]).any(),
+    "nonzero": lambda x: len((x[:, 0] - x[:, 1]).nonzero()) == 0,
+    "mask": lambda x: len(x[:, 0][x[:, 0] != x[:, 1]]) == 0,
+}
+
+
+@pytest.mark.parametrize("name", BRANCHES)
+@torch.no_grad()
+def test_what_another_image_may_skip_is_not_folded(name):
+    """Grey pictures skip the batch norm; the noise that is recorded does not."""
+
+    class Branching(Network):
+        def forward(self, x):
+            y = self.first(x)
+            y = F.relu(y if BRANCHES[name](x) else self.norm(y))
+            return self.head(self.last(self.second(y)).mean(dim=(2, 3)))
+
+    classifier = load_classifier(Branching(), mean=0, std=1, device="cpu").eval()
+    colour = torch.rand(4, 3, 12, 10)
+    for images in (colour, colour[:, :1].repeat(1, 3, 1, 1)):
+        found = fast_forward(classifier, images)(images)
+        torch.testing.assert_close(found, classifier(images), rtol=1e-4, atol=1e-5)
 
 
 def test_what_a_signal_raises_is_no_reason_to_do_without_a_copy():

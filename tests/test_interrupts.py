@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
@@ -236,6 +237,30 @@ def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, wher
     finally:
         signal.signal(signal.SIGTERM, before)
     assert list((tmp_path / "run").glob("chunks/*/*.parquet")) == []
+
+
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyError, SystemExit])
+@pytest.mark.parametrize("where", ["explainer", "model"])
+def test_what_a_handler_raises_arrives_at_who_explains_one_picture(kind, where, resnet):
+    def tell(number, frame):
+        raise kind("late")
+
+    def come(here):
+        if here == where:
+            signal.raise_signal(signal.SIGTERM)
+
+    def explainer(classifier, images, target):
+        come("explainer")
+        return images.mean(dim=1)
+
+    model = sb.load_classifier(str(resnet), device="cpu")
+    model.model.register_forward_pre_hook(lambda *given: come("model"))
+    before = signal.signal(signal.SIGTERM, tell)
+    try:
+        with pytest.raises(kind, match="late"):
+            sb.explain(Image.new("RGB", (32, 32)), model, explainer)
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 # A limit of time for a chunk.

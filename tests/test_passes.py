@@ -55,7 +55,7 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
         samples = one.samples.expand(len(one.pictures))
         assert set(samples.tolist()) == set(one.images)
         counted += list(zip(samples.tolist(), one.pictures.tolist(), strict=True))[: one.own]
-        assert count == 1 or len(one.pictures) <= size
+        assert len(one.pictures) <= size
         assert count == 1 or len(one.images) <= most
     assert counted == [(sample, picture) for sample in range(images) for picture in range(count)]
     assert len({len(one.pictures) for one in found}) == 1
@@ -136,6 +136,18 @@ def test_a_pass_that_does_not_fit_is_halved_and_counted():
         assert (classifier.halved, classifier.passes) == (2, 40)
         asked = scores_of(classifier, images, target, 20, draw, "logit", 4)
     assert torch.equal(halved, asked)
+
+
+def test_a_batch_of_single_pictures_that_does_not_fit_is_halved_too():
+    images = torch.rand(7, 3, 8, 8)
+    classifier, free = classifier_of(Network(room=2)), classifier_of(Network())
+    found, expected = (
+        forward_many(one, images, 1, lambda samples, pictures: images[samples], lambda logits, samples: logits)
+        for one in (classifier, free)
+    )
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+    assert (classifier.halved, classifier.passes) == (2, 7)
+    assert (free.halved, free.model.sizes) == (0, [7])
 
 
 def test_one_picture_that_does_not_fit_and_other_errors_are_raised():

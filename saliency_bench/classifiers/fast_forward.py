@@ -9,7 +9,8 @@ amx_bf16), logits off by 0.3 % of their range. On a trained ResNet maps of occlu
 by 2.4 % of their range at most (0.7 % in the median).
 
 A batch norm is folded only where one recorded pass shows that it is all that ever reads its convolution's output, and
-that nothing else reads the weights of the two. Copy and classifier are then compared on two pictures that depend on the
+that nothing else reads the weights of the two; none is folded where Python reads a value, as another image may then
+take another path. Copy and classifier are then compared on two pictures that depend on the
 image size alone: in float32, where they may differ by `TOLERANCE`, and in the precision that was asked for, where the
 copy may be off by twice as much as the classifier. Where it is not good enough, and wherever there is nothing to gain,
 the classifier itself is used, and the log says why. So which of the two is used depends on the network and the image
@@ -27,6 +28,7 @@ from typing import Any, TypeGuard, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -38,6 +40,10 @@ from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.seeds import seed_of, uniform
 
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
+
+# What brings a tensor's values, or a number of them, to Python: by the tags of torch's operations, and by name.
+READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+READERS = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"}
 
 Layer = TypeVar("Layer", bound=nn.Module)
 log = logging.getLogger(__name__)
@@ -124,19 +130,32 @@ class _Record(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple, dict, object]] = []
+        self.reads = False  # a value, or a number of values: images may take different paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
         self.calls.append((str(func), args, kwargs or {}, output))
+        self.reads |= not READING.isdisjoint(func.tags)
         return output
+
+
+class _Reads(TorchFunctionMode):
+    """Notes when Python gets values of a tensor in a way that is no operation."""
+
+    def __init__(self, record: _Record):
+        super().__init__()
+        self.record = record
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.record.reads |= getattr(func, "__name__", "") in READERS
+        return func(*args, **(kwargs or {}))
 
 
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
     """(logits of the probe, names of each convolution and the batch norm that can be folded into it)."""
-    with _Record() as record:
+    with _Record() as record, _Reads(record):
         logits = classifier(probe)
-    # Control flow that depends on a value: images may take different paths.
-    if any("_local_scalar_dense" in name for name, *_ in record.calls):
+    if record.reads:
         return logits, []
     uses = Counter(id(leaf) for _, args, kwargs, _ in record.calls for leaf in tree_leaves((args, kwargs)))
     # (input, weight, ...) -> output, and (input, weight, bias, running mean, ...)

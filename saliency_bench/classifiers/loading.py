@@ -12,8 +12,10 @@ from saliency_bench.classifiers.classifier import Classifier, check_finite
 from saliency_bench.classifiers.networks import Select
 from saliency_bench.errors import UserError
 from saliency_bench.utils.devices import device_of
+from saliency_bench.utils.interrupts import handlers_end_work
 
 
+@handlers_end_work()
 def load_classifier(
     model: Any,
     *,

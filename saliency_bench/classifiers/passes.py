@@ -102,7 +102,7 @@ def in_passes(
 
     A `Classifier` counts the pictures, without those that fill up passes.
     """
-    size = pictures_per_pass(images, batch_size)
+    size = len(images) if count == 1 else pictures_per_pass(images, batch_size)
     known = classifier if isinstance(classifier, Classifier) else None
     before = known.passes if known else 0
     while True:
@@ -110,7 +110,7 @@ def in_passes(
             result = work(plan(len(images), count, size, images.device, TOGETHER[images.device.type]))
             break
         except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error) or min(size, count) == 1:
+            if not is_out_of_memory(error) or min(size, count if count > 1 else len(images)) == 1:
                 raise
         size //= 2
         if known:
@@ -123,9 +123,9 @@ def in_passes(
 def plan(images: int, count: int, size: int, device: torch.device, most: int = 1) -> Iterator[Pass]:
     """The passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
 
-    With one picture of each image, all are one pass. The numbers are made on the device, so that nothing waits for it.
+    With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
     """
-    together = images if count == 1 else max(1, min(size // count, most))
+    together = min(images, size) if count == 1 else max(1, min(size // count, most))
     each = count if together > 1 or count == 1 else -(-count // -(-count // size))
     numbers = torch.arange(-(-count // each) * each, device=device).clamp(max=count - 1)
     samples = torch.arange(images + together, device=device).clamp(max=images - 1)

@@ -19,6 +19,7 @@ from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Maps, Target
+from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.overlays import eight_bit, overlay
 from saliency_bench.utils.seeds import seed_of
@@ -64,6 +65,7 @@ class Explanation:
         return displays.pictures(dict(zip(names, (self.picture, self.overlay), strict=True)))
 
 
+@handlers_end_work()
 def explain(
     image: Image.Image | str | Path,
     model: Any,

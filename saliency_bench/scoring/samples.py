@@ -20,8 +20,10 @@ from saliency_bench.scoring.perturbation import check_batch_size, check_frame, p
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Images, Maps, Scores, Target
+from saliency_bench.utils.interrupts import handlers_end_work
 
 
+@handlers_end_work()
 def score_samples(
     metric: str | Metric | Callable[..., Scores],
     images: Images | np.ndarray,
