@@ -55,6 +55,7 @@ such a bit can decide whether a ReLU is open, and a gradient then differs by mor
 `load_classifier(..., precision="bf16")` and `run --precision bf16` make the network compute in bfloat16. On processors
 with instructions for it, this halves the time of occlusion, rise, lime and scorecam. Their maps of a trained ResNet
 were off by at most 2.4 % of their range; gradients were off by up to 26 %.
+Small images lose more: occlusion by windows of 2 pixels was off by up to 25 % on images of 24 x 20.
 
 The pictures show maps of one test image of shapes-xai for its own class, all with default options. The image is the one
 whose object lies farthest from the middle, among those that the network classifies correctly and that give no constant
