@@ -382,6 +382,15 @@ def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(
     assert shown.count("4 images do not fit in memory") == 2
 
 
+@pytest.mark.parametrize("steady", [True, False])
+def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, shapes, resnet, tmp_path, capsys):
+    model = sb.load_classifier(str(resnet), device="cpu")
+    model.model.register_forward_pre_hook(lambda module, given: None if steady else (given[0] * torch.rand(()),))
+    go(tmp_path / "run", shapes, resnet, model=model, explainers=["random"], metrics=["saliency_miou"], limit=4)
+    said = "gives other logits when it is asked again about the same image" in capsys.readouterr().err
+    assert said is not steady
+
+
 def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, tmp_path, monkeypatch):
     second = threading.Event()
     write = PartFolder.write

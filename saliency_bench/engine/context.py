@@ -52,6 +52,12 @@ from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
+SAME = 1e-3  # of the largest logit; a GPU may change last bits
+UNSTEADY = (
+    "gives other logits when it is asked again about the same image, as where forward draws at random or counts its "
+    "calls; its scores cannot be reproduced"
+)
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -409,7 +415,11 @@ def _classes(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
         if (batch := read_chunk(data, classifier, number, number + 1, spec.strict).batch) is not None:
             try:
                 with torch.no_grad():
-                    return classifier.eval()(batch.images).shape[1]
+                    logits, again = (classifier.eval()(batch.images) for _ in range(2))
+                scale = float(logits.nan_to_num(0, 0, 0).abs().max())
+                if not torch.allclose(logits, again, rtol=0, atol=SAME * scale, equal_nan=True):
+                    complain(f"{classifier.id} {UNSTEADY}")
+                return logits.shape[1]
             except (RefusedImagesError, RuntimeError, ArithmeticError, AssertionError, LookupError) as error:
                 failures.append(error)
             if len(failures) == spec.batch_size:
