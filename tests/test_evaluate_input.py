@@ -376,7 +376,7 @@ def test_classes_targets_images_and_classifier_are_asked_for(load, name):
         assert says(load, name, missing, **given(name, target=one_hot(LABELS, 3)))
         return
     assert says(load, name, "target", **given(name, target=torch.full((4, 3), np.nan)))
-    assert says(load, name, "5 classes, but the classifier 3", **given(name, target=torch.ones(1, 5)))
+    assert says(load, name, "5 classes, but the classifier has 3", **given(name, target=torch.ones(1, 5)))
     result = load(name).compute(**given(name, labels=None, target=one_hot(LABELS, 3).numpy()))
     assert result[name] == pytest.approx(directly(name).mean(), abs=1e-6)
 

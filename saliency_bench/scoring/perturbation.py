@@ -164,7 +164,7 @@ class Curves:
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
-                raise UserError(f"the target has {classes} classes, but the classifier {logits.shape[1]}")
+                raise UserError(f"the target has {classes} classes, but the classifier has {logits.shape[1]}")
             return read(probabilities(logits.float(), self.activation), which)
 
         with untouched(self.classifier), torch.inference_mode():

@@ -118,7 +118,7 @@ def _inputs(
     given = logits.argmax(dim=1) if given is None else given
     target = (one_hot(given, classes) if given.ndim == 1 else given).to(images.device)
     if target.shape[1] != classes:
-        raise UserError(f"the target has {target.shape[1]} classes, but the classifier {classes}")
+        raise UserError(f"the target has {target.shape[1]} classes, but the classifier has {classes}")
     known = load_groups(groups, classifier.labels, classes) if "groups" in metric.needs else None
     if "groups" in metric.needs and known is None:
         raise UserError(f"{metric.name} needs groups of classes: groups={{name: [class, ...]}}, or a file of it")
