@@ -11,6 +11,9 @@ install: .venv/bin/saliency-bench
 	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[test]"
 	touch $@
 
+.venv/bin/sphinx-build: .venv/bin/saliency-bench
+	.venv/bin/pip install --quiet -c $(CONSTRAINTS) -e ".[docs]"
+
 demo: install
 	.venv/bin/saliency-bench demo
 test: install
@@ -25,9 +28,9 @@ types: install
 	.venv/bin/mypy $(CODE)
 coverage: install
 	.venv/bin/pytest -n 2 --cov --cov-report=term
-docs: install
+docs: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -W --keep-going -n -b html docs docs/_build/html
-linkcheck: install
+linkcheck: .venv/bin/sphinx-build
 	.venv/bin/sphinx-build -q -b linkcheck docs docs/_build/linkcheck
 clean:
 	rm -rf .venv build dist docs/_build docs/metric_cards *.egg-info .coverage .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -44,7 +44,7 @@ An explainer takes a classifier, images (B, 3, H, W) in [0, 1] and a target (wei
 (B, H, W), signed and not normalised: `sb.load_explainer("rise", masks=1000)(classifier, images, target)`, or
 `rise:masks=1000` on the command line. `on` says whether the target's weights are those of logits or of probabilities.
 Each section ends with what the explainer needs of a network, and its forward passes for one image of {SIDE} x {SIDE}
-with default options.
+with default options. P0 to P4 are the papers that CITATION.cff lists.
 
 The same call gives the same bits. Explainers that send many variants of an image through the network (occlusion, rise,
 lime, integrated_gradients, smoothgrad, gradient_shap) never mix two images in one pass: on a CPU their maps are equal

@@ -13,6 +13,7 @@ from run_order import in_run_order
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.explaining.map_files import read_maps_of
 from saliency_bench.leaderboard.schema import of_run
 
 COUNT = 6
@@ -83,6 +84,20 @@ def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_
     }  # fmt: skip
     ids = {form: run({"mine": given}, name=form).cells[0].cell_id for form, given in forms.items()}
     assert len(set(ids.values())) == 1, ids
+
+
+def test_an_id_with_a_slash_is_a_file_in_a_subfolder(tmp_path):
+    """As the ids of `build folder` are."""
+    for name in ("cat/1", "dog/1"):
+        (tmp_path / name).parent.mkdir()
+        np.save(tmp_path / f"{name}.npy", np.full((2, 3), len(name) + ord(name[0])))
+    (tmp_path / ".hidden").mkdir()
+    np.save(tmp_path / ".hidden" / "x.npy", np.zeros((2, 3)))
+    found = dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
+    assert {name: values[0, 0] for name, values in found.items()} == {"cat/1": 104, "dog/1": 105}
+    np.save(tmp_path / "cat" / "9.npy", np.zeros((2, 3)))
+    with pytest.raises(UserError, match=r"9\.npy is not the map of a known image"):
+        dict(read_maps_of(tmp_path, "mine", {"cat/1": "cat%2F1.npy", "dog/1": "dog%2F1.npy"}, (2, 3)))
 
 
 def test_grey_pictures_are_maps(run, by_id, tmp_path):

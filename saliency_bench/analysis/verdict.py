@@ -9,7 +9,8 @@ from saliency_bench.results.summary import in_order
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 CONTROLLED = (
-    "Errors are controlled per metric, not across metrics; what is said of a baseline holds across all of them."
+    "The error rate of 5 % holds for each metric by itself; what is said about a baseline holds over all metrics "
+    "together."
 )
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}

@@ -107,15 +107,17 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
     known = {image_id: image_id for image_id in files}
     known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
     readers = {".npy": _stored_map, ".npz": _packed, ".png": _picture}
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith(".") or path.suffix not in readers:
+    for path in sorted(folder.rglob("*")):
+        inside = path.relative_to(folder)
+        if any(part.startswith(".") for part in inside.parts) or path.suffix not in readers:
             continue
-        if path.stem not in known:
+        name = inside.with_suffix("").as_posix()  # an id may have a slash
+        if name not in known:
             expected = next(filter(None, files.values()), "IMAGE-ID.npy")
             raise UserError(f"{path} is not the map of a known image; files are named after image ids, as {expected}")
         if path.is_symlink() or not path.is_file():
             raise UserError(f"{path} is not a regular file")
-        yield known[path.stem], _checked(readers[path.suffix](path, size), size, str(path))
+        yield known[name], _checked(readers[path.suffix](path, size), size, str(path))
 
 
 def _stored_map(path: Path, size: Size) -> np.ndarray:
