@@ -12,8 +12,8 @@ from PIL import Image, ImageColor
 from saliency_bench.data.jobs import BuildLog
 from saliency_bench.data.untrusted import PICTURES, UNWRITABLE
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._source import shown
-from saliency_bench.utils.pictures import Picture, UnreadableError, decode, file_bytes
+from saliency_bench.hub_builders._source import turn_of
+from saliency_bench.utils.pictures import Picture, UnreadableError, decode, file_bytes, turned
 
 LICENSE = "unknown"
 CITATION = "% your own data"
@@ -158,7 +158,8 @@ def mask_of(path: Path, foreground: str, picture: Picture) -> np.ndarray:
         image = decode(file_bytes(path))
     except UnreadableError as error:
         raise UnreadableError(f"mask: {error}") from None
-    return shown(object_in(image, foreground_of(foreground)), picture)
+    turn = turn_of(picture, (image.height, image.width))  # before its values: resizing makes many of two
+    return turned(object_in(image, foreground_of(foreground)), turn)
 
 
 def object_in(image: Image.Image, foreground: str | int | tuple[int, int, int]) -> np.ndarray:

@@ -84,7 +84,7 @@ REFUSED = {
     "two values, none of them 0": (BOX * np.uint8(9) + 3, ""),
     "in colour, which has no value": (COLOURED, "9"),
     "empty mask": (BOX * np.uint8(255), "9"),
-    "another size than its image": (np.ones((9, 9), np.uint8), ""),
+    "another size than its image": (np.arange(81, dtype=np.uint8).reshape(9, 9), ""),  # as resized, with soft edges
     "not 8 bits a channel": (BOX * np.uint16(300), ""),
 }
 
