@@ -61,7 +61,7 @@ def _check(args: Namespace) -> None:
 
     picture, out = Path(args.picture), Path(args.out)
     if not picture.is_file():
-        raise UserError(f"there is no picture {picture}; give the name of a picture file")
+        raise UserError(f"there is no picture '{picture}'; give the name of a picture file")
     if out.suffix.lower() not in SUFFIXES:
         raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
     if out.exists() and out.samefile(picture):
