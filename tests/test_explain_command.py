@@ -66,7 +66,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["gone.png"], "no picture gone.png"),
+        (["gone.png"], "no picture 'gone.png'"),
         (["photo.png", "--out", "strip.gif"], "strip.gif must end in .png"),
         (["photo.png", "--out", "photo.png"], "is the picture itself"),
         (["photo.png", "--explainers", "gradcan"], "did you mean gradcam"),
@@ -75,7 +75,7 @@ def test_target_and_json_and_a_choice(photo, resnet, tmp_path, capsys):
         (["photo.png", "--target", "rong"], "did you mean ring"),
         (["photo.png", "--explainers", "gae"], "no attention"),
         (["notes.png"], "notes.png: the image cannot be read"),
-        (["pipe.png"], "no picture pipe.png"),
+        (["pipe.png"], "no picture 'pipe.png'"),
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_nothing_is_written(words, message, photo, resnet, monkeypatch, capsys):
