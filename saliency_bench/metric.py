@@ -345,19 +345,19 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
     higher, limits = _declared(given, "higher_is_better"), _declared(given, "range")
     if higher not in (True, False, None):
         raise UserError(f"metric {name}: higher_is_better must be True or False; got {higher!r}")
-    open_direction = "" if higher is not None else (
-        "It does not say which direction is better, so higher is taken to be."
-    )  # fmt: skip
+    assumed = "It does not say which direction is better, so higher is assumed to be better." if higher is None else ""
+    needs = _needs_of(name, given)
+    chosen = ((key, value) for key, value in options.defaults(given).items() if key not in NEEDS)
     return Metric(
         name=name,
         function=given,
-        options=_options_of(name, given),
-        needs=_needs_of(name, given),
+        options=tuple(sorted(chosen)),
+        needs=needs,
         paper="",
         higher_is_better=higher is not False,
         range=(-inf, inf) if limits is None else _checked_range(name, limits),
         version=code_hash(given).version,
-        about=" ".join(filter(None, (first_line(given) or "A Python function.", open_direction))),
+        about=" ".join(filter(None, (first_line(given) or "A Python function.", assumed))),
     )
 
 
@@ -382,22 +382,17 @@ def _checked_range(name: str, given: Any) -> Range:
     raise UserError(f"metric {name}: range must be two numbers (low, high), low below high; got {given!r}")
 
 
-def _parameters(name: str, function: Callable) -> list[Parameter]:
-    try:
-        parameters = signature(function).parameters.values()
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
-        ) from error
-    return [one for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)]
-
-
 def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
     """What it asks for by the names of its parameters; one with a default may have any name.
 
     Raises: UserError for a parameter that nothing is known for.
     """
-    parameters = _parameters(name, function)
+    try:
+        named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        parameters = [one for one in signature(function).parameters.values() if one.kind in named]
+    except (TypeError, ValueError) as error:
+        line = f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
+        raise UserError(line) from error
     asked = [one.name for one in parameters if one.default is Parameter.empty or one.name in NEEDS]
     strange = [one for one in parameters if one.name in asked and one.name not in NEEDS]
     if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
@@ -408,11 +403,3 @@ def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
     if not OF_EXPLAINER & set(asked):
         raise UserError(f"metric {name} asks for {', '.join(asked)} alone; it must look at maps, curves or explain")
     return tuple(asked)
-
-
-def _options_of(name: str, function: Callable) -> tuple[tuple[str, object], ...]:
-    parameters = _parameters(name, function)
-    chosen = {
-        one.name: one.default for one in parameters if one.kind is Parameter.KEYWORD_ONLY and one.name not in NEEDS
-    }
-    return tuple(sorted(chosen.items()))

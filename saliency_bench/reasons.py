@@ -3,7 +3,7 @@
 FLAT = "flat map"  # the reason beside a value that stands: a constant map was scored as zeros
 FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would be the best possible
 UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
-HALVED = "computed in smaller passes, to fit in memory"  # beside a value, whose last bits may differ
+HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose last bits may differ
 NO_LABEL = "no label"
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"

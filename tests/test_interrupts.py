@@ -210,10 +210,9 @@ def test_a_library_call_leaves_signals_alone(shapes, resnet, tmp_path, heeded):
     assert seen == [before]
 
 
-@pytest.mark.parametrize("where", ["explainer", "model"])
-@pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
-def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, where, shapes, resnet, tmp_path):
-    """As in the processes of a launcher: their handlers raise an Exception, which a sample would be left out for."""
+@pytest.fixture
+def interrupted(kind, where, resnet):
+    """(a model, an explainer), one of which gets a signal whose handler raises; the handler is there afterwards."""
 
     def tell(number, frame):
         raise kind("the launcher ends")
@@ -226,41 +225,33 @@ def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, wher
         stop("explainer")
         return images.mean(dim=1)
 
-    model = sb.load_classifier(str(resnet))
+    model = sb.load_classifier(str(resnet), device="cpu")
     model.model.register_forward_pre_hook(lambda *given: stop("model"))
-    settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
     before = signal.signal(signal.SIGTERM, tell)
     try:
-        with pytest.raises(kind, match="the launcher ends"):
-            sb.run(**settings, model=model, limit=4, device="cpu", progress=False)
+        yield model, explainer
         assert signal.getsignal(signal.SIGTERM) is tell
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.parametrize("where", ["explainer", "model"])
+@pytest.mark.parametrize("kind", [TimeoutError, SystemExit])
+def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, interrupted, shapes, tmp_path):
+    """As in the processes of a launcher: their handlers raise an Exception, which a sample would be left out for."""
+    model, explainer = interrupted
+    settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
+    with pytest.raises(kind, match="the launcher ends"):
+        sb.run(**settings, model=model, limit=4, device="cpu", progress=False)
     assert list((tmp_path / "run").glob("chunks/*/*.parquet")) == []
 
 
-@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyError, SystemExit])
 @pytest.mark.parametrize("where", ["explainer", "model"])
-def test_what_a_handler_raises_arrives_at_who_explains_one_picture(kind, where, resnet):
-    def tell(number, frame):
-        raise kind("late")
-
-    def come(here):
-        if here == where:
-            signal.raise_signal(signal.SIGTERM)
-
-    def explainer(classifier, images, target):
-        come("explainer")
-        return images.mean(dim=1)
-
-    model = sb.load_classifier(str(resnet), device="cpu")
-    model.model.register_forward_pre_hook(lambda *given: come("model"))
-    before = signal.signal(signal.SIGTERM, tell)
-    try:
-        with pytest.raises(kind, match="late"):
-            sb.explain(Image.new("RGB", (32, 32)), model, explainer)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+@pytest.mark.parametrize("kind", [TimeoutError, ValueError, KeyError, SystemExit])
+def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupted):
+    model, explainer = interrupted
+    with pytest.raises(kind, match="the launcher ends"):
+        sb.explain(Image.new("RGB", (32, 32)), model, explainer)
 
 
 # A limit of time for a chunk.

@@ -157,7 +157,10 @@ def test_the_page_shows_its_docstring_direction_and_range(done):
     assert "Share of maps whose brightest pixel lies &lt;outside&gt; the mask. Lower is better, from 0 to 1." in page
     assert "What follows is not shown" not in page
     assert "The value that a share of the map lies under. Higher is better, from -10 to 10." in page
-    assert "A Python function. It does not say which direction is better, so higher is taken to be. Higher" in page
+    assert (
+        "A Python function. It does not say which direction is better, so higher is assumed to be better. Higher"
+        in page
+    )
 
 
 def test_a_direction_that_is_not_given_is_said_once(shapes, resnet, tmp_path, capsys):

@@ -378,7 +378,7 @@ def test_predictions_that_do_not_fit_in_memory_are_made_in_halves_which_is_said(
     read = [pq.read_table(one.folder / "predictions.parquet") for one in (found, expected)]
     assert read[0]["prediction"].to_pylist() == read[1]["prediction"].to_pylist()
     shown = capsys.readouterr().err
-    assert shown.count("8 images do not fit in memory together; the model gets half as many at once") == 1
+    assert shown.count("8 images do not fit in memory at once; trying half as many") == 1
     assert shown.count("4 images do not fit in memory") == 2
 
 
@@ -387,7 +387,7 @@ def test_a_network_that_answers_otherwise_when_asked_again_is_named(steady, shap
     model = sb.load_classifier(str(resnet), device="cpu")
     model.model.register_forward_pre_hook(lambda module, given: None if steady else (given[0] * torch.rand(()),))
     go(tmp_path / "run", shapes, resnet, model=model, explainers=["random"], metrics=["saliency_miou"], limit=4)
-    said = "gives other logits when it is asked again about the same image" in capsys.readouterr().err
+    said = "returns different logits when it is called twice on the same image" in capsys.readouterr().err
     assert said is not steady
 
 

@@ -65,16 +65,14 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
     Raises: UserError for a grid finer than the image.
     """
     patches = _patches(curves, grid)
-    sums = [np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps]
     drops = -_without(curves, patches, grid, reference)  # of the whole image's logit, which changes no rank
-    return np.where(np.isnan(drops).any(axis=1), np.nan, spearman(np.stack(sums), drops))
+    return np.where(np.isnan(drops).any(axis=1), np.nan, spearman(_sums(curves, patches, grid), drops))
 
 
 def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
     """Bool (B,): whether all patches have equal sums, or equal drops."""
     patches = _patches(curves, grid)
-    sums = [np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps]
-    return _constant(np.stack(sums)) | _constant(_without(curves, patches, grid, reference))
+    return _constant(_sums(curves, patches, grid)) | _constant(_without(curves, patches, grid, reference))
 
 
 def _patches(curves: Curves, grid: int) -> np.ndarray:
@@ -84,6 +82,11 @@ def _patches(curves: Curves, grid: int) -> np.ndarray:
         raise UserError(f"grid={grid} of saliency_single_deletion is finer than the image; take fewer patches")
     rows, columns = (np.arange(side) * grid // side for side in (curves.height, curves.width))
     return rows[:, None] * grid + columns
+
+
+def _sums(curves: Curves, patches: np.ndarray, grid: int) -> np.ndarray:
+    """Float64 (B, grid^2): what each map gives each patch."""
+    return np.stack([np.bincount(patches.ravel(), one.ravel().astype(np.float64), grid**2) for one in curves.maps])
 
 
 def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Reference) -> np.ndarray:

@@ -69,7 +69,7 @@ class Classifier(nn.Module):
                     computes under autocast. Logits are always float32
     channels_last   whether the network computes in this memory layout
     passes          number of images passed through the network
-    halved          how often memory was too small: for a pass, which went in halves, or for a faster copy
+    halved          how often memory ran out: in a pass, which was then halved, or for a faster copy
     """
 
     mean: Tensor

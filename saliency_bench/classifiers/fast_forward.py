@@ -41,7 +41,7 @@ from saliency_bench.utils.seeds import seed_of, uniform
 
 TOLERANCE = 1e-4  # of logits, and of their range where that is below 1
 
-# What brings a tensor's values, or a number of them, to Python: by the tags of torch's operations, and by name.
+# What hands a tensor's values, or how many there are, to Python: tags of torch's operations, and names.
 READING = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 READERS = {"tolist", "numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"}
 
@@ -78,7 +78,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
         fused, why = _checked_copy(classifier, _probe(images), precision)
     except Exception as error:  # one that cannot be recorded or copied is used as it is, and raises its own errors
         fused, why = None, f"{type(error).__name__}: {one_line(error, 200)}"
-        classifier.halved += is_out_of_memory(error)  # other bits than with more memory: the part says so
+        classifier.halved += is_out_of_memory(error)  # which changes last bits; the part says so
     finally:
         classifier.passes, classifier.precision = passes, precision
     if why:
@@ -130,7 +130,7 @@ class _Record(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[str, tuple, dict, object]] = []
-        self.reads = False  # a value, or a number of values: images may take different paths
+        self.reads = False  # whether Python saw a value or a count, so that images may take different paths
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
@@ -140,7 +140,7 @@ class _Record(TorchDispatchMode):
 
 
 class _Reads(TorchFunctionMode):
-    """Notes when Python gets values of a tensor in a way that is no operation."""
+    """Notes when Python reads a tensor in a way that torch does not dispatch as an operation."""
 
     def __init__(self, record: _Record):
         super().__init__()

@@ -15,7 +15,7 @@ def list_datasets() -> list[str]:
 
 def _is_layout(path: Path) -> bool:
     """Whether a builder is for anyone's own data (`OWN_DATA`); it is not imported."""
-    return "\nOWN_DATA = " in path.read_text(encoding="utf-8")
+    return registry.constant(path, "OWN_DATA") is not None
 
 
 def short_name(name: str | Path) -> str:

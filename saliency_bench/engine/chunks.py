@@ -4,6 +4,7 @@ What goes wrong with a sample or a chunk becomes the reason in its records; a st
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
 
@@ -141,7 +142,7 @@ def missing(
 def explain_and_score(
     context: RunContext, number: int, chunk: Chunk, predicted: list[dict], positions: Sequence[int], cells: list[Cell]
 ) -> Callable[[], None]:
-    """Explain the samples at these positions of a chunk, score their maps by all cells; what then writes one file.
+    """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the file.
 
     cells: of one explainer.
     """
@@ -334,3 +335,31 @@ def _rows(
         for part in parts:
             value, reason = scores.parts[part][index], scores.part_reasons[part][index]
             yield of_sample | {"part": part, "value": value, "reason": reason}
+
+
+class Behind:
+    """Work that only the host does, piece after piece in a thread, while the next is computed.
+
+    An error of a piece is raised by the next call, or at the end; then no further piece is done.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(max_workers=1)
+        self._last: Future[None] | None = None
+
+    def put(self, piece: Callable[[], None]) -> None:
+        """Only one piece is there at a time: what it holds is little."""
+        self.wait()
+        self._last = self._thread.submit(piece)
+
+    def wait(self) -> None:
+        if self._last is not None:
+            self._last.result()
+
+    def __enter__(self) -> "Behind":
+        return self
+
+    def __exit__(self, kind: type | None, *_: object) -> None:
+        with self._thread:
+            if kind is None:
+                self.wait()

@@ -54,7 +54,7 @@ from saliency_bench.utils.messages import complain
 
 SAME = 1e-3  # of the largest logit; a GPU may change last bits
 UNSTEADY = (
-    "gives other logits when it is asked again about the same image, as where forward draws at random or counts its "
+    "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
     "calls; its scores cannot be reproduced"
 )
 

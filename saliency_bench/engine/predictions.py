@@ -107,7 +107,7 @@ def _logits(context: RunContext, images: Images) -> torch.Tensor:
     except (RuntimeError, MemoryError) as error:
         if len(images) == 1 or not is_out_of_memory(error):
             raise
-    complain(f"{len(images)} images do not fit in memory together; the model gets half as many at once")
+    complain(f"{len(images)} images do not fit in memory at once; trying half as many")
     return torch.cat([_logits(context, half) for half in images.tensor_split(2)])
 
 

@@ -122,7 +122,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
     kind = "maps" if isinstance(item.function, PrecomputedMaps) else kind
     if isinstance(item, Metric) and not is_direction_declared(item):
         complain(
-            f"metric {item} does not say which direction is better, so higher is taken to be; say so with "
+            f"metric {item} does not say which direction is better, so higher is assumed to be better; declare it with "
             "@sb.declare_metric(higher_is_better=..., range=(low, high))"
         )
     code, about = _written(item)

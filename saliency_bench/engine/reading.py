@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import zip_longest
 from time import perf_counter
@@ -254,31 +254,3 @@ def ahead(
             if following is not None:
                 coming.append(reader.submit(read, following))
             yield number, chunk
-
-
-class Behind:
-    """Work that only the host does, piece after piece in a thread, while the next is computed.
-
-    An error of a piece is raised by the next call, or at the end; then no further piece is done.
-    """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._last: Future[None] | None = None
-
-    def put(self, piece: Callable[[], None]) -> None:
-        """Only one piece is there at a time: what it holds is little."""
-        self.wait()
-        self._last = self._thread.submit(piece)
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
-
-    def __enter__(self) -> "Behind":
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        with self._thread:
-            if kind is None:
-                self.wait()

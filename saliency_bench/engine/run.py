@@ -31,14 +31,14 @@ from filelock import FileLock, Timeout
 from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
-from saliency_bench.engine.chunks import Held, by_explainer, compact, explain_and_score, missing, planned
+from saliency_bench.engine.chunks import Behind, Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import Cell, RunContext, load
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
 from saliency_bench.engine.predictions import of_predicted, predict, predicted_chunks, prediction_parts, selected
 from saliency_bench.engine.preflight import check_run_folder, check_settings
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
-from saliency_bench.engine.reading import Behind, ahead
+from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.cell import CellResult, read_cells

@@ -62,7 +62,7 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
 
 
 class _Raised(KeyboardInterrupt):
-    """What a handler of the caller's raised; whatever guards against errors lets it pass."""
+    """Carries what a handler of the caller's raised past every `except Exception`."""
 
     def __init__(self, error: BaseException):
         super().__init__(error)
@@ -71,7 +71,7 @@ class _Raised(KeyboardInterrupt):
 
 @dataclass(frozen=True)
 class _Ending:
-    """A handler of the caller's under `handlers_end_work`."""
+    """A handler of the caller's, inside `handlers_end_work`."""
 
     own: Callable[[int, FrameType | None], object]
 
@@ -84,10 +84,10 @@ class _Ending:
 
 @contextmanager
 def handlers_end_work() -> Iterator[None]:
-    """Inside, what a signal handler of the caller's raises ends the work, and is raised at the end.
+    """Inside, an error raised by one of the caller's signal handlers ends the work and reaches the caller unchanged.
 
-    Handlers of launchers' processes and of limits of time raise an Exception or SystemExit; what guards against faults
-    of explainers and networks would take it for one of these, and go on.
+    Launchers and timeouts install handlers that raise an Exception or SystemExit. Code that guards against faulty
+    explainers and networks would mistake it for such a fault and carry on.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
     held = {

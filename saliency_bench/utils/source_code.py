@@ -281,9 +281,8 @@ class _Walk:
 
     def type(self, kind: type) -> None:
         self.text("class")
-        module = (
-            kind.__module__ if isinstance(kind.__module__, str) else "builtins"
-        )  # of classes in C it may be unknown
+        # Classes written in C may not say where they come from.
+        module = kind.__module__ if isinstance(kind.__module__, str) else "builtins"
         if _is_library(module, _file_of_module(module)):
             self.text(module, kind.__qualname__)
             self.version_of(module)
