@@ -61,7 +61,7 @@ NEEDS = {
     "logits": "torch (B, K), what the classifier says of the images",
     "labels": "numpy bool (B, K), the classes that are right for each image, whatever the target is",
     "groups": "class_groups.ClassGroups of the classifier's classes",
-    "explain": "map_provider.MapProvider: explain(images, target, samples) -> numpy (b, H, W) of the same explainer",
+    "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
     "seeds": "a whole number per sample, for what the metric draws at random",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target

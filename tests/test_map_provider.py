@@ -73,6 +73,25 @@ def test_what_is_there_is_not_made_again():
     assert explainer.calls[-1] == SEEDS
 
 
+def test_another_classifier_is_explained_with_the_same_seeds_and_its_passes_count():
+    images, target = torch.rand(4, 3, 4, 5), one_hot([0, 1, 2, 0], 3)
+    own, other = (load_classifier(Small(classes), mean=0, std=1) for classes in (3, 5))
+    torch.nn.init.normal_(other.model.linear.weight)
+    explain = MapProvider(as_explainer(gradient), own, SEEDS)
+    first = explain(images, target)
+    explain.first = images, target, torch.from_numpy(first)
+    found = explain(images, one_hot([4, 3, 2, 1], 5), classifier=other)
+    np.testing.assert_array_equal(
+        found, MapProvider(as_explainer(gradient), other, SEEDS)(images, one_hot([4, 3, 2, 1], 5))
+    )
+    before = own.passes
+    some = explain(images[[1, 3]], one_hot(0, 5), [1, 3], classifier=other)
+    assert own.passes - before == 2
+    assert not np.isclose(some, first[[1, 3]]).all()
+    explain(images, target, classifier=own)  # there already
+    assert own.passes - before == 2
+
+
 def test_what_is_not_finite_or_flat_is_told_by_sample():
     def broken(classifier, images, target):
         maps = images.mean(dim=1).clone()

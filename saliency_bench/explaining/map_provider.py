@@ -1,4 +1,4 @@
-"""More maps of the explainer that is scored: for another target, or of a changed picture.
+"""More maps of the explainer that is scored: for another target, of a changed picture, or of another classifier.
 
 A metric that asks for `explain` calls it as explain(images, target) -> maps; seeds, run seed and options are those of
 the maps that are scored, so that nothing differs but what the metric changes.
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError, described
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
@@ -26,8 +27,9 @@ class ExplainerRaisedError(RuntimeError):
 
 @dataclass
 class MapProvider:
-    """Maps of the samples 0 to B-1 of one batch: explain(images, target, samples) -> maps.
+    """Maps of the samples 0 to B-1 of one batch: explain(images, target, samples, classifier=None) -> maps.
 
+    classifier  whose predictions are explained unless another one is given; it counts the passes of both
     seeds    of each sample
     first    (images, target, maps) made before; a map asked for again with the same images and the same row of the
              target is not made twice
@@ -44,34 +46,53 @@ class MapProvider:
     flat: set[int] = field(default_factory=set)
     halved: int = 0
 
-    def __call__(self, images: Images, target: Target, samples: Sequence[int] | None = None) -> np.ndarray:
-        """Float32 (b, H, W) of images (b, 3, H, W) of the given samples (default: all), target (b, K) or (1, K)."""
+    def __call__(
+        self,
+        images: Images,
+        target: Target,
+        samples: Sequence[int] | None = None,
+        classifier: nn.Module | None = None,
+    ) -> np.ndarray:
+        """Float32 (b, H, W) of images (b, 3, H, W) of the given samples (default: all), target (b, K) or (1, K).
+
+        classifier: explained instead of the provider's own; the target is one of its classes.
+        """
         samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
         known = torch.zeros(len(samples), dtype=torch.bool)
         maps = np.zeros((len(samples), *images.shape[2:]), dtype=np.float32)
-        if self.first is not None and images is self.first[0] and samples == list(range(len(images))):
+        own = classifier is None or classifier is self.classifier
+        if own and self.first is not None and images is self.first[0] and samples == list(range(len(images))):
             known = (self.first[1] == target).all(dim=1).cpu()
             maps[known.numpy()] = self.first[2].cpu().numpy()[known.numpy()]
         missing = (~known).nonzero().flatten().tolist()
         if missing:
-            maps[missing] = self._made(images[missing], target[missing], [samples[index] for index in missing])
+            asked = [samples[index] for index in missing]
+            maps[missing] = self._made(images[missing], target[missing], asked, classifier or self.classifier)
         self.flat |= {samples[index] for index in np.flatnonzero(is_flat(maps))}
         return maps
 
-    def _made(self, images: Images, target: Target, samples: list[int]) -> np.ndarray:
+    def _made(self, images: Images, target: Target, samples: list[int], classifier: nn.Module) -> np.ndarray:
         seeds = [self.seeds[sample] for sample in samples]
+        before = _passes(classifier)
         try:
-            maps, halved = halving(self.explainer, self.classifier, images, target, seeds)
+            maps, halved = halving(self.explainer, classifier, images, target, seeds)
         except UserError:  # a refusal by name, which holds for every sample
             raise
         except Exception as error:
             raise ExplainerRaisedError(reason_of(error)) from error
+        finally:
+            if classifier is not self.classifier and isinstance(self.classifier, Classifier):
+                self.classifier.passes += _passes(classifier) - before
         self.halved += halved
         bad = not_finite(maps)
         maps[bad] = 0
         self.faulty |= {samples[index]: NOT_FINITE for index in bad}
         return maps.cpu().numpy()
+
+
+def _passes(classifier: nn.Module) -> int:
+    return classifier.passes if isinstance(classifier, Classifier) else 0
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
