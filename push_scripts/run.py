@@ -41,7 +41,7 @@ def main(args: Namespace) -> int:
     check_run_folder(Path(args.out))
     from saliency_bench.engine.python_objects import describe
     from saliency_bench.engine.run import start
-    from saliency_bench.results.summary import covered, legend
+    from saliency_bench.results.summary import covered
 
     result = start(*describe(settings), progress=not args.json)
     if not result.summary:  # another process of the same run prints
@@ -53,25 +53,8 @@ def main(args: Namespace) -> int:
         print(f"nothing to do: {result.folder} already holds every score that was asked for\n")
     _shared.show_cells(result.cells, covered(result.summary))
     print()
-    for sentence in result.verdict:
-        print(sentence)
-    only = result.summary["only"]
-    chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
-    dataset = result.summary["dataset"]
-    of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
-    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(result.summary["model"]), legend(result.cells)]
-    print(", ".join(filter(None, facts)))
-    print(f"report: {result.report}")
+    print("\n".join(result.lines))
     return _faulty(result)
-
-
-def _accuracy(model: dict) -> str:
-    value, five = model["accuracy"]["value"], model["top5"]
-    if value is None:
-        return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
-    assumed = ", softmax assumed" if model["activation_assumed"] else ""
-    top5 = f", top-5 {five['value']:.1%}" if five else ""
-    return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
 
 
 def _faulty(result) -> int:

@@ -20,6 +20,7 @@ _HOMES = {
     "build": "data.building",
     "train": "engine.training",
     "run": "engine.run",
+    "Run": "engine.run",
     "explain": "explaining.explanation",
     "report": "reports.page",
     "template": "leaderboard.template",
@@ -27,6 +28,7 @@ _HOMES = {
     "load_results": "leaderboard.board",
 }
 __all__ = [
+    "Run",
     "__version__",
     "build",
     "declare_metric",
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
     from saliency_bench.data.building import build
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
-    from saliency_bench.engine.run import run
+    from saliency_bench.engine.run import Run, run
     from saliency_bench.engine.training import train
     from saliency_bench.explainer import list_explainers, load_explainer
     from saliency_bench.explaining.explanation import explain

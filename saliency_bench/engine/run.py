@@ -41,15 +41,17 @@ from saliency_bench.engine.python_objects import Objects, describe, modes_kept, 
 from saliency_bench.engine.reading import ahead
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
+from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, read_cells
 from saliency_bench.results.manifest import Manifest, read_earlier, read_manifest
 from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
-from saliency_bench.results.summary import RunFacts, covered, fault_lines, legend, summarise, table, table_rows
+from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
+from saliency_bench.utils.messages import complain
 from saliency_bench.utils.processes import accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
@@ -57,7 +59,7 @@ from saliency_bench.utils.provenance import provenance
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run: its folder and its summary; `records()` gives the rows. Printed, it is its table.
+    """A finished run: its folder and its summary; `records()` gives the rows. Printed, it says what the command does.
 
     complete: whether the folder already held every score, so that nothing was computed.
     """
@@ -85,8 +87,20 @@ class Run:
         """One result per explainer and metric, with value, interval, ranks, n and what was left out."""
         return read_cells(self.summary["cells"])
 
+    @property
+    def lines(self) -> list[str]:
+        """What stands below the table: the verdict, samples and accuracy, the page of the run."""
+        return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
+
+    @property
+    def doubt(self) -> str:
+        """What is probably wrong with the run as a whole; mostly nothing."""
+        return below_chance(self.summary["model"])
+
     def __str__(self) -> str:
-        return table(self.cells, covered(self.summary))
+        if not self.summary:
+            return f"written by another process: {self.folder}"
+        return "\n".join([table(self.cells, covered(self.summary)), "", *filter(None, [*self.lines, self.doubt])])
 
     __repr__ = __str__
 
@@ -96,7 +110,7 @@ class Run:
         best = [(row, column) for row, cells in enumerate(rows) for column, text in enumerate(cells) if " best" in text]
         names = (self.summary[what]["id"] for what in ("model", "dataset"))
         title = f"{' on '.join(names)}, {covered(self.summary)} samples"
-        below = [*self.verdict, legend(self.cells), *fault_lines(self.cells), f"report: {self.report}"]
+        below = [*fault_lines(self.cells), *self.lines, self.doubt]
         shown = [displays.paragraph(title, strong=True), displays.table(rows, header, best)]
         return "\n".join(shown + [displays.paragraph(line) for line in below if line])
 
@@ -164,7 +178,10 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
         summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
-    return Run(context.out, summary, complete=not todo)
+    done = Run(context.out, summary, complete=not todo)
+    if summary and done.doubt:
+        complain(done.doubt)
+    return done
 
 
 def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, Held]]:
@@ -258,6 +275,7 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
         digest=classifier.digest,
         geometry=str(classifier.geometry),
         activation_assumed=classifier.assumed,
+        model_classes=context.classes,
         no_accuracy=context.unlabelled or None,
         target=context.rule.name,
         groups=None if groups is None else {"name": groups.name, "identity": groups.identity},

@@ -79,6 +79,7 @@ class Model(StrictModel):
     revision: Text | None
     digest: Hash
     geometry: Text
+    classes: Count | None = None
     activation: Literal["softmax", "sigmoid"] = "softmax"
     activation_assumed: bool = False
     accuracy: Interval

@@ -16,6 +16,7 @@ from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
 from saliency_bench.reports.figures import HEIGHT, agreement, distributions, intervals
 from saliency_bench.reports.samples import sample_groups
+from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.run_folder import Row, RunData, read_run
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
@@ -143,6 +144,7 @@ def run_view(run: RunData) -> dict[str, Any]:
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
         "accuracy": run.accuracy,
+        "below_chance": below_chance(run.summary["model"]),
         "quality": words.quality(run.summary["model"]),
         "target": words.target(run.summary["target"]),
         "only": run.summary.get("only"),

@@ -1,6 +1,6 @@
 """How good the classifier of a run is: accuracy, and of a multi-label head mean average precision."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +10,7 @@ from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import cluster_bootstrap, interval
 
 COLUMNS = ("image_id", "group", "label", "labels", "correct", "top5", "mask_share", "left_out", "logits")
+JUDGED_FROM = 20  # samples; fewer say nothing about the order of classes
 DRAWS = 500  # of the bootstrap of a mean average precision, which sorts every class
 Members = Sequence[Sequence[int]]
 
@@ -32,6 +33,21 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
         "accuracy_kind": "accuracy",
         "top5": top5.model_dump() if top5.n else None,
     }
+
+
+def below_chance(model: Mapping) -> str:
+    """What a summary's `model` lets suspect where the whole interval of its accuracy is below chance; else ""."""
+    accuracy, classes = Interval.model_validate(model["accuracy"]), model.get("classes") or 1
+    is_accuracy = model.get("accuracy_kind") in ("", "accuracy", None)
+    if not is_accuracy or classes < 2 or accuracy.n < JUDGED_FROM or accuracy.ends is None:
+        return ""
+    if accuracy.ends[1] >= 1 / classes:
+        return ""
+    return (
+        f"accuracy {accuracy.value:.1%} is below chance ({1 / classes:.1%} for {classes} classes), so the classes are "
+        "probably not in the order of the logits; load the model with labels=[...] in that order, or give a label map "
+        "(--label-map)"
+    )
 
 
 def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:

@@ -34,6 +34,7 @@ class ModelFacts(Facts):
     revision: str | None = None
     digest: str
     geometry: str
+    classes: Count | None = None
     activation: str | None = None
     activation_assumed: bool = False
     accuracy: Interval

@@ -45,9 +45,9 @@ class RunFacts:
 
     dataset_repo, dataset_revision, model_repo, revision: the repositories on the Hub that both were loaded from, and
     the commits (of torchvision its weights); None of what came from elsewhere.
-    samples: of the split; used: those the run covers. only: the conditions of those that
-    are explained, and how many they are; None: all. activation_assumed: whether no one said that the network ends in
-    a softmax. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
+    samples: of the split; used: those the run covers. only: the conditions of those that are explained, and how many
+    they are; None: all. activation_assumed: whether no one said that the network ends in a softmax. model_classes: the
+    number of its logits. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
     provenance: library versions and hardware.
     """
 
@@ -73,6 +73,7 @@ class RunFacts:
     model_repo: str | None = None
     only: dict[str, Any] | None = None
     activation_assumed: bool = False
+    model_classes: int | None = None
     no_accuracy: str | None = None
 
     @property
@@ -135,6 +136,7 @@ def summarise(facts: RunFacts) -> dict:
             "revision": facts.revision,
             "digest": facts.digest,
             "geometry": facts.geometry,
+            "classes": facts.model_classes,
             "activation": identity.activation,
             "activation_assumed": facts.activation_assumed,
             **quality(predictions, identity.labels, identity.activation, facts.seed),
@@ -301,6 +303,24 @@ def legend(cells: Sequence[CellResult]) -> str:
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
     return "; ".join(parts)
+
+
+def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
+    """The line below a run's table: its samples, how good the classifier is, and the signs of the table."""
+    only, dataset = summary["only"], summary["dataset"]
+    chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
+    of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
+    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(summary["model"]), legend(cells)]
+    return ", ".join(filter(None, facts))
+
+
+def _accuracy(model: dict) -> str:
+    value, five = model["accuracy"]["value"], model["top5"]
+    if value is None:
+        return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
+    assumed = ", softmax assumed" if model["activation_assumed"] else ""
+    top5 = f", top-5 {five['value']:.1%}" if five else ""
+    return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
