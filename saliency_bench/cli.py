@@ -165,13 +165,14 @@ def _in_our_words(message: str) -> str:
 
 
 def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
-    """Raises: UserError for what does not fit, for an option given twice, and for an unknown one."""
+    """Raises: UserError for what does not fit, for an option given twice that may come once, and for an unknown one."""
     options = {flag: action for action in parser._actions for flag in action.option_strings}
     _check_options(parser, options, argv)
     times = Counter(options[flag].dest for word in argv if (flag := word.partition("=")[0]) in options)
     for word in argv:
         action = options.get(flag := word.partition("=")[0])
-        if action is not None and action.nargs != 0 and times[action.dest] > 1:
+        repeats = isinstance(action, argparse._ExtendAction)
+        if action is not None and action.nargs != 0 and times[action.dest] > 1 and not repeats:
             fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "give it once"
             parser.error(f"{flag} is given twice; {fix}")
     args, strange = parser.parse_known_args(argv)

@@ -259,6 +259,7 @@ def test_help_shows_no_empty_default(capsys):
 
 
 QUICK = {
+    "check": "check done --require centre:saliency_miou>=0",
     "explain": "explain picture.png --model net --explainers gradcam --device cpu --out out/strip.png",
     "build": "build shapes-xai --size 32 --count 20 --out out",
     "install-metrics": "install-metrics saliency_miou",
@@ -285,7 +286,7 @@ def place(tmp_path_factory, shapes, resnet):
     shutil.copytree(resnet, root / "net")
     Image.new("RGB", (40, 30), "red").save(root / "picture.png")
     saliency_bench.run(dataset=str(shapes), model=str(resnet), explainers=["centre"], metrics=["saliency_miou"],
-                       limit=4, device="cpu", out=root / "done", progress=False)  # fmt: skip
+                       limit=12, device="cpu", out=root / "done", progress=False)  # fmt: skip
     return root
 
 

@@ -246,6 +246,13 @@ def check_quickstart(hub, folder, shown):
     assert "brightness" in page
 
 
+def check_continuous_integration(hub, folder, shown):
+    assert re.findall(r"^(\w+) +(gradcam|random):saliency_miou [<>]= 0.2", shown, flags=re.M) == [
+        ("met", "gradcam"),
+        ("met", "random"),
+    ]
+
+
 def check_publishing(hub, folder, shown):
     assert ("models", "ada/resnet-18-pet") in hub.store.repos
     assert hub.repo("datasets", "ada/results").discussions[0].status == "open"
@@ -266,4 +273,9 @@ def check_tutorial(hub, folder, shown):
     assert not [path for path in written if YOU.token.encode() in path.read_bytes()]
 
 
-CHECKS = {"quickstart.md": check_quickstart, "publishing.md": check_publishing, "tutorial.md": check_tutorial}
+CHECKS = {
+    "quickstart.md": check_quickstart,
+    "publishing.md": check_publishing,
+    "tutorial.md": check_tutorial,
+    "continuous_integration.md": check_continuous_integration,
+}

@@ -136,6 +136,13 @@ template shapes net --out X --limit 0 | limit
 template shapes net --out X --target nowhere.csv | nowhere.csv
 template shapes net --out X --groups nowhere.csv | nowhere.csv
 template shapes net --out X --device banana | banana
+run {good} --out X --only correct --only banana=1 | banana
+check | RUN
+check done | --require
+check nowhere --require gradcam:saliency_miou>=0.3 | nowhere
+check full --require gradcam:saliency_miou>=0.3 | full
+check done --require gradcam | EXPLAINER:METRIC
+check done --require gradcam:saliency_miou>=0.3 --against full | full
 report | RUN
 report nowhere | nowhere
 report full | full
@@ -291,8 +298,8 @@ NEEDS_TORCH = (
     "integrated_gradients:", "occlusion:", "centre:", "saliency_miou:threshold=",
     "saliency_insertion:", "saliency_pointing_game:", "torchvision:",
     "--target full", "--split", "--dataset full", "template shapes net --out X --limit 0",
-    "submit", "push", "build", "report", "install-metrics", "train --dataset shapes --model net --out",
-    "--label-map", "--groups", "demo",
+    "submit", "push", "build", "report", "check", "--only", "install-metrics",
+    "train --dataset shapes --model net --out", "--label-map", "--groups", "demo",
 )  # fmt: skip
 WITHOUT_TORCH = """
 import json, shlex, sys

@@ -79,7 +79,10 @@ class Comparison:
         reasons = [why_not(first.data, other.data) for other in others]
         return [
             RunDifference(
-                other, _other_question(first.data, other.data), reason, [] if reason else pairs(first.data, other.data)
+                other,
+                differing_question(first.data, other.data),
+                reason,
+                [] if reason else pairs(first.data, other.data),
             )
             for other, reason in zip(others, reasons, strict=True)
         ]
@@ -140,7 +143,7 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
             for cluster in clusters
             if any(_related(run, runs[other]) for other in cluster)
             and not any(frozenset((other, index)) in conflicting for other in cluster)
-            and not any(_other_question(run, runs[other]) for other in cluster)
+            and not any(differing_question(run, runs[other]) for other in cluster)
         ]
         joined: list[int] = []
         for cluster in compatible:  # a run may connect two that share nothing with each other
@@ -156,7 +159,7 @@ def _related(first: RunData, second: RunData) -> bool:
     return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
 
 
-def _other_question(first: RunData, second: RunData) -> list[str]:
+def differing_question(first: RunData, second: RunData) -> list[str]:
     """The settings in which two runs differ, but for explainers and metrics."""
     if first.identity is not None and second.identity is not None:
         settings = differing_settings(first.identity, second.identity)

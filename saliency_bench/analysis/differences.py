@@ -188,20 +188,34 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
     shared = sorted(
         (key for key in before if key in after), key=lambda key: (metrics.index(key[0]), before[key].baseline)
     )
+    return compared(
+        first,
+        second,
+        [
+            (before[key], after[key], names.explainer_text(before[key]), names.metric_text(before[key]))
+            for key in shared
+        ],
+    )
+
+
+def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[Pair]:
+    """Cells of two runs on the samples that both have scored, tested together.
+
+    cells: (of the first, of the second, what explainer and metric are called).
+    """
     ids, in_first, in_second = _shared_samples(first, second)
     found, columns = [], []
-    for key in shared:
-        cells = before[key], after[key]
-        scores = first.values[cells[0].cell_id][in_first], second.values[cells[1].cell_id][in_second]
+    for one, other, explainer, metric in cells:
+        scores = first.values[one.cell_id][in_first], second.values[other.cell_id][in_second]
         kept = np.isfinite(scores[0]) & np.isfinite(scores[1])
         pair = Pair(
-            explainer=names.explainer_text(cells[0]),
-            metric=names.metric_text(cells[0]),
-            cells=cells,
+            explainer=explainer,
+            metric=metric,
+            cells=(one, other),
             ids=[ids[index] for index in np.flatnonzero(kept)],
             first=scores[0][kept],
             second=scores[1][kept],
-            unpaired=cells[0].n + cells[1].n - 2 * int(kept.sum()),
+            unpaired=one.n + other.n - 2 * int(kept.sum()),
         )
         column = np.full(len(ids), np.nan)
         column[kept] = pair.differences

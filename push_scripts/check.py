@@ -1,0 +1,50 @@
+"""Check a run against requirements, as a gate for continuous integration.
+
+example:
+  saliency-bench check runs/new --against runs/old \\
+      --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \\
+      'rise:masks=100:saliency_miou:threshold=0.3>=0.2'
+
+Prints a line per requirement. The exit code is 1 if an interval lies on the wrong side of its bound, or if the paired
+test finds an explainer worse than in the run of --against on the same samples; 0 if none does; 2 for anything else.
+An interval that contains the bound decides nothing, and passes. Quote a requirement: > means something to the shell.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
+    parser.add_argument(
+        "--require", nargs="+", action="extend", required=True, metavar="RULE",
+        help="EXPLAINER:METRIC>=NUMBER or <=, with options as in rise:masks=100:saliency_miou:threshold=0.3>=0.2",
+    )  # fmt: skip
+    parser.add_argument("--against", metavar="OLD_RUN", help="an earlier run, in which no explainer may be better")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> int:
+    from saliency_bench.analysis.requirements import Requirement, check, other_settings
+    from saliency_bench.results.run_folder import read_run
+    from saliency_bench.utils.messages import complain
+
+    requirements = [Requirement.read(text) for text in args.require]
+    run, against = read_run(Path(args.run)), read_run(Path(args.against)) if args.against else None
+    checked = check(run, requirements, against)
+    passed = all(one.passed for one in checked)
+    differing = [] if against is None else other_settings(run, against)
+    if args.json:
+        content = {"run": args.run, "against": args.against, "passed": passed, "differing_settings": differing}
+        print(json.dumps(content | {"requirements": [one.as_dict() for one in checked]}, indent=2))
+        return 0 if passed else 1
+    if differing:
+        complain(f"{args.against} has another {', another '.join(differing)}")
+    for one in checked:
+        print(one.line(args.against))
+    return 0 if passed else 1

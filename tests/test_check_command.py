@@ -1,0 +1,198 @@
+"""`saliency-bench check`: a run against bounds and against an earlier run, with exit codes for a gate."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from test_reporting import make_run
+
+from saliency_bench.analysis.requirements import Requirement, check, find_cell
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.paired_test import FLIPS
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.summary import summarise
+from saliency_bench.utils.files import read_json, write_json
+
+MIOU = {"gradcam": 0.55, "random": 0.22}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """90 samples, 60 of them with a mask."""
+    return make_run(tmp_path_factory.mktemp("check") / "run", methods=MIOU, pictures=False)
+
+
+def shifted(folder, out, change):
+    """The same run with other scores of Grad-CAM's mIoU."""
+    from test_reporting import _facts, part_of
+
+    part_of(folder, out, tuple(MIOU))
+    table = pq.read_table(out / "records.parquet").to_pydict()
+    rows = zip(table["explainer"], table["metric"], table["value"], strict=True)
+    table["value"] = [
+        float(np.clip(value + change, 0, 1))
+        if value is not None and (explainer, metric) == ("gradcam", "saliency_miou")
+        else value
+        for explainer, metric, value in rows
+    ]
+    pq.write_table(pq.read_table(out / "records.parquet").from_pydict(table, pq.read_schema(out / "records.parquet")),
+                   out / "records.parquet")  # fmt: skip
+    summarise(_facts(out, 90, 0))
+    return out
+
+
+def ends(run, name="gradcam", metric="saliency_miou"):
+    cell = find_cell(f"{name}:{metric}", read_run(run))
+    return cell.low, cell.value, cell.high
+
+
+@pytest.mark.parametrize(
+    ("sign", "side", "verdict", "code"),
+    [(">=", -1, "met", 0), (">=", 0, "undecided", 0), (">=", 1, "failed", 1),
+     ("<=", -1, "failed", 1), ("<=", 0, "undecided", 0), ("<=", 1, "met", 0)],
+)  # fmt: skip
+def test_a_requirement_fails_where_the_whole_interval_is_on_the_wrong_side(run, capsys, sign, side, verdict, code):
+    low, value, high = ends(run)
+    bound = (low - 1e-6, value, high + 1e-6)[side + 1]
+    assert main(["check", str(run), "--require", f"gradcam:saliency_miou{sign}{bound!r}"]) == code
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.split()[0] == verdict
+    assert f"{value:.3f} [{low:.3f}, {high:.3f}], n = 60" in line
+
+
+def test_several_requirements_have_a_line_each_and_one_failure_fails(run, capsys):
+    words = ["check", str(run), "--require", "gradcam:saliency_miou>=0.3", "random:saliency_miou<=0.4"]
+    assert main(words) == 0
+    assert main([*words, "--require", "random : saliency_miou >= 0.5"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["met", "met", "met", "met", "failed"]
+
+
+def test_json_holds_what_the_lines_say(run, capsys):
+    assert main(["check", str(run), "--require", "random:saliency_miou>=0.5", "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["passed"] is False
+    (entry,) = found["requirements"]
+    low, value, high = ends(run, "random")
+    assert [entry[name] for name in ("low", "value", "high", "n", "verdict")] == [low, value, high, 60, "failed"]
+    assert entry["against"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "word", "code"), [(0.2, "better", 0), (-0.2, "worse", 1), (0.0, "no difference", 0)]
+)
+def test_an_explainer_that_became_worse_on_the_same_samples_fails(run, tmp_path, capsys, change, word, code):
+    now = shifted(run, tmp_path / "now", change)
+    words = ["check", str(now), "--require", "gradcam:saliency_miou>=0.1", "--against", str(run)]
+    assert main(words) == code
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("failed" if code else "met")
+    assert word in line
+    main([*words, "--json"])
+    earlier = json.loads(capsys.readouterr().out)["requirements"][0]["against"]
+    both = [read_run(folder) for folder in (run, now)]
+    scores = [one.values[find_cell("gradcam:saliency_miou", one).cell_id] for one in both]
+    difference = (scores[1] - scores[0])[np.isfinite(scores[0])]
+    assert earlier["mean"] == pytest.approx(difference.mean())
+    assert earlier["is_worse"] == bool(code)
+    # All differences have one sign, so that no flip but chance reaches the sum; equal scores differ in nothing.
+    assert earlier["p"] == (1.0 if change == 0 else pytest.approx(1 / (FLIPS + 1)))
+
+
+def test_only_what_is_required_is_compared_with_the_earlier_run(run, tmp_path):
+    """The family of the test is what the gate asks: the p of one pair is that of one test."""
+    now = read_run(shifted(run, tmp_path / "now", 0.03))
+    before = read_run(run)
+    cell = find_cell("gradcam:saliency_miou", now)
+    (alone,) = check(now, [Requirement.read("gradcam:saliency_miou>=0.1")] * 1, before)
+    twice = check(now, [Requirement.read(f"gradcam:saliency_miou{text}") for text in (">=0.1", "<=0.9")], before)
+    assert {one.pair.p for one in (alone, *twice)} == {alone.pair.p}
+    known = np.isfinite(now.values[cell.cell_id])
+    differences = (now.values[cell.cell_id] - before.values[cell.cell_id])[known]
+    flips = np.random.default_rng(0).choice([-1, 1], (20000, len(differences))) @ differences
+    assert alone.pair.p == pytest.approx(np.mean(np.abs(flips) >= abs(differences.sum())), abs=0.02)
+
+
+def test_an_explainer_of_another_version_is_compared_and_a_metric_is_not(run, tmp_path, capsys):
+    """A function of one's own has another version whenever its code changes, and that is when a gate is asked."""
+    for what, code in (("explainer_version", 0), ("metric_version", 2)):
+        now = tmp_path / what
+        shifted(run, now, 0.0)
+        summary = read_json(now / "summary.json")
+        for cell in summary["cells"]:
+            cell[what] = "0123456789abcdef"
+        write_json(now / "summary.json", summary)
+        line = ["check", str(now), "--require", "gradcam:saliency_miou>=0.1", "--against", str(run)]
+        assert main(line) == code
+    assert "version 1 in" in capsys.readouterr().err
+
+
+def test_options_are_told_from_names_by_the_cells_of_the_run(run):
+    data = read_run(run)
+    base = find_cell("gradcam:saliency_miou", data)
+
+    def cell(explainer, options, metric, chosen, number):
+        about = {"explainer": explainer.partition(":")[0], "explainer_text": explainer, "explainer_options": options,
+                 "explainer_id": f"{number:016x}", "metric": metric.partition(":")[0], "metric_text": metric,
+                 "metric_options": chosen, "cell_id": f"{number + 100:016x}"}  # fmt: skip
+        return CellResult(**(dict(base) | about))
+
+    cells = [
+        cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou:threshold=0.3", {"threshold": 0.3}, 1),
+        cell("rise:masks=100", {"masks": 100, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 1),
+        cell("rise", {"masks": 4000, "p": 0.5}, "saliency_miou", {"threshold": 0.5}, 2),
+        cell("mine:at=a:b", {"at": "a:b"}, "saliency_miou", {"threshold": 0.5}, 3),
+    ]
+    known = type(data)(data.folder, cells, data.ids, data.groups, data.values)
+
+    def named(names):
+        found = find_cell(names, known)
+        return found.explainer_text, found.metric_text
+
+    assert named("rise:masks=100:saliency_miou:threshold=0.3") == ("rise:masks=100", "saliency_miou:threshold=0.3")
+    assert named("rise:p=0.5,masks=100:saliency_miou") == ("rise:masks=100", "saliency_miou")
+    assert named("rise:saliency_miou:threshold=0.5") == ("rise", "saliency_miou")
+    assert named("rise:masks=4000:saliency_miou") == ("rise", "saliency_miou")
+    assert named("mine:at=a:b:saliency_miou") == ("mine:at=a:b", "saliency_miou")
+    for unknown in ("rise:masks=200:saliency_miou", "rise:saliency_miou:threshold=0.3", "mine:saliency_miou"):
+        with pytest.raises(UserError, match=r"unknown .*rise:saliency_miou|unknown .*mine"):
+            named(unknown)
+    assert Requirement.read("rise:masks=100:saliency_miou:threshold=0.3>=0.2") == Requirement(
+        "rise:masks=100:saliency_miou:threshold=0.3", True, 0.2
+    )
+    assert Requirement.read(" a:b:fill=x>=1 <= -2e-1 ") == Requirement("a:b:fill=x>=1", False, -0.2)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (["gradcam:saliency_miou>0.3"], "is not a requirement"),
+        (["saliency_miou>=0.3"], "EXPLAINER:METRIC"),
+        (["gradcam:saliency_miou>=many"], "'many'"),
+        (["gradcam:saliency_miou>=nan"], "'nan'"),
+        (["gradcam:saliency_miou>=30"], "from 0 to 1"),
+        (["gradcan:saliency_miou>=0.3"], "did you mean gradcam:saliency_miou"),
+        (["gradcam:saliency_miou>=0.3", "--against", "nowhere"], "nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(run, capsys, line, message):
+    assert main(["check", str(run), "--require", *line]) == 2
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err.count("\n")) == ("", 1)
+    assert message in shown.err
+
+
+def test_too_few_samples_for_an_interval_are_bad_input_not_a_pass(tmp_path, capsys):
+    few = make_run(tmp_path / "few", samples=12, methods=MIOU, pictures=False)
+    assert main(["check", str(few), "--require", "gradcam:saliency_miou>=0.9"]) == 2
+    assert "8 independent samples" in capsys.readouterr().err
+
+
+def test_runs_over_other_samples_are_not_compared(run, tmp_path, capsys):
+    ids = [f"other-{number}" for number in range(90)]
+    other = make_run(tmp_path / "other", methods=MIOU, ids=ids, pictures=False)
+    assert main(["check", str(run), "--require", "gradcam:saliency_miou>=0.1", "--against", str(other)]) == 2
+    assert "no sample in common" in capsys.readouterr().err
