@@ -74,15 +74,16 @@ def coverage_of_differences(law: str, clusters: int, size: int, times: int) -> f
     return float(np.mean([one.low <= 0 <= one.high for one in found]))
 
 
-def pseudo_f1(means: np.ndarray) -> float:
-    normal, inverse = means
-    return 2 / (1 / (1 - inverse) + 1 / normal) if normal > 0 and inverse < 1 else 0.0
+def pseudo_f1(means: np.ndarray) -> np.ndarray:
+    """(D,) of the accuracies (D, 2) of normal and inverse pictures."""
+    normal, kept = means[:, 0], 1 - means[:, 1]
+    return 2 * normal * kept / np.maximum(normal + kept, 1e-300)
 
 
 def coverage_of_pseudo_f1(clusters: int, times: int) -> float:
     """Of a harmonic aggregate of two accuracies, .6 and .5, by the bootstrap over clusters."""
     rng = np.random.default_rng([2, clusters])
-    true, hits = pseudo_f1(np.array([0.6, 0.5])), 0
+    true, hits = pseudo_f1(np.array([[0.6, 0.5]]))[0], 0
     for _ in range(times):
         own = aggregate_interval(pseudo_f1, (rng.random((clusters, 2)) < [0.6, 0.5]) * 1.0, np.arange(clusters))
         hits += own.low <= true <= own.high

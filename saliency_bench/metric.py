@@ -19,6 +19,14 @@ A score may have named parts (exposures, transforms): the function then returns 
     def reduce(values, options) -> (B,)              the score of (B, P); default: the mean of the parts that are there
     ABSENT                                           why a part may be missing (NaN), in a few words
 
+Where the score of a cell is not the mean of its samples' scores but a function of the means of the parts, such as a
+harmonic mean, the module has in place of `reduce`
+
+    def AGGREGATE(means, options) -> (D,)            of means (D, P) of the parts, over all samples or drawn ones
+
+Each row of `means` stands by itself; of the parts of one sample it is what the records hold as that sample's score.
+Such cells have an interval but no rank. `NOTE` says what must be known about it, in a few words.
+
 A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and its cells are the
 same whatever the run's target is. The module then has
 
@@ -91,6 +99,8 @@ class Metric:
     part_names: Callable[[dict[str, object], object], Sequence[str]] | None = None
     reduction: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
     absent: str = ""
+    aggregate: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
+    note: str = ""
     question: Callable[..., Sequence[tuple]] | None = None
     target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
     about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
@@ -113,7 +123,7 @@ class Metric:
         if values.ndim != 2:
             raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
         with no_exit():
-            scores = _numbers((self.reduction or mean_of_parts)(values, dict(self.options)))
+            scores = _numbers((self.aggregate or self.reduction or mean_of_parts)(values, dict(self.options)))
         _check_range(scores, limits)
         return scores, values
 
@@ -277,6 +287,8 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         part_names=getattr(module, "parts", None),
         reduction=getattr(module, "reduce", None),
         absent=getattr(module, "ABSENT", ""),
+        aggregate=getattr(module, "AGGREGATE", None),
+        note=getattr(module, "NOTE", ""),
         question=getattr(module, "question", None),
         target_range=of_target,
     )

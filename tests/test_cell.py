@@ -9,6 +9,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, best, read_cells
 from saliency_bench.results.summary import table
 
+LATER = {"parts", "explainer_about", "metric_about", "aggregate", "note"}  # results made before them are still read
 KEY = {
     "cell_id": "0123456789abcdef",
     "explainer_id": "fedcba9876543210",
@@ -25,6 +26,8 @@ KEY = {
     "range": [0.0, None],
     "explainer_about": "",
     "metric_about": "",
+    "aggregate": False,
+    "note": "",
 }
 RESULT = KEY | {
     "value": 0.5,
@@ -98,7 +101,7 @@ def test_a_field_of_another_kind_is_refused_by_name(field, value):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("field", sorted(set(RESULT) - {"parts", "explainer_about", "metric_about"}))
+@pytest.mark.parametrize("field", sorted(set(RESULT) - LATER))
 def test_a_missing_field_is_named(field):
     with pytest.raises(UserError, match=rf"cells\.0\.{field}"):
         read_cells([{name: value for name, value in RESULT.items() if name != field}])

@@ -163,7 +163,7 @@ def test_an_aggregate_is_made_anew_in_each_draw():
     codes = np.arange(60) // 3
 
     def pseudo_f1(means):
-        return 2 / (1 / (1 - means[1]) + 1 / means[0])
+        return 2 / (1 / (1 - means[..., 1]) + 1 / means[..., 0])
 
     own = aggregate_interval(pseudo_f1, columns, codes, seed=1)
     bits = random_bits(seed_of(1, "bootstrap", 20, 0), 2000 * 20).reshape(2000, 20)

@@ -184,6 +184,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
     index_of = {image_id: index for index, image_id in enumerate(ids)}
     cells: dict[str, CellResult] = {}
     values: dict[str, np.ndarray] = {}
+    parts: dict[str, np.ndarray] = {}
     explained: dict[str, int] = {}
     for run in ordered:
         indices = [index_of[image_id] for image_id in run.ids]
@@ -193,6 +194,9 @@ def merge_runs(runs: list[RunData]) -> RunData:
                 explained[cell.cell_id] = run.samples_explained
                 values[cell.cell_id] = np.full(len(ids), np.nan)
                 values[cell.cell_id][indices] = run.values[cell.cell_id]
+                if (own := run.parts.get(cell.cell_id)) is not None:
+                    parts[cell.cell_id] = np.full((len(ids), own.shape[1]), np.nan)
+                    parts[cell.cell_id][indices] = own
     seconds: dict[str, float] = {}
     for run in reversed(ordered):
         seconds |= run.timings.get("explainers", {})
@@ -200,7 +204,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
     named = [cells[cell_id] for cell_id in dict.fromkeys(cell.cell_id for run in runs for cell in run.cells)]
     groups = {image_id: group for run in reversed(ordered) for image_id, group in zip(run.ids, run.groups, strict=True)}
     of_ids = [groups[image_id] for image_id in ids]
-    contrasts, standings = compare(named, values, cluster_codes(ids, of_ids), base.summary["seed"])
+    contrasts, standings = compare(named, values, cluster_codes(ids, of_ids), base.summary["seed"], parts)
     merged = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in named]
     with_pictures = next((run for run in ordered if run.examples), base)
     return RunData(
@@ -215,6 +219,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
         with_pictures.samples,
         explained,
         base.identity,
+        parts,
     )
 
 

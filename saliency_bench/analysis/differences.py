@@ -12,9 +12,16 @@ from saliency_bench.analysis.names import names_of
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.intervals import difference
+from saliency_bench.results.intervals import aggregate_difference, difference
 from saliency_bench.results.paired_test import adjusted_p
-from saliency_bench.results.ranking import NO_DIFFERENCE, RANKED_FROM, TOO_FEW_TO_TELL, sign_of
+from saliency_bench.results.ranking import (
+    NO_DIFFERENCE,
+    NOT_TESTED,
+    RANKED_FROM,
+    TOO_FEW_TO_TELL,
+    aggregate_of,
+    sign_of,
+)
 from saliency_bench.results.run_folder import RunData, read_run
 
 TOLERANCE = 1e-5  # relative: what another machine or batch size may change in the last digits
@@ -53,6 +60,7 @@ class Pair:
     low: float = np.nan  # 95 % interval of the mean difference, not corrected for several
     high: float = np.nan
     p: float | None = None  # adjusted over all pairs of the two runs; None where there are too few samples to tell
+    aggregate: float | None = None  # of values that are aggregates, the second minus the first; not tested
 
     @property
     def baseline(self) -> bool:
@@ -75,6 +83,8 @@ class Pair:
 
     @property
     def mean(self) -> float | None:
+        if self.cells[0].aggregate:
+            return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None
 
     @property
@@ -86,7 +96,7 @@ class Pair:
     def word(self) -> str:
         """What the second is, in the words of a report."""
         if self.p is None:
-            return TOO_FEW_TO_TELL
+            return NOT_TESTED if self.cells[0].aggregate else TOO_FEW_TO_TELL
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
 
     @property
@@ -222,7 +232,25 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
         found.append(pair)
         columns.append(column)
     groups = [first.groups[index] for index in in_first]
-    return _tested(found, columns, cluster_codes(ids, groups))
+    codes = cluster_codes(ids, groups)
+    tested = iter(_tested([pair for pair in found if not pair.cells[0].aggregate],
+                          [column for pair, column in zip(found, columns, strict=True) if not pair.cells[0].aggregate],
+                          codes))  # fmt: skip
+    return [
+        _of_aggregates(pair, first, second, (in_first, in_second), codes) if pair.cells[0].aggregate else next(tested)
+        for pair in found
+    ]
+
+
+def _of_aggregates(
+    pair: Pair, first: RunData, second: RunData, places: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+) -> Pair:
+    """With the difference of the aggregates and its interval; places: in each run, of the samples that both have."""
+    parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
+    if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
+        return pair
+    one = aggregate_difference(aggregate, parts[1][places[1]], parts[0][places[0]], codes, first.summary["seed"])
+    return replace(pair, clusters=one.clusters, low=one.low, high=one.high, aggregate=_known(one.value))
 
 
 def _tested(found: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:

@@ -4,7 +4,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from saliency_bench.results.cell import BEST_FROM, CellResult, best, explainer_names, metric_names
-from saliency_bench.results.ranking import NO_DIFFERENCE, RANKED_FROM, TOO_FEW, TOO_FEW_TO_TELL, Contrast
+from saliency_bench.results.ranking import (
+    NO_DIFFERENCE,
+    NOT_TESTED,
+    RANKED_FROM,
+    TOO_FEW,
+    TOO_FEW_TO_TELL,
+    Contrast,
+)
 from saliency_bench.results.summary import in_order
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
@@ -12,6 +19,7 @@ CONTROLLED = (
     "The error rate of 5 % holds for each metric by itself; what is said about a baseline holds over all metrics "
     "together."
 )
+AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
 RANDOM = "random"
 VERBS = {1: ("beats", "beat"), -1: ("falls behind", "fall behind")}
 OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
@@ -21,7 +29,8 @@ OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
 class Against:
     """An explainer against another one by a metric; `contrast` is seen from the first.
 
-    sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to tell.
+    sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to tell,
+    or of values that are not tested.
     """
 
     name: str
@@ -29,10 +38,13 @@ class Against:
     metric: str
     contrast: Contrast
     sign: int | None
+    tested: bool = True
 
     @property
     def word(self) -> str:
         """What is said of the two."""
+        if not self.tested:
+            return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
 
 
@@ -62,7 +74,8 @@ class Verdict:
             if pair is not None:
                 seen = pair.seen_from(cells[0].cell_id)
                 sign = None if seen.p is None else seen.sign(cells[0].higher_is_better)
-                found.append(Against(self.names[explainer], self.names[other], name, seen, sign))
+                tested = not cells[0].aggregate
+                found.append(Against(self.names[explainer], self.names[other], name, seen, sign, tested))
         return found
 
     def against_baselines(self) -> list[list[Against]]:
@@ -75,10 +88,14 @@ class Verdict:
 
     def sentences(self) -> list[str]:
         """Who beats each baseline and who is best; or that there are too few samples to say."""
-        told = self.against_baselines()
+        told = [tested for found in self.against_baselines() if (tested := [one for one in found if one.tested])]
         lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
-        if all(cell.unranked == TOO_FEW for cell in self.cells.values()):
-            most = max((cell.clusters for cell in self.cells.values()), default=0)
+        ranked = [cell for cell in self.cells.values() if not cell.aggregate]
+        of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
+        aggregates = [self.metrics[metric] for metric in of_cells]
+        lines += [f"{listed(aggregates)}: {AGGREGATES}."] if aggregates else []
+        if all(cell.unranked == TOO_FEW for cell in ranked) and (ranked or not aggregates):
+            most = max((cell.clusters for cell in ranked), default=0)
             few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
             return [*lines, few]
         for found in told:

@@ -93,6 +93,8 @@ class Cell:
             range=bounds(self.metric.limits(self.target)),
             explainer_about=self.explainer.about,
             metric_about=self.metric.about,
+            aggregate=self.metric.aggregate is not None,
+            note=self.metric.note,
         )
 
 

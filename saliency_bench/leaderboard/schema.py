@@ -42,7 +42,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range, interval, is_bounded
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.public_names import public_maps, public_name, public_spec, recorded_name
-from saliency_bench.results.ranking import compare
+from saliency_bench.results.ranking import aggregate_of, aggregated, compare
 from saliency_bench.results.run_folder import RunData, Scores, read_run
 from saliency_bench.target import TargetRange
 from saliency_bench.utils.files import check_regular, read_bytes, write_json
@@ -347,6 +347,9 @@ def _check_intervals(result: Result, table: pa.Table, part: str | None, path: Pa
     scores = Scores.in_table(table, part)
     codes = scores.clusters
     for cell in result.cells:
+        if cell.aggregate and part is None:
+            _check_aggregate(cell, result, table, path)
+            continue
         stated = cell if part is None else cell.parts.get(part)
         if stated is None or not stated.n:
             continue
@@ -355,11 +358,31 @@ def _check_intervals(result: Result, table: pa.Table, part: str | None, path: Pa
         check_range(own_scores, cell.limits, f"{path}: {what}")
         own = Interval.of(interval(own_scores, codes, cell.limits, result.setting.seed))
         median = float(np.nanmedian(own_scores)) if part is None and not is_bounded(cell.limits) else None
-        numbers = {name: (getattr(own, name), getattr(stated, name)) for name in ("value", "low", "high", "clusters")}
-        numbers |= {"median": (median, cell.median)} if part is None else {}
-        for name, (found, told) in numbers.items():
-            if not same(*(np.nan if number is None else number for number in (found, told))):
-                raise UserError(f"{path}: {name} of {what} comes to {_text(found)}, but {RESULT} says {_text(told)}")
+        _check_numbers(own, stated, what, path, {"median": (median, cell.median)} if part is None else {})
+
+
+def _check_aggregate(cell: CellResult, result: Result, table: pa.Table, path: Path) -> None:
+    """Whether the value of an aggregate and its interval are those of the parts in the records."""
+    if aggregate_of(cell) is None or not cell.n:
+        return
+    rows = table.filter(pc.equal(table["cell_id"], cell.cell_id))
+    names = [name for name in rows["part"].unique().to_pylist() if name is not None]
+    parts = [Scores.in_table(rows, name) for name in names]
+    columns = np.stack([one.values[cell.cell_id] for one in parts], axis=1)
+    own = Interval.of(aggregated(cell, columns, parts[0].clusters, result.setting.seed))
+    _check_numbers(own, cell, f"cell {cell.cell_id}", path, {"median": (None, cell.median)})
+
+
+Numbers = tuple[float | None, float | None]
+
+
+def _check_numbers(own: Interval, stated: Interval, what: str, path: Path, further: dict[str, Numbers]) -> None:
+    numbers: dict[str, Numbers] = {
+        name: (getattr(own, name), getattr(stated, name)) for name in ("value", "low", "high", "clusters")
+    }
+    for name, (found, told) in (numbers | further).items():
+        if not same(*(np.nan if number is None else number for number in (found, told))):
+            raise UserError(f"{path}: {name} of {what} comes to {_text(found)}, but {RESULT} says {_text(told)}")
 
 
 def _check_ranks(result: Result, scores: Scores, path: Path) -> None:
@@ -393,6 +416,8 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
     where = f"of cell {cell.cell_id} ({cell.metric_text})"
     if cell.higher_is_better != metric.higher_is_better:
         raise UserError(f"{path.with_name(RESULT)}: higher_is_better {where} must be {metric.higher_is_better}")
+    if cell.aggregate != (is_aggregate := metric.aggregate is not None):
+        raise UserError(f"{path.with_name(RESULT)}: aggregate {where} must be {is_aggregate}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
     if ranges and cell.range not in ranges:
         either = " or ".join(str(list(own)) for own in dict.fromkeys(ranges))

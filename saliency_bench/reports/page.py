@@ -161,6 +161,7 @@ def run_view(run: RunData) -> dict[str, Any]:
         "common": words.common(run),
         "faults": words.faults(run),
         "fault_reasons": run.summary["faults"],
+        "notes": words.notes(run),
         "flat": words.flat(run),
         "plots": [(column, intervals(run, column), distributions(run, column)) for column in run.columns],
         "agreement": agreement(run),

@@ -12,6 +12,7 @@ from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.results.summary import covered
+from saliency_bench.results.summary import notes as notes_of
 
 NONE = "–"
 MOST_PAIRS = 600  # on a page; all are in summary.json
@@ -207,6 +208,11 @@ def left_out(run: RunData) -> list[str]:
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")
     return lines
+
+
+def notes(run: RunData) -> list[str]:
+    """What must be known about the values of a metric, with a full stop."""
+    return [f"{line}." for line in notes_of(run.cells)]
 
 
 def flat(run: RunData) -> list[str]:

@@ -105,7 +105,8 @@ class CellKey(StrictModel):
     `*_text` is what people read: the name with the options that differ from their defaults. `explainer_id` names the
     folder of the explainer's chunks; equal explainers have equal ids in every run. `baseline`: whether the explainer
     ignores the network. `range`: (low, high) of the metric, None where it has no bound. `*_about`: the first line of
-    the docstring of a Python function; empty for those that come with the package.
+    the docstring of a Python function; empty for those that come with the package. `aggregate`: whether the value is a
+    function of the means of the parts (`AGGREGATE` of the metric); `note`: what must be known about such a value.
     """
 
     cell_id: Hash
@@ -123,6 +124,8 @@ class CellKey(StrictModel):
     range: Annotated[tuple[float | None, float | None], Strict(False)]
     explainer_about: Line = ""
     metric_about: Line = ""
+    aggregate: bool = False
+    note: Line = ""
 
     @property
     def limits(self) -> tuple[float, float]:

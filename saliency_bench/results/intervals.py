@@ -31,6 +31,8 @@ EQUAL = 1e-12  # of a range: scores that differ by less are equal
 INDICES_AT_ONCE = 2**22  # bounds memory at 32 MiB of indices
 NAN = float("nan")
 
+Aggregate = Callable[[np.ndarray], np.ndarray]  # (D,) of means (D, P)
+
 
 class Estimate(NamedTuple):
     """A number with its interval, NaN where there is none; n samples in so many clusters."""
@@ -238,16 +240,32 @@ def cluster_bootstrap(
     return Estimate(value, min(value, float(low)), max(value, float(high)), n, clusters)
 
 
-def aggregate_interval(
-    aggregate: Callable[[np.ndarray], float], columns: np.ndarray, codes: np.ndarray, seed: int = 0
-) -> Estimate:
-    """An aggregate of the means (P,) of columns (n, P), NaN where a part is absent: resampled by cluster."""
+def aggregate_interval(aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0) -> Estimate:
+    """An aggregate of the means of columns (n, P), NaN where a part is absent: resampled by cluster.
+
+    Samples without any part do not count.
+    """
     known = np.isfinite(columns)
+    there = known.any(axis=1)
+    columns, known, codes = columns[there], known[there], np.unique(codes[there], return_inverse=True)[1]
     kept = np.where(known, columns, 0)
 
     def of_weights(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):  # einsum, whose bits do not depend on the threads
             means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, known)
-        return np.array([aggregate(own) for own in means], dtype=float)
+        return aggregate(means)
 
     return cluster_bootstrap(of_weights, codes, seed)
+
+
+def aggregate_difference(
+    aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0
+) -> Estimate:
+    """An aggregate of columns (n, P) minus that of others, on the samples that both have: resampled by cluster."""
+    both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
+    columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
+
+    def minus(means: np.ndarray) -> np.ndarray:
+        return aggregate(means[:, :parts]) - aggregate(means[:, parts:])
+
+    return aggregate_interval(minus, columns, codes[both], seed)

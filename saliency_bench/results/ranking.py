@@ -2,7 +2,8 @@
 
 Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); their ranks follow from the
 significant pairs. Errors are controlled per metric, not across metrics; a pair with a baseline is adjusted over all
-explainers and metrics as well, so that "beats random on ..." may list several.
+explainers and metrics as well, so that "beats random on ..." may list several. A metric whose value is an aggregate of
+the means of its parts has differences with intervals, and neither test nor rank.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,9 +14,11 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field, TypeAdapter
 
+from saliency_bench.errors import UserError
+from saliency_bench.metric import load_metric
 from saliency_bench.results.cell import CellKey, Count, Hash, StrictModel, Text, by_metric, read_list
 from saliency_bench.results.clusters import Matched
-from saliency_bench.results.intervals import Estimate, difference
+from saliency_bench.results.intervals import Aggregate, Estimate, aggregate_difference, aggregate_interval, difference
 from saliency_bench.results.paired_test import Member, Pair, adjusted_p
 
 RANKED_FROM = 50  # clusters; with fewer there are no ranks and no verbs
@@ -24,13 +27,15 @@ TOO_FEW = "too few to rank"
 ALONE = "nothing to rank against"
 NO_DIFFERENCE = "no difference found"  # which does not say that there is none
 TOO_FEW_TO_TELL = "too few samples to tell"
+UNRANKED = "an aggregate over all samples, which is not ranked"
+NOT_TESTED = "not tested"  # two values that are aggregates
 
 
 class Contrast(StrictModel):
     """Two explainers by one metric on the n samples that both have: first minus second.
 
     low, high: 95 %, not corrected for several; None with fewer than 10 clusters. p: adjusted; None where there are too
-    few samples to tell.
+    few samples to tell, and of aggregates.
     """
 
     metric: Text
@@ -79,14 +84,64 @@ class Standing:
 
 
 def compare(
-    keys: Sequence[CellKey], scores: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
+    keys: Sequence[CellKey],
+    scores: Mapping[str, np.ndarray],
+    codes: np.ndarray,
+    seed: int,
+    parts: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Contrast], dict[str, Standing]]:
     """(each pair of explainers of a metric that share samples, {cell id: its standing}).
 
     scores: {cell id: a score per sample, NaN where there is none}, over the same samples for all cells. codes: the
-    cluster of each sample (`clusters.cluster_codes`).
+    cluster of each sample (`clusters.cluster_codes`). parts: {cell id: (n, P)} of the cells that are aggregates, whose
+    pairs need them.
     """
-    rivals = by_metric(keys)
+    aggregates = [own for own in by_metric(keys) if own[0].aggregate]
+    contrasts, standings = _tested([own for own in by_metric(keys) if not own[0].aggregate], scores, codes, seed)
+    for own in aggregates:
+        contrasts += _of_aggregates(own, parts or {}, codes, seed)
+        shares = scored_shares([scores[key.cell_id] for key in own])
+        standings |= {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(own, shares, strict=True)}
+    return contrasts, standings
+
+
+def aggregate_of(key: CellKey) -> Aggregate | None:
+    """What makes a cell's value of the means of its parts; None of a metric that this version does not have."""
+    try:
+        metric = load_metric(key.metric, **key.metric_options)
+    except UserError:
+        return None
+    function = metric.aggregate
+    if function is None or metric.version != key.metric_version:
+        return None
+    return lambda means: function(means, dict(metric.options))
+
+
+def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int) -> Estimate:
+    """The value of a cell that is an aggregate of parts (n, P), with its interval."""
+    if (aggregate := aggregate_of(key)) is not None:
+        return aggregate_interval(aggregate, parts, codes, seed)
+    known = np.isfinite(parts).any(axis=1)
+    return Estimate(np.nan, np.nan, np.nan, int(known.sum()), len(np.unique(codes[known])))
+
+
+def _of_aggregates(
+    own: Sequence[CellKey], parts: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
+) -> list[Contrast]:
+    """Each pair of cells of one metric whose parts are there."""
+    aggregate, found = aggregate_of(own[0]), []
+    for pair in combinations(range(len(own)), 2):
+        columns = [parts.get(own[index].cell_id) for index in pair]
+        if aggregate is not None and columns[0] is not None and columns[1] is not None:
+            one = aggregate_difference(aggregate, columns[0], columns[1], codes, seed)
+            found += [_contrast(own, pair, one, None)] if one.n else []
+    return found
+
+
+def _tested(
+    rivals: Sequence[Sequence[CellKey]], scores: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
+) -> tuple[list[Contrast], dict[str, Standing]]:
+    """Those of metrics whose scores are tested sample by sample."""
     matched = [Matched([scores[key.cell_id] for key in own], codes) for own in rivals]
     estimates = [_differences(both, len(own)) for own, both in zip(rivals, matched, strict=True)]
     tested = [[pair for pair, one in own.items() if one.clusters >= RANKED_FROM] for own in estimates]
@@ -142,7 +197,7 @@ def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
 
 def _standings(own: Sequence[CellKey], matched: Matched, contrasts: Iterable[Contrast]) -> dict[str, Standing]:
     clusters = [np.count_nonzero(np.bincount(matched.codes[known])) for known in matched.known.T]
-    scored = matched.known.sum(axis=0) / max(int(matched.known.any(axis=1).sum()), 1)
+    scored = scored_shares(list(matched.known.T))
     ranked = [key.cell_id for key, count in zip(own, clusters, strict=True) if count >= RANKED_FROM]
     decided = []
     for one in contrasts:
@@ -151,9 +206,15 @@ def _standings(own: Sequence[CellKey], matched: Matched, contrasts: Iterable[Con
     sets = rank_sets(ranked, decided)
     reason = ALONE if len(own) == 1 else TOO_FEW
     return {
-        key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, float(share))
+        key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, share)
         for key, share in zip(own, scored, strict=True)
     }
+
+
+def scored_shares(known: Sequence[np.ndarray]) -> list[float]:
+    """Of each explainer the share of the samples that any of them has scored. known: of each Bool or scores (n,)."""
+    there = np.stack([own if own.dtype == bool else np.isfinite(own) for own in known])
+    return [float(count) for count in there.sum(axis=1) / max(int(there.any(axis=0).sum()), 1)]
 
 
 def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[str, tuple[int, int]]:

@@ -65,6 +65,7 @@ class RunData:
 
     groups      the cluster of each of `ids`; None where it stands for itself
     values      {cell id: one number per entry of `ids`, NaN for what was left out}
+    parts       {cell id: (n, P), the parts of the scores} of the cells that are aggregates
     summary     summary.json without its cells
     timings     timings.json
     examples    the arrays of examples.npz
@@ -84,6 +85,7 @@ class RunData:
     samples: dict[str, dict] = field(default_factory=dict)
     explained: dict[str, int] = field(default_factory=dict)
     identity: Identity | None = None
+    parts: dict[str, np.ndarray] = field(default_factory=dict)
 
     def as_json(self) -> dict:
         """summary.json."""
@@ -157,6 +159,7 @@ def read_run(folder: Path) -> RunData:
         most = most_records(summary, cells)
         with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
             scores = Scores.of(records.by_cell(path, SCORES))
+            parts = _parts(path, cells)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
         samples = _samples(folder, ids, cells[0].cell_id, most, summary["dataset"]["samples"])
@@ -172,8 +175,20 @@ def read_run(folder: Path) -> RunData:
             )
     identity = read_manifest(folder).identity if (folder / MANIFEST).exists() else None
     return RunData(
-        folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples, identity=identity
-    )
+        folder, cells, scores.ids, scores.groups, scores.values, summary, timings, examples, samples,
+        identity=identity, parts=parts,
+    )  # fmt: skip
+
+
+def _parts(path: Path, cells: list[CellResult]) -> dict[str, np.ndarray]:
+    """{cell id: (n, P)} of the aggregates in records, in the order of their samples and parts."""
+    columns: dict[str, dict[str, list[np.ndarray]]] = {cell.cell_id: {} for cell in cells if cell.aggregate}
+    for cell_id, rows in records.by_cell(path, ["part", "value"], columns) if columns else ():
+        for part, places in records.places_by_part(rows):
+            if part is not None:
+                columns[cell_id].setdefault(part, []).append(records.numbers(rows)[places])
+    whole = {key: [np.concatenate(pieces) for pieces in own.values()] for key, own in columns.items()}
+    return {key: np.stack(own, axis=1) for key, own in whole.items() if own}
 
 
 def _summary(folder: Path) -> tuple[dict, list[CellResult]]:

@@ -32,7 +32,7 @@ from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import intervals, is_bounded
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.parts import chunks_of, run_id
-from saliency_bench.results.ranking import Standing, compare
+from saliency_bench.results.ranking import Standing, aggregated, compare
 from saliency_bench.utils.files import read_json, write_json
 
 FORMAT = 3
@@ -91,6 +91,11 @@ class Outcome:
     left_out: Counter[str]
     marks: Counter[str]
 
+    @property
+    def columns(self) -> np.ndarray:
+        """The parts (n, P)."""
+        return np.stack(list(self.parts.values()), axis=1)
+
 
 @dataclass(frozen=True)
 class Numbers:
@@ -111,9 +116,10 @@ def summarise(facts: RunFacts) -> dict:
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
     keys = [key for key in plan.values() if key.cell_id in outcomes]
     passes, halved = _passes(facts.folder, manifest, facts.chunks)
+    parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
     numbers = {name: score for own in by_metric(keys) for name, score in _numbers(own, outcomes, codes, facts.seed)}
     scores = {cell_id: outcome.scores for cell_id, outcome in outcomes.items()}
-    contrasts, standings = compare(keys, scores, codes, facts.seed)
+    contrasts, standings = compare(keys, scores, codes, facts.seed, parts)
     cells = [
         _result(key, outcomes[key.cell_id], numbers[key.cell_id], passes[key.cell_id], standings[key.cell_id])
         for key in keys
@@ -221,14 +227,15 @@ def _numbers(
     columns += [outcomes[cell_id].parts[name] for cell_id, name in parts]
     found = intervals(np.stack(columns, axis=1), codes, keys[0].limits, seed)
     of_parts = dict(zip(parts, found[len(keys) :], strict=True))
-    for key, score in zip(keys, found, strict=False):
+    for key, of_mean in zip(keys, found, strict=False):
+        score = aggregated(key, outcomes[key.cell_id].columns, codes, seed) if key.aggregate else of_mean
         own = {name: PartResult.of(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts}
         outcomes[key.cell_id].parts.clear()
         yield key.cell_id, Numbers(Interval.of(score), own)
 
 
 def _result(key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing) -> CellResult:
-    unbounded = not is_bounded(key.limits) and numbers.score.n > 0
+    unbounded = not is_bounded(key.limits) and numbers.score.n > 0 and not key.aggregate
     return CellResult(
         **dict(key),
         **dict(numbers.score),
@@ -302,6 +309,7 @@ def legend(cells: Sequence[CellResult]) -> str:
     """What the signs of their table mean; "" where it has none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
+    parts += notes(cells)
     return "; ".join(parts)
 
 
@@ -321,6 +329,12 @@ def _accuracy(model: dict) -> str:
     assumed = ", softmax assumed" if model["activation_assumed"] else ""
     top5 = f", top-5 {five['value']:.1%}" if five else ""
     return f"{model['accuracy_kind']} {value:.1%}{top5}{assumed}"
+
+
+def notes(cells: Sequence[CellResult]) -> list[str]:
+    """What must be known about the values of a metric, a line for each that says something."""
+    names = metric_names(cells)
+    return [f"{names[own[0].metric_id]}: {own[0].note}" for own in by_metric(cells) if own[0].note]
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:

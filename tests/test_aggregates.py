@@ -1,0 +1,158 @@
+"""A metric whose value is a function of the means of its parts: in summary, page, comparison and submission."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.analysis.differences import differences
+from saliency_bench.analysis.verdict import Verdict
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import Result, check_records, of_run
+from saliency_bench.results.cell import read_cells
+from saliency_bench.results.ranking import NOT_TESTED, UNRANKED, read_contrasts
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.summary import legend
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+SAMPLES, NOTE = 60, "a made-up harmonic mean"
+
+
+def harmonic(means, options):
+    """Of the accuracies at two exposures."""
+    first, second = means[:, 4], means[:, 6]
+    return 2 * first * second / np.maximum(first + second, 1e-300)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def aggregate():
+    """saliency_kae, whose parts are accuracies, with one number over all samples."""
+    with pytest.MonkeyPatch.context() as patch:
+        module = registry.load("metrics", "saliency_kae", "score")
+        patch.setattr(module, "AGGREGATE", harmonic, raising=False)
+        patch.setattr(module, "NOTE", NOTE, raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    """A network whose prediction follows the colours of what it is shown."""
+    torch.manual_seed(1)
+    colours = nn.Conv2d(3, 8, 5, stride=4)
+    module = nn.Sequential(colours, nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names = list(registry.load("hub_builders", "shapes-xai").OBJECTS)
+    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+
+
+def run(shapes, model, out, explainers, **changes):
+    metrics = ["saliency_kae", "saliency_miou"]
+    return sb.run(dataset=str(shapes), model=model, split="train", explainers=explainers, metrics=metrics, out=out,
+                  batch_size=20, limit=SAMPLES, device="cpu", progress=False, **changes)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(shapes, model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("aggregates")
+    return run(shapes, model, folder / "first", ["gradient", "random"])
+
+
+def parts_of(done, explainer):
+    """(the parts (n, P), their records), in the order of the clusters."""
+    rows = pq.read_table(done.folder / "records.parquet").to_pylist()
+    own = [row for row in rows if (row["metric"], row["explainer"]) == ("saliency_kae", explainer)]
+    own.sort(key=lambda row: row["group"] or row["image_id"])  # as clusters are numbered, which are single samples
+    names = list(dict.fromkeys(row["part"] for row in own if row["part"]))
+    return np.array([[row["value"] for row in own if row["part"] == name] for name in names]).T, own
+
+
+def literal(columns):
+    means = [sum(column) / len(column) for column in columns.T]
+    return 2 / (1 / means[4] + 1 / means[6]) if means[4] and means[6] else 0.0
+
+
+def drawn(statistic):
+    bits = random_bits(seed_of(0, "bootstrap", SAMPLES, 0), 2000 * SAMPLES).reshape(2000, SAMPLES)
+    return np.percentile([statistic((row % np.uint64(SAMPLES)).astype(int)) for row in bits], [2.5, 97.5])
+
+
+def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank(done):
+    for name in ("gradient", "random"):
+        columns, rows = parts_of(done, name)
+        cell = next(cell for cell in done.cells if (cell.metric, cell.explainer) == ("saliency_kae", name))
+        assert cell.aggregate
+        assert cell.value == pytest.approx(literal(columns))
+        assert (cell.low, cell.high) == pytest.approx(tuple(drawn(lambda chosen: literal(columns[chosen]))))  # noqa: B023
+        assert (cell.n, cell.clusters, cell.rank, cell.unranked, cell.median) == (
+            SAMPLES,
+            SAMPLES,
+            None,
+            UNRANKED,
+            None,
+        )
+        of_samples = [row["value"] for row in rows if row["part"] is None]
+        assert of_samples == pytest.approx([literal(own[None]) for own in columns])
+        assert cell.parts["0.2"].value == pytest.approx(columns[:, 4].mean())
+    assert all(cell.rank for cell in done.cells if not cell.aggregate)
+
+
+def test_a_difference_has_an_interval_and_no_test(done):
+    first, second = (parts_of(done, name)[0] for name in ("gradient", "random"))
+    (contrast,) = [one for one in read_contrasts(done.summary["comparisons"]) if one.metric == "saliency_kae"]
+    assert contrast.explainers == ("gradient", "random")
+    assert contrast.difference == pytest.approx(literal(first) - literal(second)) != pytest.approx(0)
+    ends = drawn(lambda chosen: literal(first[chosen]) - literal(second[chosen]))
+    assert (contrast.low, contrast.high) == pytest.approx(tuple(ends))
+    assert contrast.p is None
+
+
+def test_page_and_console_say_what_it_is(done):
+    verdict = Verdict(done.cells, read_contrasts(done.summary["comparisons"]))
+    found = {one.metric: one.word for table in verdict.against_baselines() for one in table}
+    assert found["saliency_kae"] == NOT_TESTED != found["saliency_miou"]
+    assert sum("saliency_kae" in sentence for sentence in verdict.sentences()) == 1
+    assert f"saliency_kae: {NOTE}" in legend(done.cells)
+    page = (done.folder / "report.html").read_text()
+    assert f"saliency_kae: {NOTE}." in page
+    assert NOT_TESTED in page
+
+
+def test_runs_of_other_explainers_are_one_and_their_aggregates_are_compared(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["edges"])
+    (merged,) = compare_runs([read_run(one.folder) for one in (done, other)]).merged
+    pairs = {one.explainers: one for one in merged.data.contrasts if one.metric == "saliency_kae"}
+    assert set(pairs) == {("gradient", "random"), ("gradient", "edges"), ("random", "edges")}
+    found = literal(parts_of(done, "gradient")[0]) - literal(parts_of(other, "edges")[0])
+    assert pairs["gradient", "edges"].difference == pytest.approx(found)
+
+
+def test_two_runs_differ_by_their_aggregates(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["gradient"], target="predicted")
+    found = {one["metric"]: one for one in differences(done.folder, other.folder)}["saliency_kae"]
+    first, second = (parts_of(one, "gradient")[0] for one in (done, other))
+    assert found["mean"] == pytest.approx(literal(second) - literal(first)) != pytest.approx(0)
+    ends = drawn(lambda chosen: literal(second[chosen]) - literal(first[chosen]))
+    assert (found["low"], found["high"], found["p"]) == (pytest.approx(ends[0]), pytest.approx(ends[1]), None)
+
+
+def test_a_submission_is_checked_against_the_parts_of_its_records(done):
+    submission = of_run(done.folder, "somebody")
+    content = json.loads(submission.result.model_dump_json())
+    place = next(index for index, cell in enumerate(content["cells"]) if cell["aggregate"])
+    for change in ({"value": content["cells"][place]["value"] + 1e-3}, {"high": 1.0}, {"aggregate": False}):
+        changed = json.loads(json.dumps(content))
+        changed["cells"][place] |= change
+        with pytest.raises(UserError, match=f"{next(iter(change))} of cell"):
+            check_records(Result.model_validate_json(json.dumps(changed)), submission.records, done.folder)
+
+
+def test_cells_of_earlier_versions_have_no_aggregate(done):
+    cells = json.loads(json.dumps(done.summary["cells"]))
+    for cell in cells:
+        del cell["aggregate"], cell["note"]
+    assert not any(cell.aggregate or cell.note for cell in read_cells(cells))
