@@ -28,9 +28,9 @@ from evaluate.loading import evaluation_module_factory, import_main_class, init_
 from torch import nn
 from torchvision.transforms.functional import gaussian_blur
 
-from saliency_bench import registry
+from saliency_bench import load_classifier, registry
 from saliency_bench.metric import load_metric
-from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.scoring.perturbation import EXPOSURES, Curves
 from saliency_bench.target import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
@@ -43,6 +43,7 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the s
     "saliency_energy": ("RelevanceMassAccuracy", {}),
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
+    "saliency_road": ("noisy_linear_imputation", {}),  # alone: their ROAD fails on images of three channels
 }
 
 parser = argparse.ArgumentParser(
@@ -60,10 +61,6 @@ warnings.simplefilter("ignore")
 
 class Nothing(nn.Module):
     """Two logits from one pixel."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("mean", torch.full((1, 3, 1, 1), 0.5))
 
     def forward(self, images):
         return images[:, :2, 0, 0]
@@ -106,12 +103,13 @@ def measured(text: str) -> tuple[float, float, float | None, int]:
         outside = milliseconds(lambda: module.compute(predictions=maps, references=masks, **chosen), count)
     else:
         count = min(2, args.maps)
-        classifier, images = Nothing(), torch.rand(count, 3, args.size, args.size)
+        classifier, images = load_classifier(Nothing(), mean=0.5, std=1), torch.rand(count, 3, args.size, args.size)
+        labels = [one_hot([0] * count, 2).numpy().astype(bool)] if "labels" in metric.needs else []
 
         def function():
             nonlocal pictures
             curves = Curves(classifier, images, one_hot([0] * count, 2), maps[:count])
-            metric(curves)
+            metric(curves, *labels)
             pictures = curves.passes // count
 
         given = {"predictions": maps[:count], "references": [0] * count, "images": images, "classifier": classifier}
@@ -124,6 +122,8 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
     import quantus
 
     name, options = QUANTUS[text]
+    if name == "noisy_linear_imputation":
+        return lambda: imputed_by_quantus(count)
     if name == "PixelFlipping":
         options = {"features_in_step": args.size, "perturb_baseline": "black"}
     metric = getattr(quantus, name)(disable_warnings=True, abs=False, normalise=False, **options)
@@ -137,9 +137,18 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
     return lambda: metric(**given)
 
 
-names = [
-    metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= {"maps", "masks", "curves"}
-]
+def imputed_by_quantus(count: int) -> None:
+    """The pictures of saliency_road between no pixel and all of them."""
+    from quantus.functions.perturb_func import noisy_linear_imputation
+
+    for one in maps[:count]:
+        order = np.argsort(-one.ravel())
+        for exposure in EXPOSURES[1:-1]:
+            noisy_linear_imputation(np.zeros((3, args.size, args.size)), order[: int(exposure * one.size)])
+
+
+needed = {"maps", "masks", "curves", "labels"}
+names = [metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= needed]
 texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
 print(f"milliseconds of one processor for a map of {args.size} x {args.size}, medians of {args.rounds} rounds\n")
 print(f"{'metric':<40} {'function':>9} {'evaluate':>9} {'adds':>7} {'Quantus':>9} {'ratio':>7} {'pictures':>9}")

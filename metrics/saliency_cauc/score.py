@@ -32,7 +32,8 @@ def saliency_cauc(
             threshold * max, as its paper says, none where max <= 0.
         reference: "mean": the classifier's normalisation mean, which is zero for the network, as published; "black": 0
             in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
+            imputed from it (ROAD).
 
     Returns:
         Float64 (B,) in [0, 1], lower is better; 0 for at most `step` salient pixels, so also for a constant map.

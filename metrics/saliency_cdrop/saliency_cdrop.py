@@ -16,7 +16,7 @@ class SaliencyCdrop(CurveShell, evaluate.Metric):
         batch_size: images in one forward pass (default 16).
         step: pixels that leave together (default 16). threshold: where a pixel is salient (default 0.5).
         salient: "range" (default) of the map's values, or share of their "maximum".
-        reference: "mean" (default), "black", "blur", "noise" or "inpaint".
+        reference: "mean" (default), "black", "blur", "noise", "inpaint" or "linear".
         per_sample: add the list "scores" (default False).
 
     Returns:

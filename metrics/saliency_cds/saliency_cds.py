@@ -14,7 +14,7 @@ class SaliencyCds(CurveShell, evaluate.Metric):
         classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         target: weights (B, K) over the classes, instead of the references (which may then be None).
         batch_size: images in one forward pass (default 16).
-        reference: "black" (default), "mean", "blur", "noise" or "inpaint".
+        reference: "black" (default), "mean", "blur", "noise", "inpaint" or "linear".
         per_sample: add the list "scores" (default False).
 
     Returns:

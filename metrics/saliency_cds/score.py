@@ -36,7 +36,8 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean.
             "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
+            imputed from it (ROAD).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better.

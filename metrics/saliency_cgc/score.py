@@ -50,7 +50,8 @@ def saliency_cgc(
     Args:
         images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
         explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+            "linear".
         published: as the authors' code: the term of A has the opposite sign; the area is not divided by 0.8
             and the number of pixels is rounded down. Lower is then better.
 

@@ -14,7 +14,7 @@ class SaliencyCgs(ExplainerShell, evaluate.Metric):
         explainer: a name ("gradcam", "rise:masks=1000") or a function (classifier, images, target) -> maps (B, H, W).
         groups: {name: [class, ...]} of the classifier's classes, by name or number, or a JSON or CSV file of it; not
             needed for ImageNet, Oxford-IIIT Pet, PASCAL VOC and shapes-xai.
-        reference: "black" (default), "blur", "mean", "noise" or "inpaint". published: as the authors' code.
+        reference: "black" (default), "blur", "mean", "noise", "inpaint" or "linear". published: as the authors' code.
         batch_size: images explained at once (default 16). seeds: of each image (default 0 to B-1).
         per_sample: add the list "scores" (default False).
 

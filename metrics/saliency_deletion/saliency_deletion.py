@@ -14,7 +14,7 @@ class SaliencyDeletion(CurveShell, evaluate.Metric):
         classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         target: weights (B, K) over the classes, instead of the references (which may then be None).
         batch_size: images in one forward pass (default 16).
-        reference: "black" (default), "mean", "blur", "noise" or "inpaint".
+        reference: "black" (default), "mean", "blur", "noise", "inpaint" or "linear".
         steps: points of the curve less one; default one image row each.
         per_sample: add the list "scores" (default False).
 

@@ -30,7 +30,8 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: what takes the pixels' place. "black": 0 in [0, 1]. "mean": the classifier's normalisation mean,
             which is zero for the network: so RISE's authors delete. "blur": the image under a Gaussian of 11 x 11
-            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from what stays.
+            pixels, sigma 5. "noise": uniform in [0, 1). "inpaint": filled in from what stays; "linear":
+            imputed from it (ROAD).
         steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
 
     Returns:

@@ -47,7 +47,7 @@ def saliency_insertion(
         curves: `perturbation.Curves` of the images, the target and the maps.
         reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": the image under a Gaussian
             of 11 x 11 pixels, sigma 5 (`perturbation.blurred`). "noise", "inpaint": uniform noise, and what has entered
-            spread over the rest (`perturbation.inpainted`).
+            spread over the rest (`perturbation.inpainted`). "linear": the rest imputed from it (ROAD).
         steps: points of the curve less one, at equal distances; None: one image row of pixels per step (H steps).
         start: "subtract": f(0) is subtracted from the whole curve. "keep": it is not. "auto": it is for "blur", as a
             blurred picture may already show the class (Li et al., 2020, eq. 9), and for no other reference.

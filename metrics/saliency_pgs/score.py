@@ -49,7 +49,8 @@ def saliency_pgs(
     Args:
         images: (B, 3, H, W) in [0, 1]. logits: (B, K), the classifier's for these images. groups: of its classes.
         explain: makes the map for the target above. seeds: of each image, for the reference "noise".
-        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise" or "inpaint".
+        reference: what takes the place of the pixels: "black" (0 in [0, 1]), "blur", "mean", "noise", "inpaint" or
+            "linear".
         published: as the authors' code: the same values; the area is not divided by 0.8
             and the number of pixels is rounded down.
 

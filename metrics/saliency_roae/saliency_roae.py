@@ -13,7 +13,7 @@ class SaliencyRoae(CurveShell, evaluate.Metric):
         images: (B, 3, H, W) in [0, 1], before the classifier's normalisation, in the order of the maps.
         classifier: a Hub id, a folder, "torchvision:resnet18", or what saliency_bench.load_classifier gives.
         batch_size: images in one forward pass (default 16).
-        reference: "black" (default), "mean", "blur", "noise" or "inpaint".
+        reference: "black" (default), "mean", "blur", "noise", "inpaint" or "linear".
         exposure: one share in [0, 1] instead of the area.
         per_sample: add the list "scores" (default False).
 

@@ -35,7 +35,8 @@ def saliency_roae(
         labels: Bool (B, K), the classes that are right for each image.
         reference: what takes the removed pixels' place. "black": 0 in [0, 1]. "mean": the classifier's
             normalisation mean. "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5;
-            "noise": uniform in [0, 1); "inpaint": filled in from what stays.
+            "noise": uniform in [0, 1); "inpaint": filled in from what stays; "linear":
+            imputed from it (ROAD).
         exposure: a at this share alone, a number in [0, 1]; None: the area.
 
     Returns:

@@ -15,7 +15,7 @@ class SaliencySingleDeletion(CurveShell, evaluate.Metric):
         target: weights (B, K) over the classes, instead of the references (which may then be None).
         batch_size: images scored at once (default 16).
         grid: patches along a side (default 4).
-        reference: "mean" (default), "black", "blur", "noise" or "inpaint".
+        reference: "mean" (default), "black", "blur", "noise", "inpaint" or "linear".
         per_sample: add the list "scores" (default False).
 
     Returns:

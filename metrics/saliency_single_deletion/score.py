@@ -35,7 +35,8 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
         grid: patches along a side, at least 2. Sides that it does not divide have patches that differ by a pixel.
         reference: what takes the patch's place. "mean": the classifier's normalisation mean, zero for the network;
             "black": 0 in [0, 1]; "blur": the image under a Gaussian of 11 x 11 pixels, sigma 5; "noise": uniform in
-            [0, 1); "inpaint": filled in from what stays.
+            [0, 1); "inpaint": filled in from what stays; "linear":
+            imputed from it (ROAD).
 
     Returns:
         Float64 (B,) in [-1, 1], higher is better. 0 where the correlation is not defined, as all patches have equal

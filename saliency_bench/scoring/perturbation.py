@@ -18,13 +18,14 @@ from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
+from saliency_bench.scoring.imputation import imputed, slight_noise
 from saliency_bench.target import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
-Reference = Literal["black", "blur", "mean", "noise", "inpaint"]
+Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear"]
 
 EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves (Lu et al., 2021)
 
@@ -38,7 +39,7 @@ class Curves:
         images: Float (B, 3, H, W) in [0, 1].
         target: (B, K) or (1, K), the weights w of `path`.
         maps: torch or numpy (B, H, W). Pixels are ordered by `maps.descending`: value, then the fixed permutation.
-        seeds: of each image, for the reference "noise"; None means 0 to B-1.
+        seeds: of each image, for the references "noise" and "linear"; None means 0 to B-1.
 
     The pictures of one path of one image share passes (`passes.forward_many`), so a probability depends on the image,
     the map and the number of counts of its path, and never on what was asked before, on the order of the samples or on
@@ -119,6 +120,7 @@ class Curves:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
             reference: "black": 0 in [0, 1]. "mean": the classifier's normalisation mean. "blur": see `blurred`.
                 "noise": see `noise`. "inpaint": what is not the image's is filled in from what is, see `inpainted`.
+                "linear": the mean of its neighbours plus slight noise, see `imputation.imputed`.
             counts: numbers of pixels, 0 to H*W.
         """
         return self._path(keep, reference, counts).cpu().numpy()
@@ -195,12 +197,16 @@ class Curves:
         """(n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W); the reference's elsewhere."""
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
+        if reference == "linear":
+            return imputed(self.images[samples], kept, self._reference(reference)[samples])
         return torch.where(kept, self.images[samples], self._reference(reference)[samples])
 
     def _reference(self, name: str) -> Images:
         if name not in self._references:
-            drawn = noise(self.images, self.seeds) if name == "noise" else FIXED[name](self.classifier, self.images)
-            self._references[name] = drawn
+            if name in DRAWN:
+                self._references[name] = DRAWN[name](self.images, self.seeds)
+            else:
+                self._references[name] = FIXED[name](self.classifier, self.images)
         return self._references[name]
 
     def _rank(self) -> Tensor:
@@ -235,7 +241,7 @@ def batched_curves(
         classifier: what `load_classifier` takes.
         images: (B, 3, H, W) in [0, 1], torch, numpy or a list. maps: torch or numpy (B, H, W).
         target: weights (B, K) or (1, K), or one class for each image (B,).
-        seeds: of each image, for the reference "noise"; None means 0 to B-1.
+        seeds: of each image, for the references "noise" and "linear"; None means 0 to B-1.
     """
     module = load_classifier(classifier)
     device = module.device
@@ -414,6 +420,7 @@ def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
 
 
 FIXED = {"black": black, "blur": blurred, "mean": mean}  # pictures that depend on the image and the classifier only
+DRAWN = {"noise": noise, "linear": slight_noise}  # pictures that depend on the image's seed
 REFERENCES = get_args(Reference)
 
 

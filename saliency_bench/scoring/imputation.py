@@ -1,0 +1,80 @@
+"""Missing pixels as the weighted mean of their neighbours: one sparse linear system for each picture."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from scipy.sparse import csc_array
+from scipy.sparse.linalg import splu
+from torch import Tensor
+
+from saliency_bench.types import Images
+from saliency_bench.utils.seeds import normal, seed_of
+
+# (down, right): in twelfths of the sum inside the frame.
+NEIGHBOURS = {(0, 1): 2, (0, -1): 2, (1, 0): 2, (-1, 0): 2, (1, 1): 1, (1, -1): 1, (-1, 1): 1, (-1, -1): 1}
+NOISE = 0.01  # standard deviation
+
+
+def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
+    """The images with pixels that are not kept (Bool (B, 1, H, W)) imputed from those that are, plus noise.
+
+    Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours, of which direct ones
+    weigh 1/6 and diagonal ones 1/12, divided by the weights inside the frame. Missing neighbours take part: their
+    values solve one linear system. Nothing kept: black.
+    """
+    pictures = torch.broadcast_to(images, (len(kept), *images.shape[1:])).double().cpu().numpy()
+    masks = kept[:, 0].cpu().numpy()
+    filled = [_imputed(*pair) for pair in zip(pictures, masks, strict=True)]
+    return torch.where(kept, images, torch.from_numpy(np.stack(filled)).to(images) + noise)
+
+
+def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
+    """Normal with mean 0 and standard deviation `NOISE`, for every pixel and channel, from the seed of each image."""
+    drawn = [normal(seed_of(seed, "linear"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
+    return NOISE * torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
+
+
+def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """Float64 (C, H, W) of image (C, H, W), kept Bool (H, W)."""
+    missing = ~kept
+    filled = np.where(kept, image, 0)
+    if kept.any() and missing.any():
+        filled[:, missing] = _solved(filled, missing).T
+    return filled
+
+
+def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
+    """(n, C): the n missing pixels, row by row; `known` (C, H, W) is 0 there.
+
+    Of each: (sum of weights) x - sum of weights times missing neighbours = sum of weights times known neighbours.
+    """
+    numbers = np.cumsum(missing).reshape(missing.shape) - 1
+    weights, sums = np.zeros(missing.shape), np.zeros(known.shape)
+    rows, columns, entries = [], [], []
+    for weight, here, there in _neighbours(*missing.shape):
+        weights[here] += weight
+        sums[(slice(None), *here)] += weight * known[(slice(None), *there)]
+        pairs = missing[here] & missing[there]
+        rows.append(numbers[here][pairs])
+        columns.append(numbers[there][pairs])
+        entries.append(np.full(len(rows[-1]), -float(weight)))
+    diagonal = np.arange(missing.sum())
+    indices = np.concatenate([*rows, diagonal]), np.concatenate([*columns, diagonal])
+    matrix = csc_array((np.concatenate([*entries, weights[missing]]), indices), shape=(len(diagonal),) * 2)
+    # Symmetric and diagonally dominant: no pivoting, and the order of elimination of a symmetric matrix.
+    factors = splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0, options={"SymmetricMode": True})
+    return factors.solve(np.ascontiguousarray(sums[:, missing].T))
+
+
+def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
+    """(weight, pixels that have this neighbour, these neighbours)."""
+    for (down, right), weight in NEIGHBOURS.items():
+        (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
+        yield weight, (rows, columns), (below, beside)
+
+
+def _shifted(step: int, length: int) -> tuple[slice, slice]:
+    """The positions whose neighbour at this step lies inside the frame, and that neighbour's."""
+    start, stop = max(0, -step), length - max(0, step)
+    return slice(start, stop), slice(start + step, stop + step)
