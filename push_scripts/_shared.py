@@ -69,6 +69,26 @@ def show_cells(cells: Sequence[Any], used: int) -> None:
         print(line)
 
 
+def show_pairs(run: Any) -> None:
+    """Print every two explainers of a run by each metric: the difference, what the test says, and on which samples."""
+    from saliency_bench.analysis.pairs import pair_rows
+
+    for title, rows in pair_rows(run):
+        print(title)
+        show_rows(rows)
+        print()
+
+
+def show_rows(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first row is its header: drawn on a terminal, plain text in a file or pipe."""
+    if (console := console_of(sys.stdout)) is not None:
+        show_table(rows, console)
+        return
+    from saliency_bench.results.summary import aligned
+
+    print(aligned(rows))
+
+
 def given(args: Namespace, *without: str) -> dict[str, Any]:
     """The settings of a run among the arguments of a command."""
     return {name: getattr(args, name) for name in RunSpec.model_fields if hasattr(args, name) and name not in without}

@@ -2,6 +2,7 @@
 
 example:
   saliency-bench report runs/first
+  saliency-bench report runs/first --pairs
   saliency-bench report runs/resnet runs/vit --out comparison.html
 
 Writes a single HTML page and prints its tables. Runs that ask the same question of the same network are merged, with
@@ -13,6 +14,7 @@ the first run is compared with each of the others, sample by sample (also with -
 import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.push_scripts import _shared
 
@@ -22,11 +24,13 @@ SECTION = "measure"
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
+    parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
     from saliency_bench.analysis.comparison import compare_runs, lines
+    from saliency_bench.analysis.pairs import explainer_pairs
     from saliency_bench.analysis.verdict import Verdict
     from saliency_bench.reports.page import distinct, page_path, write_page
     from saliency_bench.results.run_folder import read_run
@@ -38,8 +42,17 @@ def main(args: Namespace) -> None:
     comparison = compare_runs(runs)
     page = write_page(runs, path, comparison)
     if args.json:
-        told = {"report": str(page), "runs": dict(zip(names, (run.as_json() for run in runs), strict=True))}
-        print(json.dumps(told | (comparison.as_dict(names) if len(runs) > 1 else {}), indent=2))
+        content: dict[str, Any] = {
+            "report": str(page),
+            "runs": dict(zip(names, (run.as_json() for run in runs), strict=True)),
+        }
+        content |= comparison.as_dict(names) if len(runs) > 1 else {}
+        if args.pairs:
+            content["pairs"] = [
+                [pair.as_dict() for _, pairs in explainer_pairs(merged.data) for pair in pairs]
+                for merged in comparison.merged
+            ]
+        print(json.dumps(content, indent=2))
         return
     for merged in comparison.merged:
         title = " + ".join(names[number - 1] for number in merged.members)
@@ -49,6 +62,8 @@ def main(args: Namespace) -> None:
         for sentence in Verdict(merged.data.cells, merged.data.contrasts).sentences():
             print(sentence)
         print()
+        if args.pairs:
+            _shared.show_pairs(merged.data)
     for line in lines(comparison, names):
         print(line)
     print(f"report: {page}")

@@ -167,7 +167,7 @@ def _is_merged(out: Path, made_of: str) -> bool:
 
 def derived_from(out: Path, facts: RunFacts) -> str:
     """A hash of all that summary, examples and page follow from: merged files, facts, and the code that makes them."""
-    own = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".j2"})
+    own = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (path.with_name("score.py") for path in registry.files("metrics").values())  # what a page says of them
     code = hash_of([sha256_of(path) for path in sorted({*own, *metrics, *registry.files("explainers").values()})])
     return hash_of(FORMAT, read_json(out / MERGED), vars(facts) | {"folder": str(facts.folder)}, code)

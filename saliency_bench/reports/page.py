@@ -1,8 +1,10 @@
 """The report of one run or several: a single HTML page that loads nothing else."""
 
 import re
+from base64 import b64encode
 from collections.abc import Sequence
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -113,8 +115,11 @@ def _coded(text: str, names: list[str]) -> Markup:
 
 def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
     """What the template shows: what runs share and where they differ, if there are several; then each by itself."""
+    script = f"\n{(HERE / 'report.js').read_text(encoding='utf-8')}"  # as it stands between the tags
     return {
         "style": Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        "script": Markup(script),
+        "script_digest": b64encode(sha256(script.encode()).digest()).decode(),
         "runs": [_merged_view(merged) for merged in comparison.merged],
         "several": comparison_view(runs, comparison) if len(runs) > 1 else None,
         "version": __version__,
@@ -169,6 +174,7 @@ def run_view(run: RunData) -> dict[str, Any]:
         "sample_groups": sample_groups(run),
         "metrics": words.metric_notes(run),
         "explainers": words.explainer_notes(run),
+        "citations": words.citations(run),
         "facts": _facts(run),
         "costs": [(row.name, _seconds(run, row), _passes(run, row)) for row in run.rows],
         "cells": _cells(run),

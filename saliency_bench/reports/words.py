@@ -1,9 +1,9 @@
 """The words of a report: numbers, the verdict, the glossary. Nothing here that the run's files do not hold."""
 
-from itertools import combinations
 from pathlib import Path
 
-from saliency_bench import registry
+from saliency_bench import __version__, registry
+from saliency_bench.analysis.pairs import ExplainerPair, explainer_pairs
 from saliency_bench.analysis.verdict import Against, Verdict, listed
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
@@ -18,6 +18,12 @@ NONE = "–"
 MOST_PAIRS = 600  # on a page; all are in summary.json
 FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
+SOFTWARE = """@software{saliency_bench,
+  title = {saliency-bench: whether a saliency map of an image classifier can be trusted},
+  author = {{The saliency-bench contributors}},
+  version = {VERSION},
+  url = {https://huggingface.co/saliency-bench}
+}"""
 TARGETS = {
     "label": "the labelled class",
     "predicted": "the predicted class",
@@ -121,27 +127,9 @@ def against_baselines(run: RunData) -> list[dict]:
     return tables
 
 
-def pairs(run: RunData) -> list[tuple[Column, list[Against]]]:
-    """Per metric every two explainers, the better mean first; [] where they are too many for a page."""
-    if len(run.contrasts) > MOST_PAIRS:
-        return []
-    told = Verdict(run.cells, run.contrasts)
-    found = []
-    for column in run.columns:
-        cells = sorted((cell for _, cell in run.cells_of_column(column) if cell.value is not None), key=_by_mean)
-        own = [
-            one
-            for first, second in combinations([cell.explainer_id for cell in cells], 2)
-            for one in told.against(first, second)
-            if one.metric == column.name
-        ]
-        found.append((column, own))
-    return [(column, own) for column, own in found if own]
-
-
-def _by_mean(cell: CellResult) -> float:
-    value = cell.value or 0.0
-    return -value if cell.higher_is_better else value
+def pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
+    """Per metric every two explainers; [] where they are too many for a page."""
+    return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
 
 def common(run: RunData) -> list[str]:
@@ -219,6 +207,22 @@ def flat(run: RunData) -> list[str]:
     """Which explainers gave constant maps, and how many."""
     most = {row.name: max(cell.flat for cell in run.cells_of_row(row)) for row in run.rows}
     return [f"{name} {count(maps)}" for name, maps in most.items() if maps]
+
+
+def citations(run: RunData) -> str:
+    """BibTeX of the package, the dataset and the papers of the metrics."""
+    entries = [SOFTWARE.replace("VERSION", __version__)]
+    builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
+    entries += [registry.constant(builder, "CITATION", "")] if builder else []
+    papers: dict[str, list[str]] = {}
+    for note in metric_notes(run):
+        if note["paper"]:
+            papers.setdefault(note["paper"], []).append(note["name"].partition(":")[0].partition(" ")[0])
+    for paper, metrics in papers.items():
+        text, _, link = paper.partition(", http")
+        reference = f",\n  url = {{http{link}}}" if link else ""
+        entries.append(f"@misc{{{metrics[0]},\n  note = {{{text}}}{reference}\n}}")
+    return "\n\n".join(entry.strip() for entry in dict.fromkeys(entries) if entry)
 
 
 def metric_notes(run: RunData) -> list[dict]:

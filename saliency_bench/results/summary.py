@@ -282,12 +282,17 @@ def table(cells: Sequence[CellResult], used: int) -> str:
     A cell without value says why in short, and a line below the table names an explainer of which something failed.
     Rows are sorted by the mean of the first metric, baselines last. used: samples that the run covers.
     """
-    header, *body = table_rows(cells, used)
-    widths = [max(map(len, column)) for column in zip(header, *body, strict=True)]
-    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in [header, *body]]
-    lines.insert(1, "  ".join("-" * width for width in widths))
+    lines = [aligned(table_rows(cells, used))]
     if faulty := fault_lines(cells):
         lines += ["", *faulty]
+    return "\n".join(lines)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """A table as text, with a rule below its first row."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
+    lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -1,0 +1,103 @@
+"""Is A better than B, by how much, and on which samples? Every two explainers of a run, by each metric."""
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import combinations
+
+import numpy as np
+
+from saliency_bench.analysis.differences import SampleDifference, same
+from saliency_bench.analysis.verdict import Against, Verdict
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import Column, RunData
+
+MOST = 3  # samples named per side of a pair
+
+
+@dataclass(frozen=True)
+class ExplainerPair:
+    """Two explainers by one metric on the samples that both have.
+
+    better, equal, worse: shares of samples on which the first is. ahead, behind: the samples on which it is furthest
+    ahead of the other, and furthest behind; `difference` is first minus second.
+    """
+
+    against: Against
+    better: float
+    equal: float
+    worse: float
+    ahead: list[SampleDifference]
+    behind: list[SampleDifference]
+
+    def as_dict(self) -> dict:
+        contrast = self.against.contrast
+        return {
+            "metric": self.against.metric,
+            "explainers": [self.against.name, self.against.other],
+            **{name: getattr(contrast, name) for name in ("n", "clusters", "difference", "low", "high", "p")},
+            "first_is": self.against.word,
+            **{name: getattr(self, name) for name in ("better", "equal", "worse")},
+            **{name: [asdict(one) for one in getattr(self, name)] for name in ("ahead", "behind")},
+        }
+
+
+def explainer_pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
+    """Per metric every two explainers that share samples, the one of the better mean first."""
+    verdict = Verdict(run.cells, run.contrasts)
+    found = [(column, list(_pairs_of(run, column, verdict))) for column in run.columns]
+    return [(column, pairs) for column, pairs in found if pairs]
+
+
+def pair_rows(run: RunData) -> list[tuple[str, list[list[str]]]]:
+    """(metric, a table whose first row is its header) of `explainer_pairs`, as text."""
+    header = ["explainer", "against", "difference", "the first", "p", "n", "better/equal/worse on", "furthest ahead"]
+    return [
+        (f"{column.name} {column.arrow}", [[*header, "furthest behind"], *map(_row, pairs)])
+        for column, pairs in explainer_pairs(run)
+    ]
+
+
+def _row(pair: ExplainerPair) -> list[str]:
+    one = pair.against
+    contrast = one.contrast
+    ends = "" if contrast.low is None else f" [{contrast.low:+.3f}, {contrast.high:+.3f}]"
+    p = "-" if contrast.p is None else f"{contrast.p:.4f}"
+    shares = "/".join(f"{share:.0%}" for share in (pair.better, pair.equal, pair.worse))
+    samples = (side[0].image_id if side else "-" for side in (pair.ahead, pair.behind))
+    return [one.name, one.other, f"{contrast.difference:+.3f}{ends}", one.word, p, str(contrast.n), shares, *samples]
+
+
+def _pairs_of(run: RunData, column: Column, verdict: Verdict) -> Iterator[ExplainerPair]:
+    cells = sorted((cell for _, cell in run.cells_of_column(column) if cell.value is not None), key=_by_mean)
+    for first, second in combinations(cells, 2):
+        for one in verdict.against(first.explainer_id, second.explainer_id):
+            if one.metric == column.name:
+                yield _pair(run, one, first, second)
+
+
+def _by_mean(cell: CellResult) -> float:
+    value = cell.value or 0.0
+    return -value if cell.higher_is_better else value
+
+
+def _pair(run: RunData, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:
+    one, other = run.values[first.cell_id], run.values[second.cell_id]
+    common = np.flatnonzero(np.isfinite(one) & np.isfinite(other))
+    one, other = one[common], other[common]
+    gains = np.where(same(one, other), 0.0, one - other) * (1 if first.higher_is_better else -1)
+
+    def named(places: np.ndarray) -> list[SampleDifference]:
+        return [
+            SampleDifference(run.ids[common[k]], float(one[k]), float(other[k]), float(one[k] - other[k]))
+            for k in places
+        ]
+
+    better, equal, worse = (float(np.mean(np.sign(gains) == sign)) for sign in (1, 0, -1))
+    return ExplainerPair(against, better, equal, worse, named(_largest(gains)), named(_largest(-gains)))
+
+
+def _largest(gains: np.ndarray) -> np.ndarray:
+    """The places of the `MOST` largest that are above zero; of equal ones the first. All need not be sorted for it."""
+    least = np.partition(gains, -MOST)[-MOST] if len(gains) > MOST else -np.inf
+    places = np.flatnonzero((gains >= least) & (gains > 0))
+    return places[np.argsort(-gains[places], kind="stable")][:MOST]

@@ -1,0 +1,166 @@
+// Tables sort by a click on their head and copy as text; samples are filtered. Without it the page lacks nothing else.
+"use strict";
+(() => {
+  const make = (tag, properties) => Object.assign(document.createElement(tag), properties);
+  const plain = (text) => text.replace(/\s+/g, " ").trim();
+
+  // Text of a cell, without what is there for screen readers alone.
+  function textOf(cell) {
+    const copy = cell.cloneNode(true);
+    copy.querySelectorAll(".spoken").forEach((node) => node.remove());
+    return plain(copy.textContent);
+  }
+
+  const ascii = (text) => text.replace(/−/g, "-").replace(/^–$/, "");
+
+  // [[text, ...], ...] with the head first. Rows that only divide the table are left out.
+  function rowsOf(table) {
+    const rows = [...table.rows].filter((row) => !row.classList.contains("divider"));
+    return rows.map((row) => [...row.cells].map(textOf));
+  }
+
+  // [value, low, high, what else the cell says] of "0.372 [0.356, 0.389] #1 best".
+  function partsOf(text) {
+    const found = /^(\S+) \[(\S+), (\S+)\] ?(.*)$/.exec(ascii(text).replace(/\+(?=\d)/g, ""));
+    return found ? found.slice(1) : null;
+  }
+
+  // Columns with intervals become four, so that a spreadsheet reads numbers.
+  function numeric(rows) {
+    const split = rows[0].map((_, column) => rows.slice(1).some((row) => partsOf(row[column])));
+    return rows.map((row, number) =>
+      row.flatMap((text, column) => {
+        if (!split[column]) return [ascii(text)];
+        if (number === 0) return [text, `${text} low`, `${text} high`, `${text} note`];
+        return partsOf(text) || [ascii(text), "", "", ""];
+      }),
+    );
+  }
+
+  const quoted = (text) => (/[",\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text);
+  const csv = (rows) => numeric(rows).map((row) => row.map(quoted).join(",")).join("\n") + "\n";
+
+  function markdown(rows) {
+    const line = (cells) => `| ${cells.map((text) => text.replace(/\|/g, "\\|")).join(" | ")} |`;
+    return [line(rows[0]), line(rows[0].map(() => "---")), ...rows.slice(1).map(line)].join("\n") + "\n";
+  }
+
+  const SIGNS = {
+    "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "&": "\\&", "%": "\\%", "$": "\\$", "#": "\\#", "_": "\\_",
+    "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "$<$", ">": "$>$",
+    "−": "$-$", "–": "--", "↑": "$\\uparrow$", "↓": "$\\downarrow$", "×": "$\\times$",
+  };
+  const tex = (text) => text.replace(/[\\{}&%$#_~^<>−–↑↓×]/g, (sign) => SIGNS[sign]);
+
+  function latex(rows) {
+    const line = (cells) => `${cells.map(tex).join(" & ")} \\\\`;
+    return [
+      `\\begin{tabular}{${"l".repeat(rows[0].length)}}`, "\\toprule", line(rows[0]), "\\midrule",
+      ...rows.slice(1).map(line), "\\bottomrule", "\\end{tabular}", "",
+    ].join("\n");
+  }
+
+  // A page opened as a file may not be allowed to use the clipboard's own interface.
+  async function copy(text) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      const area = make("textarea", { value: text });
+      document.body.append(area);
+      area.select();
+      const done = document.execCommand("copy");
+      area.remove();
+      return done;
+    }
+  }
+
+  function copyButton(name, text) {
+    const button = make("button", { type: "button", textContent: name, title: `Copy as ${name}` });
+    button.addEventListener("click", async () => {
+      button.textContent = (await copy(text())) ? "copied" : "cannot copy";
+      setTimeout(() => (button.textContent = name), 1500);
+    });
+    return button;
+  }
+
+  function toolbar(table) {
+    const bar = make("div", { className: "tools" });
+    const forms = { CSV: csv, Markdown: markdown, LaTeX: latex };
+    bar.append(...Object.entries(forms).map(([name, form]) => copyButton(name, () => form(rowsOf(table)))));
+    (table.closest(".scroll") || table).after(bar);
+  }
+
+  // What a cell is sorted by: its first number, else its text; what has no value comes last.
+  function keyOf(cell) {
+    const text = ascii(textOf(cell)).replace(/^< /, "");
+    const found = /^[-+]?\d[\d,]*(\.\d+)?(e[-+]?\d+)?/.exec(text);
+    return text === "" ? null : found ? Number(found[0].replace(/,/g, "")) : text.toLowerCase();
+  }
+
+  function compare(one, other) {
+    if (one === null || other === null) return (one === null) - (other === null);
+    return typeof one === typeof other ? (one < other ? -1 : one > other ? 1 : 0) : typeof one === "number" ? -1 : 1;
+  }
+
+  function sort(table, column, descending) {
+    for (const body of table.tBodies) {
+      const rows = [...body.rows].filter((row) => !row.classList.contains("divider"));
+      const keyed = rows.map((row) => [keyOf(row.cells[column]), row]);
+      const sign = descending ? -1 : 1;
+      keyed.sort(([one], [other]) => (one === null || other === null ? compare(one, other) : sign * compare(one, other)));
+      body.append(...keyed.map(([, row]) => row));
+    }
+  }
+
+  function sortable(table) {
+    const head = table.tHead && table.tHead.rows.length === 1 ? table.tHead.rows[0] : null;
+    if (!head || table.querySelector("tbody [rowspan]")) return;
+    [...head.cells].forEach((cell, column) => {
+      if (cell.tagName !== "TH" || cell.querySelector("a")) return;
+      const button = make("button", { type: "button", className: "sort", title: "Sort" });
+      button.append(...cell.childNodes);
+      cell.append(button);
+      button.addEventListener("click", () => {
+        const descending = cell.getAttribute("aria-sort") === "ascending";
+        [...head.cells].forEach((other) => other.removeAttribute("aria-sort"));
+        cell.setAttribute("aria-sort", descending ? "descending" : "ascending");
+        sort(table, column, descending);
+      });
+    });
+  }
+
+  function filter(section) {
+    const samples = [...section.querySelectorAll(".sample")];
+    const bar = make("div", { className: "tools filter" });
+    const shown = make("span", { className: "small", role: "status" });
+    const chosen = {};
+    const apply = () => {
+      samples.forEach((one) => (one.hidden = Object.entries(chosen).some(([key, value]) => value && one.dataset[key] !== value)));
+      shown.textContent = `${samples.filter((one) => !one.hidden).length} of ${samples.length} samples`;
+      section.querySelectorAll(".kind").forEach((kind) => (kind.hidden = !kind.querySelector(".sample:not([hidden])")));
+    };
+    for (const [key, name] of [["label", "class"], ["outcome", "prediction"]]) {
+      const values = [...new Set(samples.map((one) => one.dataset[key]).filter(Boolean))].sort();
+      if (values.length < 2) continue;
+      const select = make("select");
+      select.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
+      select.addEventListener("change", () => { chosen[key] = select.value; apply(); });
+      const label = make("label", { textContent: `${name} ` });
+      label.append(select);
+      bar.append(label);
+    }
+    if (!bar.children.length) return;
+    bar.append(shown);
+    section.querySelector("h2").after(bar);
+    apply();
+  }
+
+  document.querySelectorAll("table.scores").forEach((table) => { toolbar(table); sortable(table); });
+  document.querySelectorAll("section.samples").forEach(filter);
+  document.querySelectorAll("pre").forEach((block) => {
+    const bar = make("div", { className: "tools" });
+    bar.append(copyButton(block.dataset.form || "command", () => block.textContent));
+    block.after(bar);
+  });
+})();
