@@ -27,6 +27,9 @@ harmonic mean, the module has in place of `reduce`
 Each row of `means` stands by itself; of the parts of one sample it is what the records hold as that sample's score.
 Such cells have an interval but no rank. `NOTE` says what must be known about it, in a few words.
 
+A metric that asks for `columns` names them, further columns of the dataset, in `COLUMNS`: ("image_without_object",).
+Where a sample has none of a column, or the dataset has no such column, it is left out.
+
 A metric that asks for none of `maps`, `curves` and `target` asks for maps of its own question, and its cells are the
 same whatever the run's target is. The module then has
 
@@ -71,6 +74,7 @@ NEEDS = {
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
     "seeds": "a whole number per sample, for what the metric draws at random",
+    "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
 OF_EXPLAINER = frozenset({"maps", "curves", "explain"})  # needs through which scores depend on the explainer
@@ -78,6 +82,7 @@ OF_EXPLAINER = frozenset({"maps", "curves", "explain"})  # needs through which s
 F = TypeVar("F", bound=Callable)
 Range = tuple[float, float]
 Scored = tuple[np.ndarray, np.ndarray | None, np.ndarray | None]
+OWN_COLUMNS = {"image": "images", "mask": "masks", "label": "labels"}  # of the dataset, and the needs they are given by
 ROUNDING = 1e-5  # how far outside its range a score may be by its last digits, relative to the range's ends
 
 
@@ -104,6 +109,7 @@ class Metric:
     question: Callable[..., Sequence[tuple]] | None = None
     target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
     about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
+    columns: tuple[str, ...] = ()  # of the dataset, that it asks for
 
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
@@ -291,7 +297,20 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         note=getattr(module, "NOTE", ""),
         question=getattr(module, "question", None),
         target_range=of_target,
+        columns=_columns(name, needs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
     )
+
+
+def _columns(name: str, needs: Sequence[str], named: Any, where: str) -> tuple[str, ...]:
+    """The columns of the dataset that a metric names. Raises: UserError unless it names some if it asks for them."""
+    columns = (named,) if isinstance(named, str) else tuple(named)
+    if bool(columns) != ("columns" in needs):
+        problem = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
+        raise UserError(f"metric {name} {problem if columns else f'asks for columns; name them by {where}'}")
+    for column in columns:
+        if column in OWN_COLUMNS:
+            raise UserError(f"metric {name} asks for the column {column}; give it the parameter {OWN_COLUMNS[column]}")
+    return columns
 
 
 def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
@@ -314,7 +333,9 @@ def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:
     return module.HIGHER_IS_BETTER if turned is None else turned(chosen)
 
 
-def declare_metric(*, higher_is_better: bool, range: Range | None = None) -> Callable[[F], F]:
+def declare_metric(
+    *, higher_is_better: bool, range: Range | None = None, columns: Sequence[str] = ()
+) -> Callable[[F], F]:
     """A decorator that says of a metric function what its scores mean; the function stays as it is.
 
         @sb.declare_metric(higher_is_better=True, range=(0, 1))
@@ -332,6 +353,7 @@ def declare_metric(*, higher_is_better: bool, range: Range | None = None) -> Cal
     Args:
         higher_is_better: the direction.
         range: (low, high), which scores never leave; None: unbounded. The kind of interval follows from it.
+        columns: further columns of the dataset, for a function with the parameter `columns`.
 
     The same can be said by attributes: `top_pixel_inside.higher_is_better = True`.
     """
@@ -340,6 +362,8 @@ def declare_metric(*, higher_is_better: bool, range: Range | None = None) -> Cal
         function.higher_is_better = higher_is_better  # type: ignore[attr-defined]
         if range is not None:
             function.range = range  # type: ignore[attr-defined]
+        if columns:
+            function.columns = columns  # type: ignore[attr-defined]
         return function
 
     return declare
@@ -370,6 +394,7 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
         range=(-inf, inf) if limits is None else _checked_range(name, limits),
         version=code_hash(given).version,
         about=" ".join(filter(None, (first_line(given) or "A Python function.", assumed))),
+        columns=_columns(name, needs, _declared(given, "columns") or (), "@sb.declare_metric(..., columns=[...])"),
     )
 
 

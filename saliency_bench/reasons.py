@@ -20,6 +20,11 @@ def is_expected(reason: str) -> bool:
     return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ")
 
 
+def lacks(column: str) -> str:
+    """Why a sample has no score that has no value in a column of the dataset."""
+    return f"{UNDEFINED}: no {column}"
+
+
 def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "") -> str | None:
     """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between."""
     if value is not None:

@@ -9,7 +9,7 @@ On       what a target's weights are applied to
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -24,11 +24,28 @@ On = Literal["logit", "probability"]
 
 
 @dataclass(frozen=True)
+class Column:
+    """A further column of a dataset: `values` are prepared pictures, Float (B, 3, H, W), or anything else as it is.
+
+    `lacking[i]` is why sample i has no value, else None; its picture is then black.
+    """
+
+    values: Tensor | list
+    lacking: list[str | None]
+
+    def part(self, kept: Sequence[int]) -> "Column":
+        """Of these samples alone; a copy."""
+        values = self.values[kept] if isinstance(self.values, Tensor) else [self.values[index] for index in kept]
+        return Column(values, [self.lacking[index] for index in kept])
+
+
+@dataclass(frozen=True)
 class Batch:
     """Samples in the prepared frame.
 
     `left_out[i]` is why sample i has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None;
-    its `masks[i]` is then all False. `labels[i]` is -1 for a row without label.
+    its `masks[i]` is then all False. `labels[i]` is -1 for a row without label. `columns` are further columns of the
+    dataset, by name.
     """
 
     images: Images
@@ -36,9 +53,21 @@ class Batch:
     labels: Tensor
     ids: list[str]
     left_out: list[str | None]
+    columns: dict[str, Column] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def part(self, kept: Sequence[int]) -> "Batch":
+        """These samples alone."""
+        return Batch(
+            self.images[kept],
+            self.masks[kept],
+            self.labels[kept],
+            [self.ids[index] for index in kept],
+            [self.left_out[index] for index in kept],
+            {name: column.part(kept) for name, column in self.columns.items()},
+        )
 
 
 @dataclass(frozen=True)
@@ -58,14 +87,7 @@ class Chunk:
         faults = {place: self.faults[position] for place, position in enumerate(positions) if position in self.faults}
         batch, readable = None, self.readable
         if self.batch is not None and (kept := [readable.index(one) for one in positions if one in readable]):
-            whole = self.batch
-            batch = Batch(
-                whole.images[kept],
-                whole.masks[kept],
-                whole.labels[kept],
-                [whole.ids[index] for index in kept],
-                [whole.left_out[index] for index in kept],
-            )
+            batch = self.batch.part(kept)
         return Chunk([self.rows[position] for position in positions], batch, faults)
 
     def without(self, faults: dict[int, str]) -> "Chunk":

@@ -9,7 +9,14 @@ from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellKey, CellResult, PartResult, as_json, best, read_cells
 from saliency_bench.results.summary import table
 
-LATER = {"parts", "explainer_about", "metric_about", "aggregate", "note"}  # results made before them are still read
+LATER = {
+    "parts",
+    "explainer_about",
+    "metric_about",
+    "aggregate",
+    "note",
+    "asked_for",
+}  # results made before them are still read
 KEY = {
     "cell_id": "0123456789abcdef",
     "explainer_id": "fedcba9876543210",
@@ -28,6 +35,7 @@ KEY = {
     "metric_about": "",
     "aggregate": False,
     "note": "",
+    "asked_for": {},
 }
 RESULT = KEY | {
     "value": 0.5,

@@ -51,6 +51,16 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
         assert same == (ASKED.get(entry, need) != need), need
 
 
+@pytest.mark.parametrize("entry", ["column scene"])
+def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
+    asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
+    ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
+    assert len(set(ids)) == len(asked)
+    assert ids[0] == HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING)
+    assert all(own in HAND_MADE.cell_ids(EXPLAINER, METRIC, one) for own, one in zip(ids, asked, strict=True))
+    assert not set(HAND_MADE.cell_ids(EXPLAINER, METRIC, asked[1])) & {*ids[:1], *ids[2:]}
+
+
 def test_labels_count_where_the_target_is_the_label_or_the_metric_asks_for_them():
     def ids(needs, **changes):
         return HAND_MADE.model_copy(update=changes).cell_id(EXPLAINER, METRIC, needs)

@@ -303,13 +303,14 @@ class Classifier(nn.Module):
             hasher.update(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
         return hasher.hexdigest()
 
-    def prepare(self, rows: Any) -> Batch:
+    def prepare(self, rows: Any, columns: Sequence[str] = ()) -> Batch:
         """A Batch of rows: dicts with `image` and, where available, `mask`, `label`, `image_id`.
 
         Rows may also be a slice of a dataset (a dict of lists). EXIF orientation is applied.
+        columns: further columns, of which pictures are prepared as the images are.
         Raises: UserError for an image that cannot be read, or whose mask has another size (the image is named).
         """
-        return prepared_batch(rows, self.frame, self.geometry, self.id, self.device)
+        return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns)
 
     def module_named(self, name: str) -> nn.Module:
         """A layer of the model by its dotted name, as `model.named_modules()` gives it."""

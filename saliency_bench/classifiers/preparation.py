@@ -1,15 +1,17 @@
 """From rows of a dataset to a batch in the prepared frame: pictures opened upright, images resized, masks following."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.errors import UserError
-from saliency_bench.types import Batch
+from saliency_bench.reasons import lacks
+from saliency_bench.types import Batch, Column
 from saliency_bench.utils.pictures import MAX_PIXELS, UnreadableError, open_picture
 
 
@@ -21,12 +23,14 @@ class SampleError(UserError):
         self.reason = reason
 
 
-def prepared_batch(rows: Any, frame: Frame, geometry: Geometry, model: str, device: torch.device) -> Batch:
+def prepared_batch(
+    rows: Any, frame: Frame, geometry: Geometry, model: str, device: torch.device, columns: Sequence[str] = ()
+) -> Batch:
     """A Batch of rows (see `Classifier.prepare`). model: the classifier's id, for messages."""
     rows = _as_rows(rows)
     ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
     samples = [_sample(row, id, frame, geometry) for row, id in zip(rows, ids, strict=True)]
-    frames, masks, left_out = zip(*samples, strict=True)
+    frames, masks, left_out, sizes = zip(*samples, strict=True)
     if len({image.shape for image in frames}) > 1:
         raise UserError(f"{model} takes images as they are, but these differ in size; give load_classifier size=")
     labels = [-1 if row.get("label") is None else row["label"] for row in rows]
@@ -36,11 +40,38 @@ def prepared_batch(rows: Any, frame: Frame, geometry: Geometry, model: str, devi
         labels=torch.tensor(labels),
         ids=ids,
         left_out=list(left_out),
+        columns={name: _column(name, [row.get(name) for row in rows], sizes, frame, device) for name in columns},
     )
 
 
-def _sample(row: Mapping, id: str, frame: Frame, geometry: Geometry) -> tuple[Tensor, np.ndarray, str | None]:
-    """(image, mask, why there is no usable mask) of a row, in the prepared frame."""
+def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
+    """Pictures as the images are prepared, anything else as it is. sizes: (width, height) of the images as stored."""
+    if all(value is None or isinstance(value, str | int | float) for value in values):
+        return Column(values, [lacks(name) if value is None else None for value in values])
+    found = [_further(name, value, size) for value, size in zip(values, sizes, strict=True)]
+    pictures, lacking = zip(*found, strict=True)
+    return Column(torch.stack([frame(picture) for picture in pictures]).to(device), list(lacking))
+
+
+def _further(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
+    """(a further picture of a row, black where there is none; why there is none). size: of the row's image."""
+    none = Image.new("RGB", size)
+    if value is None:
+        return none, lacks(name)
+    try:
+        picture = open_picture(value).convert("RGB")
+    except UnreadableError as error:
+        return none, f"the {name} cannot be read: {error}"
+    if picture.size == size:
+        return picture, None
+    sizes = f"{picture.width} x {picture.height}, the image {size[0]} x {size[1]}"
+    return none, f"the {name} is {sizes}; they must have the same size"
+
+
+def _sample(
+    row: Mapping, id: str, frame: Frame, geometry: Geometry
+) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
+    """(image, mask, why there is no usable mask) of a row, in the prepared frame, and the image's size as stored."""
     try:
         picture = open_picture(row.get("image")).convert("RGB")
     except UnreadableError as error:
@@ -53,7 +84,7 @@ def _sample(row: Mapping, id: str, frame: Frame, geometry: Geometry) -> tuple[Te
         )
     image = frame(picture)
     if row.get("mask") is None:
-        return image, np.zeros(image.shape[1:], dtype=bool), "no mask"
+        return image, np.zeros(image.shape[1:], dtype=bool), "no mask", picture.size
     try:
         mask = open_picture(row["mask"]).convert("L")
     except UnreadableError as error:
@@ -63,10 +94,10 @@ def _sample(row: Mapping, id: str, frame: Frame, geometry: Geometry) -> tuple[Te
         raise SampleError(id, f"the mask is {sizes}; they must have the same size")
     highest = mask.getextrema()[1]
     if highest == 0:
-        return image, np.zeros(image.shape[1:], dtype=bool), "empty mask"
+        return image, np.zeros(image.shape[1:], dtype=bool), "empty mask", picture.size
     # Masks are stored as 0 and 255, or as 0 and 1: values above the middle are inside.
     inside = geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
-    return image, inside, None if inside.any() else "mask emptied by the crop"
+    return image, inside, None if inside.any() else "mask emptied by the crop", picture.size
 
 
 def _as_rows(rows: Any) -> list[Mapping]:

@@ -1,5 +1,6 @@
 """Content hashes of a dataset: the same on every machine and in every folder."""
 
+from collections.abc import Iterable
 from hashlib import blake2b
 from pathlib import Path
 
@@ -43,6 +44,43 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     return _parted(remembered(what, files, lambda: _of_rows(plain, kind)))
 
 
+def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
+    """(a hash of a further column in order, a hash of each of its pictures, none of a column without).
+
+    Pictures count as in `fingerprint`, a class by its name, anything else as text.
+    """
+    kind = dataset.features[name]
+    column = dataset.with_format(None).select_columns([name])
+    if not isinstance(kind, Image):
+        named = isinstance(kind, ClassLabel)
+        texts = (class_name(kind, value, "") if named else value for value in column[name])
+        return _hash_of([_text(text) for text in texts]), []
+    column = column.cast_column(name, Image(decode=False))
+    files = _files(column)
+    if files is None:
+        return _parted(_of_pictures(column, name))
+    what = ["column", FORMAT, column._fingerprint, name, len(column), [str(path) for path in files]]
+    return _parted(remembered(what, files, lambda: _of_pictures(column, name)))
+
+
+def _of_pictures(column: Dataset, name: str) -> str:
+    """The hash of a column of pictures and the digests of all, with spaces between them."""
+    contents, digests = blake2b(digest_size=16), []
+    for batch in column.iter(READ):
+        for stored in batch[name]:
+            picture = stored_bytes(stored)
+            _add(contents, picture_content(picture))
+            digests.append(picture_digest(picture))
+    return " ".join([contents.hexdigest(), *digests])
+
+
+def _hash_of(parts: Iterable[bytes | None]) -> str:
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        _add(digest, part)
+    return digest.hexdigest()
+
+
 def _parted(text: str) -> tuple[str, list[str]]:
     content, *digests = text.split(" ")
     return content, digests
@@ -63,10 +101,10 @@ def _of_rows(rows: Dataset, kind: object) -> str:
     return " ".join([content.text(), *digests])
 
 
-def picture_digest(image: bytes | None, mask: bytes | None) -> str:
+def picture_digest(*pictures: bytes | None) -> str:
     """16 hexadecimal digits: a hash of a row's pictures as they are stored, to see that they are still the same."""
     digest = blake2b(digest_size=8)
-    for part in (image, mask):
+    for part in pictures:
         _add(digest, part)
     return digest.hexdigest()
 
@@ -77,7 +115,8 @@ def _files(rows: Dataset) -> list[Path] | None:
     blocks = [one for line in table.blocks for one in line] if isinstance(table, ConcatenationTable) else [table]
     if rows._indices is not None or not all(isinstance(one, MemoryMappedTable) for one in blocks):
         return None
-    beside = {path for column in {"image", "mask"} & set(rows.column_names) for path in _beside(table.column(column))}
+    held = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
+    beside = {path for column in held for path in _beside(table.column(column))}
     files = [Path(path) for path in (*(one.path for one in blocks), *sorted(beside))]
     return files if all(path.is_file() for path in files) else None
 

@@ -372,11 +372,17 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
             f"{name} is published without its images, which may not be redistributed; get the source (its card says "
             f"where) and give its folder: load_dataset('{name}', source=DIR)"
         )
-    for column in ("image", "mask"):
-        if _is_encoded(dataset.features.get(column)):
-            dataset = dataset.cast_column(column, Image())
+    dataset = with_pictures(dataset, ("image", "mask"))
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError(f'{name} has no column "image" of images; it has: {", ".join(dataset.features)}')
+    return dataset
+
+
+def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
+    """Rows of which those of these columns that hold encoded pictures are pictures."""
+    for column in columns:
+        if _is_encoded(dataset.features.get(column)):
+            dataset = dataset.cast_column(column, Image())
     return dataset
 
 

@@ -287,6 +287,7 @@ def _inputs(
         unusable=batch.left_out,
         groups=context.groups,
         faults=faults,
+        columns=batch.columns,
     )
 
 

@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.data.fingerprints import content_of
-from saliency_bench.data.loading import Found, find
+from saliency_bench.data.fingerprints import column_of, content_of
+from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import order_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
@@ -25,6 +25,7 @@ from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import (
     Samples,
     Selection,
+    check_further,
     group_names,
     label_names,
     labelled,
@@ -67,6 +68,7 @@ class Cell:
     explainer: Explainer
     metric: Metric
     target: TargetRange
+    asked_for: dict[str, str]
 
     @cached_property
     def key(self) -> CellKey:
@@ -95,6 +97,7 @@ class Cell:
             metric_about=self.metric.about,
             aggregate=self.metric.aggregate is not None,
             note=self.metric.note,
+            asked_for=self.asked_for,
         )
 
 
@@ -106,6 +109,7 @@ class RunContext:
     found     the dataset: its name, and the repository and commit it was loaded from
     data      its samples, in the run's order (`ordering`)
     fingerprint  of the dataset's split, in its own order
+    columns   {column that metrics ask for: a hash of what it holds}
     samples   how many of them the run is about: the first, whole groups
     names     of its classes; None of a dataset without labels
     members   for each class of the dataset, the classes of the model that stand for it; None where none do
@@ -122,6 +126,7 @@ class RunContext:
     found: Found
     data: Samples
     fingerprint: str
+    columns: dict[str, str]
     samples: int
     names: list[str] | None
     classifier: Classifier
@@ -232,16 +237,12 @@ class RunContext:
                     f"{metric.name} needs groups of classes, and none are known for these; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
-        return [
-            Cell(
-                id=self.identity.cell_id(explainer.identity, metric.identity, metric.needs),
-                explainer=explainer,
-                metric=metric,
-                target=self.target_range,
-            )
-            for explainer in self.explainers
-            for metric in self.metrics
-        ]
+        return [self._cell(explainer, metric) for explainer in self.explainers for metric in self.metrics]
+
+    def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
+        asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
+        cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
+        return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
@@ -264,6 +265,9 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     spec = spec.model_copy(update={"split": split})
     if len(published) == 0:
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
+    further = _further_columns(published, metrics, found.name)
+    published = with_pictures(published, further)
+    check_further(published, further)
     rows = labelled(published, spec.label_column)
     check_samples(rows)
     _say_what_is_missing(published, metrics)
@@ -276,7 +280,8 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         channels_last=spec.channels_last,
         activation=spec.activation,
     )
-    rows, ids = readable(rows), _ids(rows)
+    contents = {name: column_of(published, name) for name in further}
+    rows, ids = readable(rows, further), _ids(rows)
     classes = _classes(spec, classifier, Samples(rows, ids))
     mapped = known_maps.resolved(object_of(spec.label_map, objects), names, classifier.labels, classes)
     members, unlabelled = _members(spec.target, metrics, rows, classifier.labels, classes, mapped)
@@ -305,8 +310,14 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         explainers=list(dict.fromkeys([*explainers, *precomputed])),
         metrics=list(dict.fromkeys(metrics)),
         found=found,
-        data=Samples(rows, ids, [digests[position] for position in order.positions]),
+        data=Samples(
+            rows,
+            ids,
+            [digests[position] for position in order.positions],
+            {name: [own[place] for place in order.positions if own] for name, (_, own) in contents.items()},
+        ),
         fingerprint=content,
+        columns={name: digest for name, (digest, _) in contents.items()},
         samples=samples,
         names=names,
         classifier=classifier,
@@ -378,6 +389,18 @@ def _class_names(rows: datasets.Dataset) -> list[str]:
         f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "
         "datasets.ClassLabel(names=[...])), or as text"
     )
+
+
+def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
+    """The columns that metrics ask for and that are there; a line on each that is not. name: of the dataset."""
+    asking: dict[str, list[str]] = {}
+    for metric in metrics:
+        for column in metric.columns:
+            asking.setdefault(column, []).append(metric.name)
+    for column in asking.keys() - set(rows.column_names):
+        shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"
+        complain(f"the dataset {name} has no column {column} (it has: {', '.join(rows.column_names)}): {shown}")
+    return [column for column in asking if column in rows.column_names]
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:

@@ -1,9 +1,9 @@
 """The rows of a dataset as chunks of samples in the prepared frame."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 from time import perf_counter
 
@@ -15,8 +15,9 @@ from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.data.fingerprints import picture_digest, stored_bytes
 from saliency_bench.data.loading import is_text, with_classes
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.reasons import is_expected
 from saliency_bench.results import records
-from saliency_bench.types import Chunk
+from saliency_bench.types import Batch, Chunk
 
 PREPARED = ("image", "mask", "label", "image_id")  # columns that `prepare` reads
 OURS = ("image_id", "group", "label", "labels")  # columns of the predictions that are the dataset's
@@ -24,11 +25,13 @@ OWN_LABEL = "dataset_label"  # where another column is the label
 ALL = "labels"  # the column of all classes of an image that has several
 
 
-def readable(rows: datasets.Dataset) -> datasets.Dataset:
-    """The columns that a run reads, with pictures as they are stored: other columns may hold further pictures."""
+def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
+    """The columns that a run reads, with pictures as they are stored. further: columns that metrics ask for."""
+    scalars = scalar_columns(rows.features)
+    pictures = [name for name in further if name not in scalars]
     kept = [name for name in (*PREPARED, ALL) if name in rows.features]
-    rows = rows.select_columns([*kept, *scalar_columns(rows.features)])
-    for column in {"image", "mask"} & set(rows.column_names):
+    rows = rows.select_columns([*kept, *scalars, *pictures])
+    for column in {"image", "mask", *pictures} & set(rows.column_names):
         rows = rows.cast_column(column, datasets.Image(decode=False))
     return rows
 
@@ -36,11 +39,13 @@ def readable(rows: datasets.Dataset) -> datasets.Dataset:
 @dataclass(frozen=True)
 class Samples:
     """rows: as `readable` gives them. ids: of their images. digests: of the pictures that the fingerprint was made of
-    (`fingerprints.picture_digest`); None before there is one."""
+    (`fingerprints.picture_digest`); None before there is one. further: {column that metrics ask for: the digests of its
+    pictures, none of a column without}."""
 
     rows: datasets.Dataset
     ids: list[str]
     digests: list[str] | None = None
+    further: Mapping[str, list[str]] = field(default_factory=dict)
 
     def part(self, start: int, stop: int) -> list[dict]:
         """The samples from `start` to before `stop`. Raises: UserError for a picture that is no longer the same."""
@@ -51,17 +56,20 @@ class Samples:
             label = sample.get("label")
             sample["label"] = None if label is None or label < 0 else label
             if self.digests is not None:
-                _check_unchanged(sample, self.digests[position])
+                _check_unchanged(sample, ("image", "mask"), self.digests[position])
+            for name, digests in self.further.items():
+                if digests:
+                    _check_unchanged(sample, (name,), digests[position])
         return samples
 
 
-def _check_unchanged(sample: dict, digest: str) -> None:
+def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
     """Pictures that a row names are read here, once: what is checked is what is used."""
     try:
-        pictures = {name: stored_bytes(sample[name]) for name in ("image", "mask") if sample.get(name) is not None}
+        pictures = {name: stored_bytes(sample[name]) for name in columns if sample.get(name) is not None}
     except OSError:
         pictures = {}
-    if picture_digest(pictures.get("image"), pictures.get("mask")) != digest:
+    if picture_digest(*map(pictures.get, columns)) != digest:
         raise UserError(
             f"image {sample['image_id']} changed while the run was at work, whose fingerprint is that of the old one; "
             "start again with another --out"
@@ -79,15 +87,30 @@ def read_chunk(samples: Samples, classifier: Classifier, start: int, stop: int, 
         | _scalars(sample, scalars, features)
         for sample in part
     ]
-    given = [{name: sample[name] for name in PREPARED if name in sample} for sample in part]
+    further = list(samples.further)
+    given = [
+        {name: sample[name] for name in PREPARED if name in sample}
+        | {name: known.get(name, sample[name]) for name in further}
+        for sample, known in zip(part, about, strict=True)
+    ]
     try:
-        return Chunk(about, classifier.prepare(given), {})
+        batch = classifier.prepare(given, further)
+        _check_columns(batch, strict)
+        return Chunk(about, batch, {})
     except SampleError:
         if strict:
             raise
     faults = _faults(classifier, given)
     readable = [sample for index, sample in enumerate(given) if index not in faults]
-    return Chunk(about, classifier.prepare(readable) if readable else None, faults)
+    return Chunk(about, classifier.prepare(readable, further) if readable else None, faults)
+
+
+def _check_columns(batch: Batch, strict: bool) -> None:
+    """Raises: UserError for what is there of a further column and cannot be used, if strict."""
+    for column in batch.columns.values() if strict else ():
+        for image_id, reason in zip(batch.ids, column.lacking, strict=True):
+            if reason is not None and not is_expected(reason):
+                raise SampleError(image_id, reason)
 
 
 def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
@@ -149,6 +172,17 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
     rows = rows.remove_columns(ALL) if ALL in rows.column_names else rows  # classes of the other label
     rows = rows.rename_column("label", OWN_LABEL) if "label" in rows.column_names else rows
     return rows.add_column("label", pa.array(values, pa.int64()), feature=kind)
+
+
+def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
+    """Raises: UserError for a column that holds neither pictures nor one number or text per sample."""
+    scalars = scalar_columns(rows.features)
+    for name in columns:
+        if name not in scalars and not isinstance(rows.features[name], datasets.Image):
+            raise UserError(
+                f"the column {name} holds {rows.features[name]}; a metric can ask for pictures (datasets.Image()) and "
+                "for one number or text per sample"
+            )
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:

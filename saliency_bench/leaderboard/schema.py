@@ -92,7 +92,7 @@ def ids_under(cell: CellResult, setting: Identity) -> list[str]:
     """The ids that this explainer and metric can have under these settings."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
-    return setting.cell_ids(explainer, metric)
+    return setting.cell_ids(explainer, metric, cell.asked_for)
 
 
 class Provenance(BaseModel):

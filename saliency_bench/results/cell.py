@@ -107,6 +107,7 @@ class CellKey(StrictModel):
     ignores the network. `range`: (low, high) of the metric, None where it has no bound. `*_about`: the first line of
     the docstring of a Python function; empty for those that come with the package. `aggregate`: whether the value is a
     function of the means of the parts (`AGGREGATE` of the metric); `note`: what must be known about such a value.
+    `asked_for`: what the scores depend on because their metric asks for it (`identity`).
     """
 
     cell_id: Hash
@@ -126,6 +127,7 @@ class CellKey(StrictModel):
     metric_about: Line = ""
     aggregate: bool = False
     note: Line = ""
+    asked_for: dict[Text, Hash] = {}
 
     @property
     def limits(self) -> tuple[float, float]:

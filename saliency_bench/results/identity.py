@@ -1,6 +1,6 @@
 """What a cell's id is made of: one table, used by a run, by its `run.json` and by the check of a submission."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from itertools import chain, product
 from typing import Literal
 
@@ -12,13 +12,14 @@ from saliency_bench.target import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
+NOTHING: Mapping[str, str] = {}
 
 # Entries that came later count only where they have another value, so that ids made before stay as they are.
 LATER = {"activation": "softmax", "label_column": "label"}
 
 
 class Identity(StrictModel):
-    """Everything but explainer and metric that a score depends on; any other value is another cell.
+    """Everything but explainer and metric that all scores of a run depend on; any other value is another cell.
 
     fingerprint   content of the dataset's split (`data.loading.fingerprint`)
     split         its name
@@ -34,6 +35,10 @@ class Identity(StrictModel):
     precision     arithmetic, and the memory layout where it is not the usual one
     seed          of whatever is drawn at random
     groups        hash of the groups of classes; counts for metrics that ask for groups
+
+    What else a metric asks for is in `asked_for` of its cells, by its name with a hash, and counts for these alone:
+
+    column NAME   what this column of the dataset holds
     """
 
     fingerprint: Hash
@@ -49,7 +54,13 @@ class Identity(StrictModel):
     activation: Literal["softmax", "sigmoid"] = "softmax"
     label_column: Text = "label"
 
-    def cell_id(self, explainer: Versioned, metric: Versioned, needs: Collection[str] = ()) -> str:
+    def cell_id(
+        self,
+        explainer: Versioned,
+        metric: Versioned,
+        needs: Collection[str] = (),
+        asked_for: Mapping[str, str] = NOTHING,
+    ) -> str:
         """The id of the cell of an explainer and a metric with these needs: 16 hexadecimal digits."""
         of_target = bool(OF_TARGET & set(needs))
         of_labels = "labels" in needs or (of_target and self.target == "label")
@@ -57,7 +68,8 @@ class Identity(StrictModel):
         left_out |= set() if of_target else {"target"}
         left_out |= set() if of_labels else {"labels", "label_column"}
         common = self.model_dump(mode="json", exclude=left_out)
-        return hash_of(common, explainer, metric, *([self.groups] if "groups" in needs else []))
+        more = [self.groups] if "groups" in needs else []
+        return hash_of(common, explainer, metric, *more, *([dict(asked_for)] if asked_for else []))
 
     @property
     def target_range(self) -> TargetRange | None:
@@ -68,8 +80,8 @@ class Identity(StrictModel):
         counts = {"predicted": (1, 0), "contrast:second": (1, 1)}.get(rule)
         return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
-    def cell_ids(self, explainer: Versioned, metric: Versioned) -> list[str]:
+    def cell_ids(self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING) -> list[str]:
         """The ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""
         groups = [[], ["groups"]] if self.groups is not None else [[]]
         asked = product((["target"], []), ([], ["labels"]), groups)
-        return list(dict.fromkeys(self.cell_id(explainer, metric, list(chain(*needs))) for needs in asked))
+        return list(dict.fromkeys(self.cell_id(explainer, metric, list(chain(*needs)), asked_for) for needs in asked))

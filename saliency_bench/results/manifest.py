@@ -59,6 +59,8 @@ class Manifest(BaseModel):
             return self
         differing = differing_settings(self.identity, earlier.identity)
         differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
+        before, now = (_asked_for(one.cells.values()) for one in (earlier, self))
+        differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
         objects = dict.fromkeys((*earlier.objects, *self.objects))
@@ -121,6 +123,11 @@ def _function(name: str, text: str, version: str, digest: str) -> PythonObject:
     code = variable(name)
     about = f"{code}: {text}, code hash {version}"
     return PythonObject(kind="function", name=name, digest=digest, code=code, about=about)
+
+
+def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
+    """{what the metrics of some cells ask for besides: its hash}"""
+    return {name: content for cell in cells for name, content in cell.asked_for.items()}
 
 
 def differing_settings(one: Identity, other: Identity) -> list[str]:

@@ -14,10 +14,10 @@ from saliency_bench.explainer import Explainer, is_ours, unchanged
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
-from saliency_bench.reasons import MARKS, NO_LABEL, NO_PROBABILITIES_CHANGED, reason_for
+from saliency_bench.reasons import MARKS, NO_LABEL, NO_PROBABILITIES_CHANGED, lacks, reason_for
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
-from saliency_bench.types import Images, Maps, Target
+from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
 REACHING = {"classifier", "curves", "explain"}  # needs through which a metric reaches the network
@@ -63,6 +63,7 @@ class MetricInputs:
     maps        None where no metric asks for the maps of the images as they are
     masks       bool (B, H, W), and `unusable`: why a sample has none
     labels      bool (B, K), the classes that are right for each image; none of an image without label
+    columns     further columns of the dataset, by name
     faults      {sample: why no metric can score it}
     map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
@@ -79,6 +80,7 @@ class MetricInputs:
     unusable: list[str | None] | None = None
     groups: ClassGroups | None = None
     labels: np.ndarray | None = None
+    columns: dict[str, Column] = field(default_factory=dict)
     faults: dict[int, str] = field(default_factory=dict)
     map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
@@ -106,6 +108,9 @@ class MetricInputs:
         reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
         if "labels" in metric.needs and self.labels is not None:
             reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
+        for name in metric.columns:
+            lacking = self.columns[name].lacking if name in self.columns else [lacks(name)] * count
+            reasons = [reason or lack for reason, lack in zip(reasons, lacking, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
@@ -190,6 +195,7 @@ class MetricInputs:
             "groups": lambda: self.groups,
             "explain": lambda: explain,
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
+            "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
         }
         return {need: inputs[need]() for need in metric.needs}
 

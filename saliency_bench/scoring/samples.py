@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +14,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.metric import Metric, load_metric
-from saliency_bench.reasons import NO_PROBABILITIES
+from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
-from saliency_bench.types import Images, Maps, Scores, Target
+from saliency_bench.types import Column, Images, Maps, Scores, Target
 from saliency_bench.utils.interrupts import handlers_end_work
 
 
@@ -33,21 +34,24 @@ def score_samples(
     target: Target | Sequence[int] | None = None,
     labels: Sequence[int] | np.ndarray | None = None,
     groups: ClassGroups | Mapping | str | Path | None = None,
+    masks: np.ndarray | Tensor | None = None,
+    columns: Mapping[str, Any] | None = None,
     seeds: Sequence[int] | None = None,
     image_ids: Sequence[str] | None = None,
     seed: int = 0,
     batch_size: int = 16,
     **options: object,
 ) -> Scores:
-    """Float64 (B,): a metric that needs no masks, on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
+    """Float64 (B,): a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
 
     metric: a name or your own function (`declare_metric`). classifier: what `load_classifier` takes.
     explainer: a name or a function (classifier, images, target) -> maps.
     target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
     labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy. groups: what
-    `load_groups` takes. seeds: one for each image, for what is drawn at random; None: 0 to B-1. image_ids, seed: those
-    of a run instead, whose very scores these are then, given its `batch_size` and order; `seed` also is that of what is
-    drawn once for all images, such as the masks of RISE.
+    `load_groups` takes. masks: bool (B, H, W), for metrics that ask for them. columns: {name: pictures (B, 3, H, W) in
+    [0, 1], or a list of values}, further columns of a dataset. seeds: one for each image, for what is drawn at random;
+    None: 0 to B-1. image_ids, seed: those of a run instead, whose very scores these are then, given its `batch_size`
+    and order; `seed` also is that of what is drawn once for all images, such as the masks of RISE.
 
     Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
@@ -55,6 +59,7 @@ def score_samples(
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
     metric = load_metric(metric, **options)
     images, given = _checked(metric, images, target)
+    inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
     draws = Draws.of(len(images), seeds, image_ids, seed)
     right = _labels(metric, labels, len(images))
     check_batch_size(batch_size)
@@ -65,6 +70,9 @@ def score_samples(
         weights = None if given is None else given[part]
         inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, draws[part])
         inputs.labels = None if right is None else right_classes(right[part], inputs.logits.shape[1])
+        inputs.masks = None if inside is None else inside[part]
+        inputs.unusable = None if inside is None else [None if mask.any() else "empty mask" for mask in inside[part]]
+        inputs.columns = {name: column.part(range(len(images))[part]) for name, column in further.items()}
         batch = inputs.score(metric)
         if faulty := batch.faulty | inputs.map_faults | inputs.faults:
             first = min(faulty)
@@ -79,8 +87,6 @@ def _checked(
     target: Target | Sequence[int] | None,
 ) -> tuple[Images, Tensor | None]:
     """Images and target, one of each per sample. Raises: UserError for what the metric cannot take."""
-    if "masks" in metric.needs:
-        raise UserError(f"{metric.name} needs masks; call its function, or saliency_bench.run")
     if target is not None and not metric.asks_of_target:
         raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
     images = read_images(images)
@@ -88,6 +94,42 @@ def _checked(
         raise UserError(f"{metric.name} needs images of shape (B, 3, H, W) in [0, 1]; these have {tuple(images.shape)}")
     check_frame(images)
     return images, None if target is None else per_image(torch.as_tensor(target), len(images))
+
+
+def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) -> np.ndarray | None:
+    """Raises: UserError unless a metric that asks for masks has one for each image, and no other has any."""
+    if ("masks" in metric.needs) != (masks is not None):
+        raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
+    if masks is None:
+        return None
+    inside, shape = np.asarray(masks, dtype=bool), (len(images), *images.shape[2:])
+    if inside.shape != shape:
+        raise UserError(f"masks of these images have the shape {shape}; got {inside.shape}")
+    return inside
+
+
+def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[str, Column]:
+    """Raises: UserError unless there is a value per image of each column that a metric asks for, and of no other."""
+    if differing := set(metric.columns) ^ set(given):
+        name = min(differing)
+        if name in metric.columns:
+            raise UserError(f"{metric.name} needs the column {name}; give columns={{'{name}': ...}}")
+        raise UserError(f"{metric.name} asks for no column {name}; leave it out")
+    return {name: _column(name, values, images) for name, values in given.items()}
+
+
+def _column(name: str, given: Any, images: Images) -> Column:
+    if len(given) != len(images):
+        raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; give one for each")
+    if np.ndim(given) == 4:
+        pictures = read_images(given)
+        check_frame(pictures)
+        if pictures.shape != images.shape:
+            shapes = f"{tuple(pictures.shape)}, the images {tuple(images.shape)}"
+            raise UserError(f"the pictures of {name} have the shape {shapes}; prepare them alike")
+        return Column(pictures.to(images.device), [None] * len(images))
+    values = list(given)
+    return Column(values, [lacks(name) if value is None else None for value in values])
 
 
 def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: int) -> np.ndarray | None:
