@@ -33,6 +33,7 @@ def cebp(
     classifier: Classifier, images: Images, target: Target, *, layer: str | None = None, contrastive: bool = True
 ) -> Maps:
     """Maps (B, H, W), non-negative. `layer`: dotted name of the module at whose output, (B, C, h, w), the map is read.
+    `contrastive`: subtract the dual of the target; False: plain excitation backpropagation.
 
     Raises: UserError for a network of anything but convolutions, ReLUs, pooling, batch norm, sums and linear layers
     above the layer.

@@ -29,6 +29,7 @@ def gradient_rollout(
     classifier: Classifier, images: Images, target: Target, *, start: int = 0, relu: bool = True, on: On = "logit"
 ) -> Maps:
     """Maps (B, H, W), non-negative for a class token unless `relu=False`. `start`: the first block that counts, from 0.
+    `relu`: cut off negative products of gradient and attention; False: keep them.
 
     One forward pass, and a backward pass down to block `start`; memory: as a training step of the blocks above it.
     Raises: UserError for a network without attention, or whose attention is not from all patches to all patches.

@@ -42,6 +42,7 @@ def gradient_shap(
 ) -> Maps:
     """Maps (B, H, W), signed.
 
+    samples: draws of a baseline and a point per image.
     baseline: "noise": the bank; or one picture for all draws: "zero" (after normalisation), "black" or "white" (in
     [0, 1]), "blur": the image under a Gaussian of 11 x 11 pixels and sigma 5.
     baselines: size of the bank. seed: of the bank, None: the run's, else 0. batch_size: path points per pass.

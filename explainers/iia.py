@@ -59,6 +59,7 @@ def iia(
     batch_size: int | None = None,
 ) -> Maps:
     """Maps (B, H, W), signed. `layer`: dotted name of a module that gives a feature map. `batch_size`: points per pass.
+    `published`: as the authors' code, see above.
 
     `steps`: default 10, on a vision transformer 5 (36 forward passes, after 6 that find A). On feature maps the network
     below the layer is run steps + 2 times, what follows it at each of the (steps + 1)^2 points.

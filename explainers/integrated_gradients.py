@@ -35,7 +35,7 @@ def integrated_gradients(
     """Maps (B, H, W), signed. `baseline`: "zero" (after normalisation), "black" or "white" (in [0, 1]), or "blur": the
     image under a Gaussian of 11 x 11 pixels and sigma 5.
 
-    `batch_size`: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
+    `steps`: points on the path. `batch_size`: path points per pass; None: 10 of 224 x 224, 256 on a GPU.
     """
     check(steps=steps, batch_size=batch_size)
     start = filled(classifier, images, baseline)

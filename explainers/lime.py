@@ -43,8 +43,10 @@ def lime(
 ) -> Maps:
     """Maps (B, H, W), signed, constant on each superpixel.
 
-    samples: pictures per image. kernel_size, max_dist, ratio: of scikit-image's quickshift, on the image in Lab;
-    kernel_size None: 4 pixels for images of 224 and above, in proportion below, so that their number stays.
+    samples: pictures per image. max_dist, ratio: of scikit-image's quickshift, on the image in Lab.
+    kernel_size: of quickshift, in pixels; None: 4 for images of 224 and above, in proportion below, so that the number
+    of superpixels stays.
+    width: of the kernel that weights pictures by their distance to the image. ridge: weight of the penalty on beta.
     batch_size: pictures in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     Raises: UserError if scikit-image is not installed.
     """

@@ -38,8 +38,10 @@ def rise(
     seed: int | None = None,
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W), non-negative where the scores are. `seed`: of the mask bank; None: the run's, else 0.
+    """Maps (B, H, W), non-negative where the scores are.
 
+    masks: N, how many are drawn. cells: along each side of a mask's grid. p: how likely a cell is to show the image.
+    seed: of the mask bank; None: the run's, else 0.
     batch_size: masks in memory and in one pass; None: 10 of 224 x 224, 256 on a GPU.
     """
     check(masks=masks, cells=cells, p=p, batch_size=batch_size)

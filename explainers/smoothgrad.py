@@ -34,7 +34,10 @@ def smoothgrad(
     on: On = "logit",
     batch_size: int | None = None,
 ) -> Maps:
-    """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass."""
+    """Maps (B, H, W): non-negative for reduction "max", signed for "sum". `batch_size`: noisy images per pass.
+
+    `samples`: noisy copies per image. `sigma`: width of the noise as a share of the image's span.
+    """
     check(samples=samples, sigma=sigma, batch_size=batch_size)
     copies = noisy_copies(classifier, images, sigma, seeds, samples)
 

@@ -2,6 +2,10 @@
 
 example:
   saliency-bench list explainers
+  saliency-bench list rise saliency_miou
+
+The name of an explainer, metric or dataset shows its options, what it costs and an example; `saliency-bench help NAME`
+does the same.
 """
 
 import json
@@ -10,11 +14,12 @@ from pathlib import Path
 
 from saliency_bench import registry
 from saliency_bench.cli import SECTIONS
-from saliency_bench.push_scripts import _shared
+from saliency_bench.push_scripts import _items, _shared
 from saliency_bench.terminal import fitted, show_help
 
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
+ALL = [*PLUGINS, "models"]
 # Headings, in the order in which they are shown; {heading: what one of the words behind an item's needs says of it}.
 EXPLAINERS = {
     "feature maps of a convolutional network": "activations",
@@ -38,22 +43,36 @@ HEADINGS = {
 
 
 def arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("what", nargs="?", choices=[*PLUGINS, "models"], help="list only these (default: all)")
+    text = f"list only these ({', '.join(ALL)}), or show items by their names (default: list all)"
+    _shared.completed_as(parser.add_argument("what", nargs="*", metavar="NAME", help=text), "item")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> None:
-    kinds = [args.what] if args.what else [*PLUGINS, "models"]
-    with_costs = args.json or args.what == "explainers"  # which imports torch
+    kinds = [word for word in args.what if word in ALL]
+    if names := [word for word in args.what if word not in ALL]:
+        _show([_items.kind_of(name, kinds) for name in names], args.json)
+        return
+    kinds = kinds or ALL
+    with_costs = args.json or kinds == ["explainers"]  # which imports torch
     listed = {kind: _models() if kind == "models" else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
     if args.json:
         print(json.dumps(listed, indent=2))
         return
     blocks = ["\n".join(fitted(line) for line in _lines(kind, items)) for kind, items in listed.items()]
-    hint = (
-        "" if args.what else "\n\n`saliency-bench list explainers` also shows how many forward passes each one takes."
-    )
-    show_help("\n\n".join(blocks) + fitted(hint))
+    hint = "`saliency-bench list explainers` also shows how many forward passes each one takes, and " * (not args.what)
+    show_help("\n\n".join([*blocks, fitted(f"{hint}`saliency-bench help NAME` shows the options of one.")]))
+
+
+def _show(items: list[tuple[str, str]], as_json: bool) -> None:
+    """Items as (kind, name), in full."""
+    if not as_json:
+        show_help("\n\n".join(_items.help_of(*item) for item in items))
+        return
+    found: dict[str, dict] = {}
+    for kind, name in items:
+        found.setdefault(kind, {})[name] = _items.about(kind, name)
+    print(json.dumps(found, indent=2))
 
 
 def _lines(kind: str, items: dict[str, str]) -> list[str]:

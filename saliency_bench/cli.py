@@ -49,7 +49,8 @@ def main(argv: list[str] | None = None) -> int:
     if argv[0] in ("-V", "--version"):
         print(saliency_bench.__version__)
         return 0
-    argv = [*asked, "--help"] if argv[0] in HELP else argv
+    if argv[0] in HELP:
+        argv = [*asked, "--help"] if asked[0] in registry.names("push_scripts") else ["list", *asked]
     if argv[0].startswith("-"):
         complain(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
         return 2
@@ -221,8 +222,8 @@ def overview() -> str:
             f"usage: {PROGRAM} COMMAND [options]",
             *listed,
             "",
-            f"{PROGRAM} help COMMAND   its options and an example",
-            f"{PROGRAM} --version      the installed version",
+            f"{PROGRAM} help NAME   options and an example of a command, explainer, metric or dataset",
+            f"{PROGRAM} --version   the installed version",
             "",
             "Tab completion: add one of these lines to the startup file of your shell.",
             f'  bash, zsh  eval "$(register-python-argcomplete {PROGRAM})"',

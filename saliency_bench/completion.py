@@ -29,8 +29,8 @@ def complete() -> None:
         commands.add_parser(name, help=registry.summary(path))
         if typed[1:2] == [name]:
             commands.choices[name] = typed_parser(name, typed[2:])  # type: ignore[assignment]
-    commands.add_parser("help", help="show the options of a command").add_argument(
-        "command", choices=registry.names("push_scripts")
+    commands.add_parser("help", help="show the options of a command, explainer, metric or dataset").add_argument(
+        "name", choices=[*registry.names("push_scripts"), *_items()]
     )
     argcomplete.autocomplete(parser, always_complete_options="long")
 
@@ -61,6 +61,8 @@ def _completer(action: argparse.Action) -> Completer | None:
     kind, metavar = getattr(action, "kind", action.dest), str(action.metavar)
     if kind in ("explainers", "metrics"):
         return partial(_with_options, kind)
+    if kind == "item":
+        return lambda **_: ("datasets", "explainers", "metrics", "commands", "models", *_items())
     if kind == "dataset":
         return partial(_or_folder, registry.names("hub_builders"))
     if kind == "model":
@@ -84,6 +86,10 @@ def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
     given = options.rpartition(",")[0]
     before = f"{name}:{given}," if given else f"{name}:"
     return [f"{before}{option}=" for option in registry.option_names(kind, name) or () if f"{option}=" not in given]
+
+
+def _items() -> list[str]:
+    return [name for kind in ("explainers", "metrics", "hub_builders") for name in registry.names(kind)]
 
 
 def _or_folder(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:

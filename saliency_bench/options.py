@@ -182,6 +182,19 @@ def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
             raise UserError(str(error)) from error
 
 
+def meanings(docstring: str, names: Iterable[str]) -> dict[str, str]:
+    """{parameter: what a docstring says of it}: "name: text" at the start of a line or sentence, up to the next one."""
+    name = rf"`?(?:{'|'.join(sorted(names, key=len, reverse=True))})`?"
+    lines = "\n".join(line.strip() for line in docstring.splitlines())
+    found: dict[str, str] = {}
+    for paragraph in re.split(r"\n\n+|\n?(?:Args|Returns|Raises):", lines):
+        _, *pieces = re.split(rf"(?:^|(?<=\n)|(?<=[.;] ))({name}(?:, {name})*): ", paragraph)
+        for keys, meaning in zip(pieces[::2], pieces[1::2], strict=True):
+            for key in keys.replace("`", "").split(", "):
+                found.setdefault(key, " ".join(meaning.split()))
+    return found
+
+
 def text(options: tuple[tuple[str, object], ...]) -> str:
     """Canonical JSON of resolved options, for identities and records."""
     return json.dumps(dict(options), sort_keys=True, default=_in_words)

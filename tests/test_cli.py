@@ -53,7 +53,7 @@ def test_help_of_a_command_can_be_requested_in_four_ways(name, capsys):
 
 def test_help_for_an_unknown_command_is_an_error(capsys):
     assert main(["help", "rnu"]) == 2
-    assert "unknown command 'rnu'; did you mean run" in capsys.readouterr().err
+    assert "or command 'rnu'; did you mean run" in capsys.readouterr().err
 
 
 def test_an_option_before_the_command_is_an_error_that_says_where_it_goes(capsys):
@@ -84,7 +84,7 @@ def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words
         ("run --model m --out X --limit ten", "--limit takes a whole number; got 'ten'"),
         ("train --model m --out X --learning-rate fast", "--learning-rate takes a number; got 'fast'"),
         ("run --model m --out X --precision fp23", "unknown value 'fp23' of --precision; did you mean fp32?"),
-        ("list explainer", "unknown argument 'explainer'; did you mean explainers?"),
+        ("list explainer", "or command 'explainer'; did you mean explainers?"),
         ("push datasets x", "unknown argument 'datasets'; did you mean dataset?"),
         ("report", "RUN is required"),
         ("run", "--model, --out are required"),

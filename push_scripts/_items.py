@@ -1,0 +1,120 @@
+"""One explainer, metric or dataset in full: what it is, its options, what it costs, an example."""
+
+from collections.abc import Sequence
+from math import inf
+from types import ModuleType
+from typing import Any
+
+from saliency_bench import options, registry
+from saliency_bench.cli import parser_of
+from saliency_bench.errors import unknown
+from saliency_bench.push_scripts.build import inner
+from saliency_bench.terminal import fitted
+
+KINDS = {
+    "explainers": "explainers",
+    "metrics": "metrics",
+    "datasets": "hub_builders",
+    "commands": "push_scripts",
+}
+
+
+def kind_of(name: str, among: Sequence[str] = ()) -> tuple[str, str]:
+    """(kind, public name) of an item by its name. among: of these kinds, if any.
+
+    Raises: UserError for an unknown name, with the nearest ones.
+    """
+    kinds = {kind: folder for kind, folder in KINDS.items() if kind in among} or KINDS
+    for kind, folder in kinds.items():
+        public = name.replace("_", "-") if folder in registry.DASHED else name
+        if public in registry.files(folder):
+            return kind, public
+    called: dict[str, list[str]] = {} if among else {kind: [] for kind in KINDS}
+    for folder in kinds.values():
+        for item, others in registry.aliases(folder).items():
+            called[item] = [*others, item.removeprefix("saliency_")]
+    *kinds_before, last = [registry.KINDS[folder] for folder in kinds.values()]
+    raise unknown(f"{', '.join(kinds_before)} or {last}" if kinds_before else last, name, called, called)
+
+
+def about(kind: str, name: str) -> dict[str, Any]:
+    """What there is to say of an item, in the order in which it is shown; its module is imported."""
+    module = registry.load(KINDS[kind], name, "score" if kind == "metrics" else "")
+    summary = registry.summary(registry.score_file(KINDS[kind], name))
+    if kind == "commands":
+        return {"about": summary, "help": parser_of(name, module).format_help()}
+    facts = {"explainers": _explainer, "metrics": _metric, "datasets": _dataset}[kind](name)
+    return {"about": summary, **facts, "options": _options(kind, name, module), "example": _example(kind, name)}
+
+
+def help_of(kind: str, name: str) -> str:
+    """The same as text."""
+    if kind == "datasets":
+        return inner(name).format_help()
+    found = about(kind, name)
+    if kind == "commands":
+        return found["help"]
+    facts = [(key, value) for key, value in found.items() if key not in ("about", "options", "example")]
+    rows = [(f"{key}={options.spelled(one['default'])}", _meaning(one)) for key, one in found["options"].items()]
+    width = max(len(key) for key, _ in (*facts, *rows)) + 2
+    shown = [f"  {key:<{width}}{text}" for key, text in facts] + ["", "options, with their defaults:"] * bool(rows)
+    shown += [f"  {key:<{width}}{text}" for key, text in rows]
+    return "\n".join(
+        [fitted("\n".join([f"{name}: {found['about']}", "", *shown])), "", "example:", f"  {found['example']}"]
+    )
+
+
+def _meaning(option: dict[str, Any]) -> str:
+    text = option["about"].rstrip(".")
+    missing = [str(choice) for choice in option["choices"] if str(choice) not in text]
+    return f"{text} ({' or '.join(map(str, option['choices']))})" if missing else text
+
+
+def _options(kind: str, name: str, module: ModuleType) -> dict[str, dict[str, Any]]:
+    """{option: its default, the values it is one of where these are few, what it means}"""
+    from saliency_bench.explainers._options import COMMON
+
+    function = module.samples if kind == "datasets" else getattr(module, name)
+    known = options.defaults(function)
+    described = options.meanings(function.__doc__ or "", [*options.positional(function), "seeds", *known])
+    described = (COMMON if kind == "explainers" else {}) | described
+    return {
+        key: {"default": default, "choices": list(options.choices(function, key)), "about": described.get(key, "")}
+        for key, default in known.items()
+    }
+
+
+def _explainer(name: str) -> dict[str, str]:
+    from saliency_bench.explainers._costs import SIDE, costs
+
+    needs, _, passes = costs(name).partition("; ")
+    return {"needs": needs, "forward passes": f"{passes}, for one image of {SIDE} x {SIDE} with default options"}
+
+
+def _metric(name: str) -> dict[str, str]:
+    from saliency_bench.metric import load_metric
+    from saliency_bench.target import TargetRange
+
+    metric = load_metric(name)
+    low, high = metric.limits(TargetRange.of_classes(1, 0))
+    limits = (
+        "unbounded" if (low, high) == (-inf, inf) else f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
+    )
+    return {
+        "direction": "higher is better" if metric.higher_is_better else "lower is better",
+        "range": limits + ", where a map explains one class" * (metric.target_range is not None),
+        "asks for": ", ".join(metric.needs),
+        "paper": metric.paper,
+    }
+
+
+def _dataset(name: str) -> dict[str, str]:
+    builder = registry.load("hub_builders", name)
+    return {"rule": builder.RULE, "licence": builder.LICENSE}
+
+
+def _example(kind: str, name: str) -> str:
+    if kind == "datasets":
+        return f"saliency-bench build {name} --help"
+    other = "--metrics saliency_miou" if kind == "explainers" else "--explainers gradcam random"
+    return f"saliency-bench run --dataset shapes-xai --model MODEL --{kind} {name} {other} --out runs/{name}"

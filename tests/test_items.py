@@ -1,0 +1,89 @@
+"""`help NAME` and `list NAME`: one explainer, metric or dataset in full."""
+
+import json
+
+import pytest
+
+from saliency_bench import options, registry
+from saliency_bench.cli import main
+from saliency_bench.push_scripts import _items
+
+ITEMS = [(kind, name) for kind in ("explainers", "metrics") for name in registry.names(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), ITEMS)
+def test_every_option_has_its_default_and_a_meaning(kind, name):
+    module = registry.load(kind, name, "score" if kind == "metrics" else "")
+    shown = _items.about(kind, name)["options"]
+    assert {key: one["default"] for key, one in shown.items()} == options.defaults(getattr(module, name))
+    assert [key for key, one in shown.items() if not one["about"]] == []
+
+
+@pytest.mark.parametrize("line", ["help rise", "list rise", "list explainers rise", "--help rise"])
+def test_an_explainer_shows_its_options_passes_and_an_example(line, capsys):
+    assert main(line.split()) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("rise: RISE (Petsiuk et al., 2018): ")
+    for text in ("masks=4000", "how likely a cell is to show the image", "4000, for one image of 224 x 224", "outputs"):
+        assert text in shown
+    assert shown.rstrip().splitlines()[-2] == "example:"
+    assert "saliency-bench run" in shown
+    assert "--explainers rise " in shown
+
+
+def test_a_metric_shows_its_direction_range_and_paper(capsys):
+    assert main(["help", "saliency_deletion"]) == 0
+    shown = capsys.readouterr().out
+    for text in (
+        "lower is better",
+        "0 to 1, where a map explains one class",
+        "Petsiuk",
+        "steps=None",
+        "reference=black",
+    ):
+        assert text in shown
+
+
+def test_a_dataset_shows_how_it_is_built(capsys):
+    assert main(["help", "pet-xai"]) == 0
+    shown = capsys.readouterr().out
+    for text in ("usage: saliency-bench build pet-xai", "--border", "cc-by-sa-4.0", "robots.ox.ac.uk"):
+        assert text in shown
+
+
+def test_items_as_json(capsys):
+    assert main(["list", "rise", "saliency_miou", "pet-xai", "train", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["explainers"]["rise"]["options"]["masks"]["default"] == 4000
+    assert found["metrics"]["saliency_miou"]["direction"] == "higher is better"
+    assert found["datasets"]["pet-xai"]["options"]["border"]["default"] is False
+    assert "saliency-bench train" in found["commands"]["train"]["help"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("help rsie", "unknown explainer, metric, dataset or command 'rsie'; did you mean rise?"),
+        ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
+        ("help rnu", "did you mean run?"),
+        ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),
+        ("list models risee", "did you mean rise"),
+    ],
+)
+def test_a_misspelt_name_is_an_error_with_the_nearest_ones(line, message, capsys):
+    assert main(line.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_meanings_are_read_from_lines_sentences_and_lists_of_arguments():
+    text = """Scores (B,). `on`: of what. `layer`: where,
+    in dots.
+
+    Args:
+        size, p: of a grid; more: than one.
+            It goes on: here.
+    Raises: UserError for size: none.
+    """
+    found = options.meanings(text, ["on", "layer", "size", "p", "more"])
+    assert found == {"on": "of what.", "layer": "where, in dots.", "size": "of a grid;", "p": "of a grid;",
+                     "more": "than one. It goes on: here."}  # fmt: skip
