@@ -84,7 +84,7 @@ def test_a_mistyped_option_gets_a_suggestion_even_if_it_was_required(line, words
         ("run --model m --out X --limit ten", "--limit takes a whole number; got 'ten'"),
         ("train --model m --out X --learning-rate fast", "--learning-rate takes a number; got 'fast'"),
         ("run --model m --out X --precision fp23", "unknown value 'fp23' of --precision; did you mean fp32?"),
-        ("list explainer", "or command 'explainer'; did you mean explainers?"),
+        ("list explainer", "or command 'explainer'; did you mean explainers"),
         ("push datasets x", "unknown argument 'datasets'; did you mean dataset?"),
         ("report", "RUN is required"),
         ("run", "--model, --out are required"),
