@@ -55,7 +55,7 @@ def offered(line: str, folder) -> list[str]:
         ("run --out ru", {"runs/"}),
         ("build shapes", {"shapes-xai"}),
         ("build shapes-xai --co", {"--count"}),
-        ("install-metrics saliency_r", {"saliency_recall", "saliency_roae"}),
+        ("install-metrics saliency_rec", {"saliency_recall"}),
         ("list exp", {"explainers"}),
     ],
 )
