@@ -110,7 +110,7 @@ def test_pictures_of_the_readme_are_small():
 
 def test_the_reference_names_everything_public():
     text = text_of(ROOT / "docs" / "api.md").partition("## Explainers made of explainers")[0]
-    named = set(re.findall(r"autofunction:: (\w+)$", text, flags=re.M))
+    named = set(re.findall(r"auto(?:function|class):: (\w+)(?:\(\))?$", text, flags=re.M))
     assert named == set(sb.__all__) - {"__version__", "targets"}
 
 
