@@ -18,7 +18,7 @@ from saliency_bench.spec import RunSpec, about
 
 SECTION = "publish"
 # The first two stand alone, the others are not known yet.
-LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps")
+LEFT_OUT = ("dataset", "model", "explainers", "metrics", "maps", "other_model", "other_label")
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -65,7 +65,7 @@ def _completer(action: argparse.Action) -> Completer | None:
         return lambda **_: ("datasets", "explainers", "metrics", "commands", "models", *_items())
     if kind == "dataset":
         return partial(_or_folder, registry.names("hub_builders"))
-    if kind == "model":
+    if kind in ("model", "other_model"):
         return partial(_or_folder, registry.constant(SOURCES, "KNOWN", ()))
     if kind == "target" and action.metavar is None:  # the rule of a run, not a class
         from saliency_bench.spec import TARGETS

@@ -74,6 +74,7 @@ NEEDS = {
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
     "seeds": "a whole number per sample, for what the metric draws at random",
+    "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target

@@ -113,6 +113,19 @@ class RunSpec(BaseModel):
         path=True,
         group="classes",
     )
+    other_model: str | PythonObject | None = _setting(
+        "second classifier of the same images, for metrics that compare both: Hub id, folder or torchvision:NAME",
+        None,
+        path=True,
+        group="classes",
+    )
+    other_label: str | None = _setting(
+        "column of the dataset that holds the label of the other model",
+        None,
+        metavar="NAME",
+        min_length=1,
+        group="classes",
+    )
     activation: Literal["softmax", "sigmoid"] | None = _setting(
         "what turns logits into probabilities: softmax, or sigmoid for multi-label and single-logit heads "
         "(default: what the checkpoint says, else softmax)",

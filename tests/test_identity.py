@@ -51,7 +51,7 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
         assert same == (ASKED.get(entry, need) != need), need
 
 
-@pytest.mark.parametrize("entry", ["column scene"])
+@pytest.mark.parametrize("entry", ["column scene", "other model"])
 def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
@@ -114,7 +114,8 @@ def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}
     least = {"dataset": shapes, "model": resnet, "explainers": "gradcam", "metrics": "saliency_miou", "out": "here"}
-    assert set(CHANGES) | set(KEEPS) | set(least) | {"label_column", "maps"} == set(RunSpec.model_fields)
+    others = {"label_column", "maps", "other_model", "other_label"}
+    assert set(CHANGES) | set(KEEPS) | set(least) | others == set(RunSpec.model_fields)
 
     def ids(**changes):
         return [cell.id for cell in load(*describe(least | changes), "cpu").cells]

@@ -18,12 +18,12 @@ from saliency_bench.engine.predictions import predicted_chunks, prediction_parts
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
-from saliency_bench.reasons import HALVED, NO_PROBABILITIES, NOT_FINITE, is_expected
+from saliency_bench.reasons import HALVED, NO_PROBABILITIES, NOT_FINITE, is_expected, lacks
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import POSITION, Entry, Part, PartFolder, chunks_of, files_in, held, name_ignored
 from saliency_bench.results.summary import summarised_names
-from saliency_bench.scoring.inputs import MetricInputs, ScoredBatch, Value
+from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
 from saliency_bench.target import no_probabilities, probabilities
 from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
@@ -55,9 +55,11 @@ def planned(context: RunContext, cells: list[Cell], plan: dict[str, CellKey]) ->
     explained. plan: the cells of all starts.
     """
     tidy(context, plan)
-    known = predicted_chunks(prediction_parts(context).parts())
+    known, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
     chosen = wanted(context, known)
-    todo: dict[int, Held] = {number: {} for number in context.chunks if number not in known}
+    todo: dict[int, Held] = {
+        number: {} for number in context.chunks if any(number not in one for one in (known, *others))
+    }
     for explainer, own in by_explainer(cells).items():
         found = held(parts_of(context, hash_of(explainer.identity)).parts(), [cell.id for cell in own], *chosen.shape)
         for key, there in found.items():
@@ -76,11 +78,11 @@ def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
     def redo(entry: Entry) -> bool:
         return bool(entry.about["raised"] or (context.spec.strict and entry.about["faults"]))
 
-    predictions = prediction_parts(context)
     own = {hash_of(explainer.identity) for explainer in context.explainers}
     explainers = list(dict.fromkeys(key.explainer_id for key in plan.values()))
-    name_ignored(predictions.path, predictions.strays())
-    predictions.check()
+    for predictions in map(prediction_parts, context.of_both):
+        name_ignored(predictions.path, predictions.strays())
+        predictions.check()
     unnamed = _of_unnamed(context, explainers)
     for above in (context.out / "chunks", context.out / "thumbnails"):
         name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - unnamed.keys()))
@@ -119,7 +121,8 @@ def compact(context: RunContext, explainers: Iterable[str], *, full: bool = Fals
     Only the main process. full: only spans of chunks that are complete, as other processes may be writing.
     """
     if not full:
-        prediction_parts(context).compact()
+        for one in context.of_both:
+            prediction_parts(one).compact()
     for explainer_id in explainers:
         parts_of(context, explainer_id).compact(full=full)
         compact_thumbnails(context.out / "thumbnails" / explainer_id, context.spec.batch_size, full=full)
@@ -140,24 +143,31 @@ def missing(
 
 
 def explain_and_score(
-    context: RunContext, number: int, chunk: Chunk, predicted: list[dict], positions: Sequence[int], cells: list[Cell]
+    context: RunContext,
+    number: int,
+    chunk: Chunk,
+    predicted: list[dict],
+    positions: Sequence[int],
+    cells: list[Cell],
+    by_other: list[dict] | None = None,
 ) -> Callable[[], None]:
     """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the file.
 
-    cells: of one explainer.
+    cells: of one explainer. by_other: what the other model says of the chunk.
     """
     explainer = cells[0].explainer
     folder = parts_of(context, hash_of(explainer.identity))
     whole = len(positions) == len(chunk.rows)
     if not whole:
         chunk, predicted = chunk.part(positions), [predicted[position] for position in positions]
+        by_other = by_other and [by_other[position] for position in positions]
     readable = [predicted[place] for place in chunk.readable]
     samples = [number * context.spec.batch_size + position for position in positions]
     terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
     passes: dict[str, int] = {}
     scored: dict[str, ScoredBatch] = {}
     thumbnails: Callable[[], None] | None = None
-    halved, raised, halved_passes = 0, False, context.classifier.halved
+    halved, raised, halved_passes = 0, False, _halved(context)
     if chunk.batch is not None:
         target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
         faults = _without_probabilities(context, chunk.batch, readable)
@@ -174,12 +184,14 @@ def explain_and_score(
             logits = torch.tensor([row["logits"] for row in readable])
             inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, faults)
             inputs.map_faults, inputs.labels = reasons, _right(context, readable)
+            if context.other is not None and by_other is not None:
+                inputs.other = _of_other(context.other, chunk.batch, [by_other[place] for place in chunk.readable])
             for cell in cells:
                 before = context.classifier.passes
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
                 passes[cell.id] = context.classifier.passes - before
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
-    if halved := halved + context.classifier.halved - halved_passes:
+    if halved := halved + _halved(context) - halved_passes:
         for scores in scored.values():
             scores.mark(HALVED)
     own: list[tuple[TargetTerms, ...]] = [(term,) for term in terms]
@@ -226,6 +238,33 @@ def _right(context: RunContext, readable: list[dict]) -> np.ndarray | None:
     """Bool (B, K): the classes that are right for each sample; None where no labels are known."""
     rows = [row for row in map(context.right, readable) if row is not None]
     return np.stack(rows) if rows else None
+
+
+def _of_other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
+    """What the other model says of samples. context: the run of the other model."""
+    _without_probabilities(context, batch, rows)
+    right = _right(context, rows)
+    assert right is not None
+    blank = [0.0] * context.classes
+    return Other(
+        classifier=context.classifier,
+        target=torch.from_numpy(right).float().to(context.classifier.device),
+        logits=torch.tensor([row["logits"] or blank for row in rows]),
+        labels=right,
+        lacking=[_lacking(context, row, own.any()) for row, own in zip(rows, right, strict=True)],
+    )
+
+
+def _lacking(context: RunContext, row: dict, labelled: bool) -> str | None:
+    """Why the other model has nothing to say of a sample."""
+    if row["prediction"] is None:
+        return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
+    return None if labelled else lacks(context.spec.label_column)
+
+
+def _halved(context: RunContext) -> int:
+    """How often passes were halved."""
+    return sum(one.classifier.halved for one in context.of_both)
 
 
 def _without_probabilities(context: RunContext, batch: Batch, readable: list[dict]) -> dict[int, str]:

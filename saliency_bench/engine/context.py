@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from saliency_bench.engine.ordering import order_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import (
+    OWN_LABEL,
     Samples,
     Selection,
     check_further,
@@ -31,6 +32,7 @@ from saliency_bench.engine.reading import (
     labelled,
     read_chunk,
     readable,
+    relabelled,
     sample_ids,
     selection_of,
 )
@@ -117,6 +119,8 @@ class RunContext:
     groups    groups of the model's classes; None where none are known
     selection  the samples that are explained; None: all
     maps      {explainer id: its entry in `spec.maps`} of precomputed maps
+    other     the same run of the other model, whose label is another column; None where there is none
+    folder    in `out`, of what the classifier says
     """
 
     spec: RunSpec
@@ -137,6 +141,8 @@ class RunContext:
     rule: TargetRule
     selection: Selection | None = None
     maps: dict[str, str | PythonObject] = field(default_factory=dict)
+    other: "RunContext | None" = None
+    folder: str = "predictions"
 
     @property
     def in_memory(self) -> list[PythonObject]:
@@ -175,6 +181,19 @@ class RunContext:
     def rows(self) -> datasets.Dataset:
         """All samples of the split, in the run's order."""
         return self.data.rows
+
+    @property
+    def of_both(self) -> "list[RunContext]":
+        """This run, and the same of the other model where there is one."""
+        return [self] if self.other is None else [self, self.other]
+
+    def of_other(self, chunk: Chunk) -> Chunk:
+        """A chunk with the labels of the other model."""
+        assert self.other is not None
+        column = self.other.spec.label_column
+        if column == self.spec.label_column:
+            return chunk
+        return relabelled(chunk, OWN_LABEL if column == "label" else column, self.other.names or [])
 
     @property
     def chunks(self) -> range:
@@ -241,6 +260,8 @@ class RunContext:
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
+        if "other" in metric.needs and self.other is not None:
+            asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
@@ -260,6 +281,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     out = Path(spec.out).absolute()
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
     metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
+    _check_other(spec, metrics)
     found = find(object_of(spec.dataset, objects))
     published, split = found.load_usual(spec.split)
     spec = spec.model_copy(update={"split": split})
@@ -304,7 +326,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         selection_of(spec.only, rows.select(range(samples)), names)
     needed = ids[:samples] if selection is None else ()
     precomputed = _precomputed(spec, objects, classifier, rows, published_ids, needed)
-    return RunContext(
+    context = RunContext(
         spec=spec,
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed])),
@@ -328,6 +350,57 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         rule=rule,
         selection=selection,
         maps={hash_of(one.identity): entry for one, entry in zip(precomputed, spec.maps, strict=True)},
+    )
+    if spec.other_model is None:
+        return context
+    return replace(context, other=_of_other_model(context, published, object_of(spec.other_model, objects)))
+
+
+def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
+    """Raises: UserError for a metric that compares two classifiers where there is one."""
+    asking = [metric.name for metric in metrics if "other" in metric.needs]
+    if asking and spec.other_model is None:
+        raise UserError(
+            f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, such as one "
+            "of scenes that `saliency-bench train --label-column scene` makes, or leave the metric out"
+        )
+
+
+def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any) -> RunContext:
+    """The same run of another classifier, whose label is another column. published: the dataset as it was loaded.
+
+    Raises: UserError for one that takes images prepared in another way, or whose classes are not those of the column.
+    """
+    spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
+    rows = labelled(published, column)
+    names = _class_names(rows)
+    classifier = load_classifier(model, device=known.device, precision=spec.precision, channels_last=spec.channels_last)
+    if classifier.geometry != known.geometry:
+        raise UserError(
+            f"the other model, {classifier.id}, takes images {classifier.geometry}, the model {known.geometry}; give "
+            "two that prepare images alike"
+        )
+    spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
+                                   "other_model": None, "other_label": None})  # fmt: skip
+    classes = _classes(spec, classifier, context.data)
+    try:
+        members = match(names, classifier.labels, classes, None)
+    except UserError as error:
+        reason = str(error).partition(";")[0]
+        raise UserError(f"{reason}; the classes of --other-model must be those of --other-label {column}") from error
+    return replace(
+        context,
+        spec=spec,
+        columns={column: column_of(published, column)[0]},
+        names=names,
+        classifier=classifier,
+        classes=classes,
+        members=members,
+        unlabelled="",
+        groups=None,
+        rule=load_rule("label", classifier.labels, classes, None),
+        selection=None,
+        folder="other_predictions",
     )
 
 

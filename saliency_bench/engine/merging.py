@@ -1,6 +1,6 @@
 """Part files become records.parquet and predictions.parquet: the same bytes whatever way they were computed."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -28,8 +28,7 @@ from saliency_bench.utils.hashing import hash_of, sha256_of
 from saliency_bench.utils.messages import complain
 
 FORMAT = 1  # of merged.json; another one merges anew
-MERGED = "merged.json"  # what the two files were made of
-FILES = ("records.parquet", "predictions.parquet")
+MERGED = "merged.json"  # what these files were made of
 WRITTEN = "written.json"  # what the files of DERIVED were made of
 DERIVED = ("summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
@@ -49,29 +48,36 @@ def merge(context: RunContext) -> int:
     plan = read_manifest(context.out).cells
     folders = {key.explainer_id: parts_of(context, key.explainer_id) for key in plan.values()}
     parts = {key: folder.parts() for key, folder in folders.items()}
-    predictions = predicted_chunks(prediction_parts(context).parts())
-    if not predictions.keys() >= set(context.chunks):
+    predicted = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
+    if not all(known.keys() >= set(context.chunks) for known in predicted):
         raise _lost(context, "predictions")
-    chosen = wanted(context, predictions)
+    chosen = wanted(context, predicted[0])
     complete = complete_cells(context, plan, parts, chosen)
     shown = chosen.ravel() & (np.arange(chosen.size) < context.samples)
-    made_of = _made_of(context, plan, {"": [*predictions.values()]} | parts, complete, shown)
-    if not _is_merged(context.out, made_of):
-        if not all(folder.is_whole() for folder in (prediction_parts(context), *folders.values())):
+    of_predictions = {f" {number}": [*known.values()] for number, known in enumerate(predicted)}
+    made_of = _made_of(context, plan, of_predictions | parts, complete, shown)
+    files = ["records.parquet", *(f"{one.folder}.parquet" for one in context.of_both)]
+    if not _is_merged(context.out, made_of, files):
+        if not all(folder.is_whole() for folder in (*map(prediction_parts, context.of_both), *folders.values())):
             raise _lost(context, "its files")
-        _write(context, plan, parts, predictions, complete, shown)
-        hashes = {name: sha256_of(context.out / name) for name in FILES}
+        for one, known in zip(context.of_both, predicted, strict=True):
+            _write_predictions(one, known)
+        _write_records(context, plan, parts, predicted[0], complete, shown)
+        hashes = {name: sha256_of(context.out / name) for name in files}
         write_json(context.out / MERGED, {"format": FORMAT, "of": made_of, "files": hashes})
     return int(shown.sum())
 
 
-def _write(
+def _write_predictions(context: RunContext, predictions: dict[int, Part]) -> None:
+    schema = prediction_schema(context)
+    tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.samples)
+    records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
+
+
+def _write_records(
     context: RunContext, plan: dict[str, CellKey], parts: dict[str, list[Part]], predictions: dict[int, Part],
     complete: list[str], shown: np.ndarray,
 ) -> None:  # fmt: skip
-    schema = prediction_schema(context)
-    tables = (table for _, table in read_predictions(context, predictions, schema.names))
-    records.concat(_first(tables, context.samples), context.out / "predictions.parquet", schema, PREDICTIONS_AT_ONCE)
     samples = _samples(context, predictions)
     cells = (_cell(context, plan[cell], parts[plan[cell].explainer_id], shown, samples) for cell in sorted(complete))
     records.concat(cells, context.out / "records.parquet", records.SCHEMA)
@@ -156,11 +162,11 @@ def _made_of(
     return hash_of(FORMAT, str(records.SCHEMA), names, keys, called, np.packbits(shown).tobytes().hex())
 
 
-def _is_merged(out: Path, made_of: str) -> bool:
-    """Whether the two files are there, as they were made of the same."""
+def _is_merged(out: Path, made_of: str, files: Sequence[str]) -> bool:
+    """Whether the files are there, as they were made of the same."""
     try:
         known = read_json(out / MERGED)
-        return known == {"format": FORMAT, "of": made_of, "files": {name: sha256_of(out / name) for name in FILES}}
+        return known == {"format": FORMAT, "of": made_of, "files": {name: sha256_of(out / name) for name in files}}
     except (UserError, OSError):
         return False
 

@@ -31,7 +31,7 @@ def prediction_parts(context: RunContext) -> PartFolder:
     samples = min(SAMPLES, LOGITS // context.classes)
     run = hash_of(context.run_id, str(prediction_schema(context)))  # a file of an earlier version has other columns
     size = context.spec.batch_size
-    return PartFolder(context.out / "predictions", run, size, span_of(size, samples))
+    return PartFolder(context.out / context.folder, run, size, span_of(size, samples))
 
 
 def prediction_schema(context: RunContext) -> pa.Schema:

@@ -20,6 +20,7 @@ from saliency_bench.results.public_names import public_label
 from saliency_bench.spec import TARGETS, about, flag
 from saliency_bench.utils.files import near_folders, parse_json, read_bytes
 
+OTHER = ("other_model", "other_label")
 KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: what it may be mistaken for}
 
 
@@ -28,8 +29,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
-    for name, check in (("dataset", check_dataset), ("model", check_model), ("target", check_target),
-                        ("device", check_device)):  # fmt: skip
+    for name, check in (("dataset", check_dataset), ("model", check_model), ("other_model", check_model),
+                        ("target", check_target), ("device", check_device)):  # fmt: skip
         if settings.get(name) == "":
             raise UserError(f"{flag(name)} is empty; give {about(name)}")
         if isinstance(value := settings.get(name), str | Path):
@@ -37,6 +38,15 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name in ("label_map", "groups"):
         if isinstance(value := settings.get(name), str | Path):
             check_table(name, str(value))
+    check_other(settings)
+
+
+def check_other(settings: Mapping[str, Any]) -> None:
+    """Another model and the column of its labels come together."""
+    given = [name for name in OTHER if settings.get(name) is not None]
+    if len(given) == 1:
+        (missing,) = set(OTHER) - set(given)
+        raise UserError(f"{flag(given[0])} goes with {flag(missing)}: {about(missing)}")
 
 
 def check_items(kind: str, given: Any) -> None:

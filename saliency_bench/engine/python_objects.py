@@ -70,8 +70,9 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
         plain["dataset"], objects[written] = written, dataset
     elif "dataset" in plain and not isinstance(dataset, str | PathLike | PythonObject):
         find(dataset)  # which says what is wrong with it
-    if isinstance(model := plain.get("model"), nn.Module) or is_pipeline(model):
-        plain["model"] = _module(model, objects)
+    for name in ("model", "other_model"):
+        if isinstance(model := plain.get(name), nn.Module) or is_pipeline(model):
+            plain[name] = _module(name, model, objects)
     return RunSpec.read(plain), objects
 
 
@@ -204,10 +205,11 @@ def _literal(given: Mapping) -> str:
     return ""
 
 
-def _module(model: Any, objects: dict[PythonObject, object]) -> PythonObject:
+def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> PythonObject:
+    """A model as a spec holds it. setting: its name, which is also the variable where no call gives it again."""
     kind = "classifier" if isinstance(model, Classifier) else "module"
     classifier = load_classifier(model)
-    code, made = "model", f"a {type(getattr(model, 'model', model)).__name__}"
+    code, made = setting, f"a {type(getattr(model, 'model', model)).__name__}"
     if isinstance(model, Classifier):
         settings = _settings(classifier)
         if classifier.id.startswith("module:"):
@@ -217,7 +219,7 @@ def _module(model: Any, objects: dict[PythonObject, object]) -> PythonObject:
         else:
             name = f"{classifier.repo}@{classifier.revision}" if classifier.repo else classifier.id
             code, made = f"sb.load_classifier({name!r}{settings})", "loaded"
-    about = one_line(f"model: digest {classifier.digest}, {made}", LITERAL)
+    about = one_line(f"{setting}: digest {classifier.digest}, {made}", LITERAL)
     written = PythonObject(kind=kind, name=classifier.id, digest=classifier.digest, code=code, about=about)
     objects[written] = classifier
     return written

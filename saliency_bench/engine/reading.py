@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from time import perf_counter
 
@@ -183,6 +183,12 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
                 f"the column {name} holds {rows.features[name]}; a metric can ask for pictures (datasets.Image()) and "
                 "for one number or text per sample"
             )
+
+
+def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
+    """A chunk whose label is the class, one of `names`, that this column of its rows holds."""
+    numbers = {name: number for number, name in enumerate(names)}
+    return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:

@@ -2,6 +2,7 @@
 
     OUT/run.json           settings, identity and cells: `Manifest`
     OUT/predictions/       part files of the classifier   -> predictions.parquet
+    OUT/other_predictions/ the same of the other model, if there is one
     OUT/chunks/EXPLAINER/  part files of an explainer     -> records.parquet
     OUT/thumbnails/        small maps for the report      -> examples.npz
     OUT/merged.json        what the two tables were made of
@@ -43,7 +44,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, read_cells
-from saliency_bench.results.manifest import Manifest, read_earlier, read_manifest
+from saliency_bench.results.manifest import Manifest, Other, read_earlier, read_manifest
 from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
@@ -95,7 +96,9 @@ class Run:
     @property
     def doubt(self) -> str:
         """What is probably wrong with the run as a whole; mostly nothing."""
-        return below_chance(self.summary["model"])
+        other = self.summary["other_model"]
+        doubt_of_other = below_chance(other) if other else ""
+        return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
 
     def __str__(self) -> str:
         if not self.summary:
@@ -198,6 +201,9 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
         cells=plan,
         dataset=context.loaded_dataset,
         model=context.loaded_model,
+        other=None
+        if context.other is None
+        else Other(model=context.other.loaded_model, identity=context.other.identity),
         objects=(*context.in_memory, *(one for kind in ("explainers", "metrics") for one in given.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
@@ -215,19 +221,23 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     plan = {number: by_explainer([cell for cell in context.cells if cell.id in held]) for number, held in share.items()}
     explainers = [hash_of(explainer.identity) for explainer in context.explainers]
     span = span_of(context.spec.batch_size)
-    predictions = predicted_chunks(prediction_parts(context).parts())
+    predictions, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
     previous = next(iter(plan), 0) // span
     total = sum(map(len, plan.values()))
     with bar(shown=shown and bool(plan), total=total, desc="explain", unit="batch") as advance, Behind() as written:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
             predicted = predict(context, number, chunk, predictions.get(number))
+            by_other = None
+            if context.other is not None:
+                by_other = predict(context.other, number, context.of_other(chunk), others[0].get(number))
+                of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
             for explainer, cells in plan[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
                 for positions, own in missing(chosen, cells, share[number]).items():
-                    written.put(explain_and_score(context, number, chunk, predicted, positions, own))
+                    written.put(explain_and_score(context, number, chunk, predicted, positions, own, by_other))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
@@ -286,6 +296,7 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
         dataset_repo=context.found.repo,
         dataset_revision=context.found.revision,
         model_repo=classifier.repo,
+        other=None if context.other is None else _facts(context.other, explained),
     )
 
 

@@ -33,6 +33,7 @@ class MapProvider:
     seeds    of each sample
     first    (images, target, maps) made before; a map asked for again with the same images and the same row of the
              target is not made twice
+    of_other (classifier, images, target, maps) made before for another classifier
     faulty   {sample: what went wrong}, such as a map that was not finite (given as zeros)
     flat     samples of which a map was constant
     halved   how often a batch did not fit in memory
@@ -42,6 +43,7 @@ class MapProvider:
     classifier: nn.Module
     seeds: Sequence[int]
     first: tuple[Images, Target, Maps] | None = None
+    of_other: tuple[nn.Module, Images, Target, Maps] | None = None
     faulty: dict[int, str] = field(default_factory=dict)
     flat: set[int] = field(default_factory=set)
     halved: int = 0
@@ -61,16 +63,24 @@ class MapProvider:
         target = expand(target, images)
         known = torch.zeros(len(samples), dtype=torch.bool)
         maps = np.zeros((len(samples), *images.shape[2:]), dtype=np.float32)
-        own = classifier is None or classifier is self.classifier
-        if own and self.first is not None and images is self.first[0] and samples == list(range(len(images))):
-            known = (self.first[1] == target).all(dim=1).cpu()
-            maps[known.numpy()] = self.first[2].cpu().numpy()[known.numpy()]
+        made = self._made_before(images, classifier or self.classifier)
+        if made is not None and samples == list(range(len(images))):
+            known = (made[0] == target).all(dim=1).cpu()
+            maps[known.numpy()] = made[1].cpu().numpy()[known.numpy()]
         missing = (~known).nonzero().flatten().tolist()
         if missing:
             asked = [samples[index] for index in missing]
             maps[missing] = self._made(images[missing], target[missing], asked, classifier or self.classifier)
         self.flat |= {samples[index] for index in np.flatnonzero(is_flat(maps))}
         return maps
+
+    def _made_before(self, images: Images, classifier: nn.Module) -> tuple[Target, Maps] | None:
+        """(target, maps) of these very images, if there are any of this classifier."""
+        if classifier is self.classifier and self.first is not None and images is self.first[0]:
+            return self.first[1:]
+        if self.of_other is not None and classifier is self.of_other[0] and images is self.of_other[1]:
+            return self.of_other[2:]
+        return None
 
     def _made(self, images: Images, target: Target, samples: list[int], classifier: nn.Module) -> np.ndarray:
         seeds = [self.seeds[sample] for sample in samples]

@@ -47,7 +47,7 @@ FORMAT: Final = 2
 TEMPLATE, SAMPLES, MAPS = "template.json", "samples.csv", "maps"
 COLUMNS = ("image_id", "file", "label", "target", "plus", "minus")
 IMAGES = ("png", "npy")
-NOT_YET = ("explainers", "metrics", "maps")  # settings of a run that a template has none of
+NOT_YET = ("explainers", "metrics", "maps", "other_model", "other_label")  # settings that a template has none of
 Scorer = str | Metric | Callable[..., Scores]
 
 

@@ -151,6 +151,7 @@ def run_view(run: RunData) -> dict[str, Any]:
         "accuracy": run.accuracy,
         "below_chance": below_chance(run.summary["model"]),
         "quality": words.quality(run.summary["model"]),
+        "other": words.other_model(run.summary.get("other_model")),
         "target": words.target(run.summary["target"]),
         "only": run.summary.get("only"),
         "verdict": [_coded(sentence, names) for sentence in words.verdict(run)],

@@ -8,6 +8,7 @@ from saliency_bench.analysis.verdict import Against, Verdict, listed
 from saliency_bench.errors import UserError
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, Interval
 from saliency_bench.results.ranking import Contrast
 from saliency_bench.results.run_folder import Column, RunData
@@ -91,6 +92,20 @@ def quality(model: dict) -> list[str]:
     if model.get("activation_assumed"):
         lines.append("softmax assumed: nothing said what turns its logits into probabilities")
     return lines
+
+
+def other_model(model: dict | None) -> dict | None:
+    """The other model of a run, with its accuracy in words; None where there is none."""
+    if model is None:
+        return None
+    accuracy = Interval.model_validate(model["accuracy"])
+    return {
+        "name": short(model["id"]) + origin(model),
+        "label": model["label_column"],
+        "kind": model["accuracy_kind"],
+        "accuracy": accuracy,
+        "quality": quality(model) + list(filter(None, [below_chance(model)])),
+    }
 
 
 def options(chosen: dict) -> str:

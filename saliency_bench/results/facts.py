@@ -43,6 +43,10 @@ class ModelFacts(Facts):
     no_accuracy: str | None = None
 
 
+class OtherModelFacts(ModelFacts):
+    label_column: str
+
+
 class OnlyFacts(Facts):
     conditions: list[str]
     samples: Count
@@ -66,6 +70,7 @@ class ProvenanceFacts(Facts):
 class SummaryFacts(Facts):
     dataset: DatasetFacts
     model: ModelFacts
+    other_model: OtherModelFacts | None = None
     only: OnlyFacts | None = None
     masks: MaskFacts
     target: str

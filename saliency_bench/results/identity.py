@@ -39,6 +39,7 @@ class Identity(StrictModel):
     What else a metric asks for is in `asked_for` of its cells, by its name with a hash, and counts for these alone:
 
     column NAME   what this column of the dataset holds
+    other model   the entries above of a run of the other model, and what the column of its labels holds
     """
 
     fingerprint: Hash

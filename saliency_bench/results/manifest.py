@@ -29,11 +29,18 @@ class Loaded(StrictModel):
     revision: str | None
 
 
+class Other(StrictModel):
+    """The other model of a run, and what its predictions depend on."""
+
+    model: Loaded
+    identity: Identity
+
+
 class Manifest(BaseModel):
     """spec, dataset, model: of the latest start; earlier ones may have had other explainers, metrics and limits.
 
     cells: of all. objects: the explainers and metrics of all starts that were Python objects. maps: {explainer_id:
-    NAME=PATH} of the precomputed maps of all starts that were files.
+    NAME=PATH} of the precomputed maps of all starts that were files. other: once given, every start must give it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -44,6 +51,7 @@ class Manifest(BaseModel):
     cells: dict[str, CellKey]
     dataset: Loaded | None = None
     model: Loaded | None = None
+    other: Other | None = None
     objects: tuple[PythonObject, ...] = ()
     maps: dict[str, str] = {}
 
@@ -59,6 +67,12 @@ class Manifest(BaseModel):
             return self
         differing = differing_settings(self.identity, earlier.identity)
         differing += ["batch_size"] if earlier.spec.batch_size != self.spec.batch_size else []
+        if earlier.other is not None and self.other is None:
+            raise UserError(
+                f"{self.spec.out} holds a run with the other model {earlier.other.model.id}; give --other-model and "
+                "--other-label again, or choose another --out"
+            )
+        differing += ["other model"] if earlier.other and self.other != earlier.other else []
         before, now = (_asked_for(one.cells.values()) for one in (earlier, self))
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:

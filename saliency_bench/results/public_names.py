@@ -41,6 +41,8 @@ def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
         if isinstance(value, PythonObject):
             folder = name == "model" and model.startswith(FOLDER)  # a loaded classifier, whose code names the folder
             changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
+            if name == "other_model" and (called := public_name(value.name)).startswith(FOLDER):
+                changed[name] = value.model_copy(update={"name": called, "code": name})
         elif name == "maps":
             changed[name] = tuple(one if isinstance(one, PythonObject) else public_maps(one) for one in value)
         elif isinstance(value, str) and hint(name, "path") and name not in changed:

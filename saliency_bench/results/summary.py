@@ -29,6 +29,7 @@ from saliency_bench.results.cell import (
     read_cells,
 )
 from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import intervals, is_bounded
 from saliency_bench.results.manifest import Manifest, read_manifest
 from saliency_bench.results.parts import chunks_of, run_id
@@ -48,7 +49,7 @@ class RunFacts:
     samples: of the split; used: those the run covers. only: the conditions of those that are explained, and how many
     they are; None: all. activation_assumed: whether no one said that the network ends in a softmax. model_classes: the
     number of its logits. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
-    provenance: library versions and hardware.
+    provenance: library versions and hardware. other: the same of the run of the other model.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class RunFacts:
     activation_assumed: bool = False
     model_classes: int | None = None
     no_accuracy: str | None = None
+    other: "RunFacts | None" = None
 
     @property
     def chunks(self) -> int:
@@ -109,8 +111,7 @@ def summarise(facts: RunFacts) -> dict:
     """Write summary.json from a run's records and predictions, and return its JSON."""
     manifest = read_manifest(facts.folder)
     plan, identity = manifest.cells, manifest.identity
-    columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
-    predictions = pq.read_table(facts.folder / "predictions.parquet", columns=columns)
+    predictions = _predictions(facts.folder, "predictions", identity)
     explained, outcomes = _outcomes(facts.folder / "records.parquet")
     clustered = predictions.filter(pc.is_in(predictions["image_id"], pa.array(explained, pa.string())))
     codes = cluster_codes(clustered["image_id"].to_pylist(), clustered["group"].to_pylist())
@@ -136,18 +137,8 @@ def summarise(facts: RunFacts) -> dict:
             "used": facts.used,
             "classes": facts.classes,
         },
-        "model": {
-            "id": facts.model,
-            "repo": facts.model_repo,
-            "revision": facts.revision,
-            "digest": facts.digest,
-            "geometry": facts.geometry,
-            "classes": facts.model_classes,
-            "activation": identity.activation,
-            "activation_assumed": facts.activation_assumed,
-            **quality(predictions, identity.labels, identity.activation, facts.seed),
-            "no_accuracy": facts.no_accuracy,
-        },
+        "model": _model(facts, identity, predictions),
+        "other_model": None if facts.other is None else _other_model(facts.other, manifest),
         "only": facts.only,
         "masks": _masks(predictions),
         "target": facts.target,
@@ -164,6 +155,33 @@ def summarise(facts: RunFacts) -> dict:
     }
     write_json(facts.folder / "summary.json", summary)
     return read_json(facts.folder / "summary.json")  # where what is not known is None
+
+
+def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
+    columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
+    return pq.read_table(folder / f"{name}.parquet", columns=columns)
+
+
+def _model(facts: RunFacts, identity: Identity, predictions: pa.Table) -> dict[str, Any]:
+    return {
+        "id": facts.model,
+        "repo": facts.model_repo,
+        "revision": facts.revision,
+        "digest": facts.digest,
+        "geometry": facts.geometry,
+        "classes": facts.model_classes,
+        "activation": identity.activation,
+        "activation_assumed": facts.activation_assumed,
+        **quality(predictions, identity.labels, identity.activation, facts.seed),
+        "no_accuracy": facts.no_accuracy,
+    }
+
+
+def _other_model(facts: RunFacts, manifest: Manifest) -> dict[str, Any]:
+    assert manifest.other is not None
+    identity = manifest.other.identity
+    predictions = _predictions(facts.folder, "other_predictions", identity)
+    return _model(facts, identity, predictions) | {"label_column": identity.label_column}
 
 
 def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
@@ -323,7 +341,9 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
     only, dataset = summary["only"], summary["dataset"]
     chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
-    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(summary["model"]), legend(cells)]
+    other = summary["other_model"]
+    of_other = f"other model ({other['label_column']}) {_accuracy(other)}" if other else ""
+    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(summary["model"]), of_other, legend(cells)]
     return ", ".join(filter(None, facts))
 
 

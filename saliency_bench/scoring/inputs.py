@@ -1,11 +1,12 @@
 """From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from saliency_bench.classifiers.classifier import RefusedImagesError
@@ -20,7 +21,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
-REACHING = {"classifier", "curves", "explain"}  # needs through which a metric reaches the network
+REACHING = {"classifier", "curves", "explain", "other"}  # needs through which a metric reaches the network
 
 
 @dataclass
@@ -53,6 +54,28 @@ class ScoredBatch:
                 self.reasons[sample] = MARKS.join(filter(None, (self.reasons[sample], reason)))
 
 
+@dataclass(frozen=True)
+class Other:
+    """A second classifier of the same images, K classes of its own.
+
+    target   (B, K), its right classes, each with the weight 1
+    logits   (B, K), of the images, on the CPU
+    labels   bool (B, K), the classes that are right for each image
+    lacking  why there is nothing of a sample, else None
+    """
+
+    classifier: nn.Module
+    target: Target
+    logits: Tensor
+    labels: np.ndarray
+    lacking: list[str | None]
+
+    def part(self, kept: Sequence[int]) -> "Other":
+        """Of these samples alone; a copy."""
+        lacking = [self.lacking[sample] for sample in kept]
+        return Other(self.classifier, self.target[kept], self.logits[kept], self.labels[kept], lacking)
+
+
 @dataclass
 class MetricInputs:
     """What metrics may ask for (`metric.NEEDS`) about a batch and the maps of one explainer; made when first asked for.
@@ -64,6 +87,7 @@ class MetricInputs:
     masks       bool (B, H, W), and `unusable`: why a sample has none
     labels      bool (B, K), the classes that are right for each image; none of an image without label
     columns     further columns of the dataset, by name
+    other       a second classifier
     faults      {sample: why no metric can score it}
     map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
@@ -81,6 +105,7 @@ class MetricInputs:
     groups: ClassGroups | None = None
     labels: np.ndarray | None = None
     columns: dict[str, Column] = field(default_factory=dict)
+    other: Other | None = None
     faults: dict[int, str] = field(default_factory=dict)
     map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
@@ -99,6 +124,15 @@ class MetricInputs:
         assert self.maps is not None
         return is_flat(self.maps.cpu().numpy())
 
+    @cached_property
+    def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
+        """(maps of all images for the other classifier and its target, {sample: what is wrong with its map})"""
+        assert self.other is not None
+        explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
+        maps = explain(self.images, self.other.target, classifier=self.other.classifier)
+        self.halved += explain.halved
+        return maps, explain.faulty
+
     def _seeds(self, purpose: str) -> list[int]:
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
@@ -108,8 +142,7 @@ class MetricInputs:
         reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
         if "labels" in metric.needs and self.labels is not None:
             reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
-        for name in metric.columns:
-            lacking = self.columns[name].lacking if name in self.columns else [lacks(name)] * count
+        for lacking in self._lacking(metric):
             reasons = [reason or lack for reason, lack in zip(reasons, lacking, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
@@ -122,10 +155,17 @@ class MetricInputs:
         result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
         return result
 
+    def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
+        """Per sample why there is nothing of what the metric asks for: of each column, and of the other classifier."""
+        for name in metric.columns:
+            yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
+        if "other" in metric.needs and self.other is not None:
+            yield self.other.lacking
+
     def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int], names: Sequence[str]) -> None:
         explain = self._provider(asked, metric.asks_of_target)
-        inputs = self._inputs(metric, asked, explain)
         try:
+            inputs = self._inputs(metric, asked, explain)
             with self._guarded(metric):
                 scores, parts, marked = metric.checked(inputs, len(asked), names)
         except ExplainerRaisedError as error:
@@ -154,10 +194,16 @@ class MetricInputs:
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
-    def _guarded(self, metric: Metric) -> AbstractContextManager:
+    @contextmanager
+    def _guarded(self, metric: Metric) -> Iterator[None]:
         """What a metric leaves changed is refused; a plugin that is given no network can change no weights."""
         contents = bool(REACHING & set(metric.needs)) or not is_ours(metric.function)
-        return unchanged(self.classifier, metric.name, "metric", metric.function, contents=contents)
+        second = [self.other.classifier] if self.other is not None and "other" in metric.needs else []
+        with ExitStack() as guards:
+            for network in [self.classifier, *second]:
+                guard = unchanged(network, metric.name, "metric", metric.function, contents=contents)
+                guards.enter_context(guard)
+            yield
 
     def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
@@ -195,8 +241,13 @@ class MetricInputs:
             "groups": lambda: self.groups,
             "explain": lambda: explain,
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
+            "other": lambda: None if self.other is None else self.other.part(kept),
             "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
         }
+        if self.other is not None and {"other", "explain"} <= set(metric.needs):
+            made, faulty = self.maps_of_other
+            explain.of_other = self.other.classifier, images, self.other.target[kept], torch.from_numpy(made[kept])
+            explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
         return {need: inputs[need]() for need in metric.needs}
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:

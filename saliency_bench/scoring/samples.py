@@ -16,7 +16,7 @@ from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProv
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
-from saliency_bench.scoring.inputs import MetricInputs
+from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
@@ -36,6 +36,8 @@ def score_samples(
     groups: ClassGroups | Mapping | str | Path | None = None,
     masks: np.ndarray | Tensor | None = None,
     columns: Mapping[str, Any] | None = None,
+    other: nn.Module | str | Path | None = None,
+    other_labels: Sequence[int] | np.ndarray | None = None,
     seeds: Sequence[int] | None = None,
     image_ids: Sequence[str] | None = None,
     seed: int = 0,
@@ -49,7 +51,8 @@ def score_samples(
     target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
     labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy. groups: what
     `load_groups` takes. masks: bool (B, H, W), for metrics that ask for them. columns: {name: pictures (B, 3, H, W) in
-    [0, 1], or a list of values}, further columns of a dataset. seeds: one for each image, for what is drawn at random;
+    [0, 1], or a list of values}, further columns of a dataset. other, other_labels: a second classifier and the right
+    class of each image for it, for metrics that compare both. seeds: one for each image, for what is drawn at random;
     None: 0 to B-1. image_ids, seed: those of a run instead, whose very scores these are then, given its `batch_size`
     and order; `seed` also is that of what is drawn once for all images, such as the masks of RISE.
 
@@ -62,6 +65,7 @@ def score_samples(
     inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
     draws = Draws.of(len(images), seeds, image_ids, seed)
     right = _labels(metric, labels, len(images))
+    second, right_of_other = _other(metric, other, other_labels, len(images))
     check_batch_size(batch_size)
     explainer, module = as_explainer(explainer).seeded(seed), load_classifier(classifier)
     scores = []
@@ -72,6 +76,8 @@ def score_samples(
         inputs.labels = None if right is None else right_classes(right[part], inputs.logits.shape[1])
         inputs.masks = None if inside is None else inside[part]
         inputs.unusable = None if inside is None else [None if mask.any() else "empty mask" for mask in inside[part]]
+        if second is not None and right_of_other is not None:
+            inputs.other = _classified(second, inputs.images, right_of_other[part])
         inputs.columns = {name: column.part(range(len(images))[part]) for name, column in further.items()}
         batch = inputs.score(metric)
         if faulty := batch.faulty | inputs.map_faults | inputs.faults:
@@ -142,6 +148,33 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
     if given is not None and (given.ndim not in (1, 2) or len(given) != count):
         raise UserError(f"give one label, or row of right classes, for each of the {count} images; got {given.shape}")
     return given
+
+
+def _other(
+    metric: Metric, other: nn.Module | str | Path | None, labels: Sequence[int] | np.ndarray | None, count: int
+) -> tuple[Classifier | None, np.ndarray | None]:
+    """Raises: UserError unless a metric that asks for a second classifier has one with its labels, and no other has."""
+    if "other" not in metric.needs and (other is not None or labels is not None):
+        raise UserError(f"{metric.name} asks for no second classifier; leave out other and other_labels")
+    if "other" not in metric.needs:
+        return None, None
+    if other is None or labels is None:
+        raise UserError(
+            f"{metric.name} needs a second classifier: give other, and other_labels, its class of each image"
+        )
+    given = np.asarray(labels)
+    if given.ndim not in (1, 2) or len(given) != count:
+        raise UserError(f"give one of other_labels for each of the {count} images; got {given.shape}")
+    return load_classifier(other), given
+
+
+def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> Other:
+    with untouched(classifier), torch.inference_mode():
+        logits = classifier(images).cpu()
+    right = right_classes(labels, logits.shape[1])
+    without = no_probabilities(logits, classifier.activation)
+    lacking = [f"other model: {NO_PROBABILITIES}" if one else None for one in without.tolist()]
+    return Other(classifier, torch.from_numpy(right).float().to(images.device), logits, right, lacking)
 
 
 def _inputs(
