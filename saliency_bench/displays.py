@@ -5,14 +5,19 @@ Every text is escaped, for names may come from strangers.
 
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from io import BytesIO
+from pathlib import Path
+from typing import Any
 
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 LEAST = 224  # pixels of the shorter side of a picture
 MOST = 512  # pixels of its longer side, unless the shorter one would be too short
 QUALITY = 88  # of JPEG
+SIDE = 224  # pixels of the longer side of a picture in a strip, at least
+MARGIN, SIZE, LINE = 10, 14, 20  # pixels of a strip: around pictures, of letters, from line to line
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold: Iterable[tuple[int, int]] = ()) -> str:
@@ -49,14 +54,41 @@ def pictures(named: Mapping[str, Image.Image]) -> str:
     return f"<div>{''.join(figures)}</div>"
 
 
-def strip(images: Sequence[Image.Image]) -> Image.Image:
-    """Pictures of one size side by side, each large enough to be seen."""
-    shown = [large(image.convert("RGB")) for image in images]
-    width, height, gap = *shown[0].size, 8
-    whole = Image.new("RGB", (len(shown) * (width + gap) - gap, height), "white")
-    for number, image in enumerate(shown):
-        whole.paste(image, (number * (width + gap), 0))
-    return whole
+def strip(panels: Sequence[tuple[Image.Image, Sequence[str]]]) -> Image.Image:
+    """Pictures of one size side by side, enlarged to at least `SIDE`, with lines of text below each."""
+    factor = max(1, -(-SIDE // max(panels[0][0].size)))
+    width, height = (factor * side for side in panels[0][0].size)
+    cell = max(width, SIDE)  # of a tall picture: room for the words
+    lines = max(len(text) for _, text in panels)
+    size = (MARGIN + len(panels) * (cell + MARGIN), 2 * MARGIN + height + LINE * lines + MARGIN)
+    canvas = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(canvas)
+    for number, (picture, text) in enumerate(panels):
+        left = MARGIN + number * (cell + MARGIN)
+        canvas.paste(picture.convert("RGB").resize((width, height), Image.Resampling.BICUBIC), (left, MARGIN))
+        for row, line in enumerate(text):
+            place = (left, 2 * MARGIN + height + row * LINE)
+            pen.text(place, _fitted(line, cell), fill="black", font=_font(bold=row == 0))
+    return canvas
+
+
+def _fitted(line: str, width: int) -> str:
+    """As much of a line as fits, in letters of either weight."""
+    line = " ".join(line.split())
+    shown = line
+    while _font(bold=True).getlength(shown) > width:
+        line = line[:-1]
+        shown = f"{line.rstrip()}..."
+    return shown
+
+
+@cache
+def _font(*, bold: bool) -> Any:
+    """DejaVu, which matplotlib brings along: it has Latin, Greek, Cyrillic and Arabic letters."""
+    from matplotlib import get_data_path
+
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(get_data_path()) / "fonts" / "ttf" / name), SIZE)
 
 
 def large(image: Image.Image) -> Image.Image:

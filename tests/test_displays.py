@@ -9,14 +9,17 @@ from io import BytesIO
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import displays
+from saliency_bench.engine.examples import save_thumbnails
 from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.schema import of_run
 from saliency_bench.metric import as_metric
 from saliency_bench.utils import progress
+from saliency_bench.utils.overlays import heat_map, overlay, scaled
 
 HOSTILE = "<script>alert('x')</script>"
 
@@ -98,7 +101,7 @@ def test_an_explanation_shows_the_picture_beside_the_map(shapes, resnet):
     assert seen.prediction in " ".join(Tags(page).texts)
     strip = Image.open(BytesIO(seen._repr_png_()))
     assert strip.height >= 224
-    assert strip.width > 2 * strip.height
+    assert strip.width >= 2 * 224
 
 
 def test_large_pictures_are_shown_smaller_and_small_ones_in_whole_steps():
@@ -161,3 +164,41 @@ def test_progress_in_a_notebook_is_that_of_tqdm_auto(monkeypatch):
     assert progress.bar(total=3, desc="all").got == {"disable": False, "total": 3, "desc": "all"}
     shell.config = {}
     assert not isinstance(progress.bar(total=3, shown=False), auto.tqdm)
+
+
+def test_a_signed_map_is_drawn_around_zero_in_two_colours():
+    values = np.zeros((20, 20))
+    values[2:6, 2:6], values[12:16, 12:16] = 1.0, -0.5
+    values[0, 0] = 1000.0  # as one pixel of a gradient may be
+    drawn = np.asarray(overlay(np.full((20, 20, 3), 128, np.uint8), values), dtype=int)
+    red, blue = drawn[..., 0] - drawn[..., 2], drawn[..., 2] - drawn[..., 0]
+    assert red[4, 4] > 30
+    assert blue[14, 14] > 30
+    assert abs(red[9, 9]) < 5  # zero
+    other = np.asarray(overlay(np.full((20, 20, 3), 128, np.uint8), -values), dtype=int)
+    assert (other[..., 2] - other[..., 0])[4, 4] > 30
+
+
+def test_what_is_drawn_of_a_map_keeps_its_zero_and_its_signs():
+    values = np.linspace(-1, 3, 81).reshape(9, 9)
+    assert scaled(values)[values == 0] == 0
+    np.testing.assert_array_equal(np.sign(scaled(values)), np.sign(values))
+    assert scaled(values).max() == 1
+    np.testing.assert_allclose(scaled(values + 1), (values + 1) / 4)
+    np.testing.assert_allclose(scaled(values + 1 - 1e-9), (values + 1) / 4, atol=1e-8)  # below zero by rounding alone
+    assert not scaled(np.full((3, 3), 7.0)).any()
+    assert (scaled(np.full((3, 3), -7.0)) == -1).all()
+
+
+def test_thumbnails_keep_the_signs_of_their_maps(tmp_path):
+    maps = torch.zeros(2, 112, 112)
+    maps[0, :56], maps[0, 56:] = 2, -1
+    maps[1, :56] = 5
+    save_thumbnails(tmp_path, 0, maps, [0, 2], 4)
+    stored = np.load(tmp_path / "000000.npz")["000000"]
+    assert stored.shape == (4, 56, 56)
+    assert (stored[0, 0, 0], stored[0, -1, -1]) == (255, -128)
+    assert (stored[2, 0, 0], stored[2, -1, -1]) == (255, 0)
+    colours = np.asarray(heat_map(stored[0]).convert("RGB"), dtype=int)
+    assert colours[0, 0, 0] > colours[0, 0, 2]
+    assert colours[-1, -1, 2] > colours[-1, -1, 0]

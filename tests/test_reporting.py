@@ -800,6 +800,7 @@ def test_maps_lie_over_their_picture_as_they_do_elsewhere():
     """Grey picture and heat map, put over each other as the page says, are `overlay`."""
     rng = np.random.default_rng(0)
     image, values = rng.integers(0, 256, (8, 8, 3)).astype(np.uint8), rng.integers(0, 256, (8, 8)).astype(np.uint8)
+    values[0, :2] = 0, 255
     strength = float(re.search(r"\.frame \.map {[^}]*opacity: ([\d.]+);", (HERE / "report.css").read_text())[1])
     grey = np.round(image.mean(axis=2))[..., None]
     laid = (1 - strength) * grey + strength * np.asarray(heat_map(values).convert("RGB"))

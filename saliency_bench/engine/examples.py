@@ -13,14 +13,13 @@ import pyarrow.parquet as pq
 import torch
 from torch.nn import functional as F
 
-from saliency_bench.maps import normalise
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.parts import FEW, files_in, span_of
 from saliency_bench.results.run_folder import SCORES, Scores
 from saliency_bench.types import Batch, Maps
 from saliency_bench.utils.files import load_arrays, save_arrays
-from saliency_bench.utils.overlays import eight_bit
+from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
 
 SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
 PER_KIND = 4
@@ -29,19 +28,20 @@ SPAN = re.compile(r"[0-9]{6,}-[0-9]{6,}\.npz")
 
 
 def save_thumbnails(folder: Path, number: int, maps: Maps, positions: Sequence[int], batch_size: int) -> None:
-    """Normalised maps of samples of a chunk, reduced to `SIDE` and 8 bits: for pictures only, never for scores.
+    """Maps of samples of a chunk, reduced to `SIDE` and the levels of `heat_map`: for pictures only, never for scores.
 
     folder: of one explainer's thumbnails.
     """
     height, width = maps.shape[1:]
     scale = min(1.0, SIDE / max(height, width))
     size = max(1, round(height * scale)), max(1, round(width * scale))
-    values = torch.from_numpy(normalise(maps.cpu().numpy()))[:, None]
+    values = torch.from_numpy(np.stack([scaled(one) for one in maps.cpu().numpy()]))[:, None]
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
-    pictures = np.zeros((batch_size, *size), dtype=np.uint8)
+    small = [scaled(one) if (one < 0).any() else one for one in small]  # means of both signs are smaller
+    pictures = np.zeros((batch_size, *size), dtype=np.int16)
     if (before := _stored(folder, number, batch_size)) is not None and before.shape == pictures.shape:
-        pictures = before.copy()  # of other samples of this chunk
-    pictures[list(positions)] = np.round(small * 255)
+        pictures = before.astype(np.int16)  # of other samples of this chunk
+    pictures[list(positions)] = np.round(LEVELS * np.stack(small))
     save_arrays(_small(folder, number), **{f"{number:06d}": pictures})
 
 

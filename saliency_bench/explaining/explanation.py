@@ -14,7 +14,6 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.explaining.choice import fitting
-from saliency_bench.maps import normalise
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms
@@ -36,7 +35,7 @@ class Explanation:
     target        what the map explains, as text
     explainer     its name and options
     why           why this explainer, where none was named
-    overlay       the prepared picture in grey with the normalised map over it
+    overlay       the prepared picture in grey with the map over it: blue below zero and red above if it is signed
     picture       the prepared picture, as the classifier saw it
     """
 
@@ -57,8 +56,14 @@ class Explanation:
             f"map {height} x {width}"
         )
 
+    @property
+    def caption(self) -> list[str]:
+        """The lines below the map in a strip."""
+        lines = [self.explainer, f"{self.prediction} ({self.probability:.1%})"]
+        return lines + [f"map of {self.target}"] * (self.target != self.prediction)
+
     def _repr_png_(self) -> bytes:
-        return displays.png(displays.strip([self.picture, self.overlay]))
+        return displays.png(displays.strip([(self.picture, ["as the network sees it"]), (self.overlay, self.caption)]))
 
     def _repr_html_(self) -> str:
         names = f"{self.prediction} ({self.probability:.1%})", f"{self.explainer} of {self.target}"
@@ -124,7 +129,7 @@ def explain(
         probability=float(p[best]),
         target=words,
         explainer=str(method),
-        overlay=overlay(eight_bit(images[0]), normalise(values[None])[0]),
+        overlay=overlay(eight_bit(images[0]), values),
         picture=Image.fromarray(eight_bit(images[0])),
         why=why,
     )

@@ -1,4 +1,8 @@
-"""A saliency map drawn over its picture."""
+"""A saliency map drawn over its picture.
+
+A map with negative values is drawn around zero, blue below and red above, on a scale that ends at a high percentile of
+its absolute values; any other from its smallest value to its largest, the brighter, the more it counts.
+"""
 
 from functools import cache
 
@@ -7,31 +11,47 @@ import torch
 from PIL import Image
 
 STRENGTH = 0.6  # of a map over its picture
+LEVELS = 255  # from zero to the end of a scale
+PERCENTILE = 99.0  # of a signed map's absolute values: single pixels of a gradient are many times as large as the rest
+ROUNDING = 1e-6  # of a map's largest absolute value: below zero by less, a map is not signed
 
 
 def eight_bit(image: torch.Tensor) -> np.ndarray:
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
+def scaled(values: np.ndarray) -> np.ndarray:
+    """A finite map (h, w) as it is drawn: a signed one in [-1, 1], where 0 stays 0, any other in [0, 1]."""
+    values = values.astype(np.float64)
+    low, high = values.min(), values.max()
+    if low < -ROUNDING * np.abs(values).max():
+        end = np.percentile(np.abs(values), PERCENTILE) or np.abs(values).max()
+        return np.clip(values / end, -1, 1)
+    return (values - low) / (high - low) if high > low else np.zeros_like(values)
+
+
 def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -> Image.Image:
-    """The picture (H, W, 3) uint8 in grey with a map (h, w) in [0, 1] over it: the brighter, the more it counts."""
+    """The picture (H, W, 3) uint8 in grey with a map (h, w) over it."""
     height, width = image.shape[:2]
-    heat = Image.fromarray(np.round(values * 255).astype(np.uint8)).resize((width, height), Image.Resampling.BILINEAR)
-    colour = _colours()[np.asarray(heat)]
+    drawn = Image.fromarray(scaled(values).astype(np.float32))
+    drawn = np.asarray(drawn.resize((width, height), Image.Resampling.BILINEAR))
+    colour = np.asarray(heat_map(np.round(LEVELS * drawn)).convert("RGB")) / 255.0
     grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) / 255.0
     return Image.fromarray(np.round(255 * ((1 - strength) * grey + strength * colour)).astype(np.uint8))
 
 
-def heat_map(values: np.ndarray) -> Image.Image:
-    """A map (h, w) uint8 alone, in the colours of `overlay`."""
-    image = Image.fromarray(values).convert("P")
-    image.putpalette(np.round(255 * _colours()).astype(np.uint8).tobytes())
+def heat_map(levels: np.ndarray) -> Image.Image:
+    """A map (h, w) of `LEVELS` times what `scaled` gives, alone, in the colours of `overlay`."""
+    signed = bool((levels < 0).any())
+    level = (levels + LEVELS) / 2 if signed else levels
+    image = Image.fromarray(np.clip(np.round(level), 0, LEVELS).astype(np.uint8)).convert("P")
+    image.putpalette(np.round(255 * _colours("RdBu_r" if signed else "inferno")).astype(np.uint8).tobytes())
     return image
 
 
 @cache
-def _colours() -> np.ndarray:
+def _colours(name: str) -> np.ndarray:
     """(256, 3) in [0, 1], for each of 256 levels."""
     from matplotlib import colormaps
 
-    return colormaps["inferno"](np.arange(256))[:, :3]
+    return colormaps[name](np.arange(256))[:, :3]
