@@ -37,11 +37,11 @@ def save_thumbnails(folder: Path, number: int, maps: Maps, positions: Sequence[i
     size = max(1, round(height * scale)), max(1, round(width * scale))
     values = torch.from_numpy(np.stack([scaled(one) for one in maps.cpu().numpy()]))[:, None]
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
-    small = [scaled(one) if (one < 0).any() else one for one in small]  # means of both signs are smaller
+    small = np.stack([scaled(one) if (one < 0).any() else one for one in small])  # means of both signs are smaller
     pictures = np.zeros((batch_size, *size), dtype=np.int16)
     if (before := _stored(folder, number, batch_size)) is not None and before.shape == pictures.shape:
         pictures = before.astype(np.int16)  # of other samples of this chunk
-    pictures[list(positions)] = np.round(LEVELS * np.stack(small))
+    pictures[list(positions)] = np.round(LEVELS * small)
     save_arrays(_small(folder, number), **{f"{number:06d}": pictures})
 
 

@@ -33,9 +33,9 @@ def scaled(values: np.ndarray) -> np.ndarray:
 def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -> Image.Image:
     """The picture (H, W, 3) uint8 in grey with a map (h, w) over it."""
     height, width = image.shape[:2]
-    drawn = Image.fromarray(scaled(values).astype(np.float32))
-    drawn = np.asarray(drawn.resize((width, height), Image.Resampling.BILINEAR))
-    colour = np.asarray(heat_map(np.round(LEVELS * drawn)).convert("RGB")) / 255.0
+    levels = Image.fromarray((LEVELS * scaled(values)).astype(np.float32))
+    levels = levels.resize((width, height), Image.Resampling.BILINEAR)
+    colour = np.asarray(heat_map(np.asarray(levels)).convert("RGB")) / 255.0
     grey = image.mean(axis=2, keepdims=True).repeat(3, axis=2) / 255.0
     return Image.fromarray(np.round(255 * ((1 - strength) * grey + strength * colour)).astype(np.uint8))
 
