@@ -26,6 +26,7 @@ _HOMES = {
     "template": "leaderboard.template",
     "submit": "leaderboard.submit",
     "load_results": "leaderboard.board",
+    "load_maps": "results.run_folder",
 }
 __all__ = [
     "Run",
@@ -39,6 +40,7 @@ __all__ = [
     "load_classifier",
     "load_dataset",
     "load_explainer",
+    "load_maps",
     "load_metric",
     "load_results",
     "report",
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     from saliency_bench.leaderboard.template import template
     from saliency_bench.metric import declare_metric, list_metrics, load_metric
     from saliency_bench.reports.page import report
+    from saliency_bench.results.run_folder import load_maps
 
 
 def __getattr__(name: str) -> Any:

@@ -157,6 +157,9 @@ class RunSpec(BaseModel):
     channels_last: bool | None = _setting(
         "use a memory layout in which many networks run faster", None, group="computation"
     )
+    keep_maps: bool = _setting(
+        "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
+    )
     chunk_timeout: float | None = _setting(
         "seconds an explainer or metric may take for one chunk before the run is stopped",
         None,

@@ -103,6 +103,7 @@ KEEPS = {
     "limit": 3,
     "batch_size": 5,
     "strict": True,
+    "keep_maps": True,
     "device": "cpu",
     "groups": {},
     "only": ("correct",),

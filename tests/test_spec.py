@@ -30,6 +30,7 @@ LEAST = {"dataset": "d", "model": "m", "explainers": ["e"], "metrics": ["s"], "o
 OTHER = {
     "split": "train", "target": "predicted", "label_map": "labels of mine.json", "groups": "g.csv", "limit": 3,
     "batch_size": 5, "seed": -2, "precision": "bf16", "channels_last": True, "strict": True, "device": "cpu",
+    "keep_maps": True,
     "label_column": "scene", "activation": "sigmoid", "only": ("correct", "label=a b"),
     "chunk_timeout": 2.5, "other_model": "m2", "other_label": "scene", "maps": ("mine=my maps", "other=o.parquet"),
 }  # fmt: skip

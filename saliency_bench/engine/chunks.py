@@ -12,16 +12,27 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from saliency_bench.engine.context import Cell, RunContext
+from saliency_bench.engine.context import Cell, KeptMaps, RunContext
 from saliency_bench.engine.examples import compact_thumbnails, save_thumbnails, thumbnail_strays
 from saliency_bench.engine.predictions import predicted_chunks, prediction_parts, wanted
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
+from saliency_bench.explaining.stored_maps import table_of
 from saliency_bench.reasons import HALVED, NO_PROBABILITIES, NOT_FINITE, is_expected, lacks
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
-from saliency_bench.results.parts import POSITION, Entry, Part, PartFolder, chunks_of, files_in, held, name_ignored
+from saliency_bench.results.parts import (
+    POSITION,
+    Entry,
+    Part,
+    PartFolder,
+    chunks_of,
+    files_in,
+    held,
+    maps_of,
+    name_ignored,
+)
 from saliency_bench.results.summary import summarised_names
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
 from saliency_bench.target import no_probabilities, probabilities
@@ -34,13 +45,14 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
 UNSHOWN = 10  # cells that are listed
-Held = dict[str, list[int]]  # {cell: the positions in a chunk that files hold}
+Output = Cell | KeptMaps
+Held = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
 
 
-def by_explainer(cells: list[Cell]) -> dict[Explainer, list[Cell]]:
-    found: dict[Explainer, list[Cell]] = {}
-    for cell in cells:
-        found.setdefault(cell.explainer, []).append(cell)
+def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
+    found: dict[Explainer, list[Output]] = {}
+    for output in outputs:
+        found.setdefault(output.explainer, []).append(output)
     return found
 
 
@@ -48,8 +60,12 @@ def parts_of(context: RunContext, explainer_id: str) -> PartFolder:
     return chunks_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
 
 
-def planned(context: RunContext, cells: list[Cell], plan: dict[str, CellKey]) -> list[tuple[int, Held]]:
-    """The chunks of which something is missing, each with the cells of which it is and the positions that files hold.
+def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
+    return maps_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
+
+
+def planned(context: RunContext, plan: dict[str, CellKey]) -> list[tuple[int, Held]]:
+    """The chunks of which something is missing, each with the outputs of which it is and the positions that files hold.
 
     Only the main process, under the lock. Before predictions of a chunk are there, all its samples are taken to be
     explained. plan: the cells of all starts.
@@ -60,8 +76,10 @@ def planned(context: RunContext, cells: list[Cell], plan: dict[str, CellKey]) ->
     todo: dict[int, Held] = {
         number: {} for number in context.chunks if any(number not in one for one in (known, *others))
     }
-    for explainer, own in by_explainer(cells).items():
-        found = held(parts_of(context, hash_of(explainer.identity)).parts(), [cell.id for cell in own], *chosen.shape)
+    for explainer, own in by_explainer(context.outputs).items():
+        folders = (folder(context, hash_of(explainer.identity)) for folder in (parts_of, map_parts))
+        parts = [part for folder in folders for part in folder.parts()]
+        found = held(parts, [output.id for output in own], *chosen.shape)
         for key, there in found.items():
             for number in np.flatnonzero((chosen & ~there).any(axis=1)).tolist():
                 todo.setdefault(number, {})[key] = np.flatnonzero(there[number]).tolist()
@@ -84,13 +102,15 @@ def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
         name_ignored(predictions.path, predictions.strays())
         predictions.check()
     unnamed = _of_unnamed(context, explainers)
-    for above in (context.out / "chunks", context.out / "thumbnails"):
+    for above in (context.out / "chunks", context.out / "maps", context.out / "thumbnails"):
         name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - unnamed.keys()))
     for explainer_id in explainers:
         folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
         name_ignored(folder.path, folder.strays())
         name_ignored(thumbnails, thumbnail_strays(thumbnails))
         unnamed[explainer_id] = folder.check(*[redo] * (explainer_id in own))
+        name_ignored(map_parts(context, explainer_id).path, map_parts(context, explainer_id).strays())
+        map_parts(context, explainer_id).check()
     _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups} - plan.keys())
     compact(context, explainers)
 
@@ -125,20 +145,21 @@ def compact(context: RunContext, explainers: Iterable[str], *, full: bool = Fals
             prediction_parts(one).compact()
     for explainer_id in explainers:
         parts_of(context, explainer_id).compact(full=full)
+        map_parts(context, explainer_id).compact(full=full)
         compact_thumbnails(context.out / "thumbnails" / explainer_id, context.spec.batch_size, full=full)
 
 
 def missing(
-    chosen: Sequence[int], cells: list[Cell], held: Mapping[str, Collection[int]]
-) -> dict[tuple[int, ...], list[Cell]]:
-    """{positions of samples in a chunk: the cells that no file holds of them}
+    chosen: Sequence[int], outputs: list[Output], held: Mapping[str, Collection[int]]
+) -> dict[tuple[int, ...], list[Output]]:
+    """{positions of samples in a chunk: the outputs that no file holds of them}
 
-    chosen: the positions that are explained. held: {cell: those that files hold}.
+    chosen: the positions that are explained. held: {output: those that files hold}.
     """
-    found: dict[tuple[int, ...], list[Cell]] = {}
-    for cell in cells:
-        if still := tuple(position for position in chosen if position not in held.get(cell.id, ())):
-            found.setdefault(still, []).append(cell)
+    found: dict[tuple[int, ...], list[Output]] = {}
+    for output in outputs:
+        if still := tuple(position for position in chosen if position not in held.get(output.id, ())):
+            found.setdefault(still, []).append(output)
     return found
 
 
@@ -148,14 +169,16 @@ def explain_and_score(
     chunk: Chunk,
     predicted: list[dict],
     positions: Sequence[int],
-    cells: list[Cell],
+    outputs: list[Output],
     by_other: list[dict] | None = None,
 ) -> Callable[[], None]:
-    """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the file.
+    """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the files.
 
-    cells: of one explainer. by_other: what the other model says of the chunk.
+    outputs: of one explainer. by_other: what the other model says of the chunk.
     """
-    explainer = cells[0].explainer
+    explainer = outputs[0].explainer
+    cells = [output for output in outputs if isinstance(output, Cell)]
+    kept: list[np.ndarray | None] | None = [None] * len(positions)
     folder = parts_of(context, hash_of(explainer.identity))
     whole = len(positions) == len(chunk.rows)
     if not whole:
@@ -175,10 +198,12 @@ def explain_and_score(
         maps, reasons, halved = _maps(context, chunk.batch, explainer, target)
         passes["explain"] = context.classifier.passes - before
         if maps is None:
-            raised = True
+            raised, kept = True, None
             scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
         else:
             places = [positions[place] for place in chunk.readable]
+            if len(cells) < len(outputs):
+                kept = _kept(maps, reasons, chunk, len(positions))
             pictures = context.out / "thumbnails" / folder.path.name
             thumbnails = partial(save_thumbnails, pictures, number, maps.cpu().clone(), places, context.spec.batch_size)
             logits = torch.tensor([row["logits"] for row in readable])
@@ -209,9 +234,24 @@ def explain_and_score(
     def write() -> None:
         if thumbnails is not None:
             thumbnails()
-        folder.write(number, tables, None if whole else positions, **about)
+        own = None if whole else positions
+        for output in outputs:
+            if isinstance(output, KeptMaps) and kept is not None:
+                rows_of_maps = table_of(samples, [row["image_id"] for row in predicted], kept)
+                map_parts(context, folder.path.name).write(number, {output.id: rows_of_maps}, own)
+        if cells:
+            folder.write(number, tables, own, **about)
 
     return write
+
+
+def _kept(maps: Maps, reasons: Collection[int], chunk: Chunk, count: int) -> list[np.ndarray | None]:
+    """A map per sample of a chunk; None where it could not be read, or its map is no map."""
+    found: list[np.ndarray | None] = [None] * count
+    for index, (place, values) in enumerate(zip(chunk.readable, maps.cpu().numpy().copy(), strict=True)):
+        if index not in reasons:
+            found[place] = values
+    return found
 
 
 def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:

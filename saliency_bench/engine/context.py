@@ -104,6 +104,17 @@ class Cell:
 
 
 @dataclass(frozen=True)
+class KeptMaps:
+    """The maps of an explainer, of a run that keeps them: planned and resumed like a cell."""
+
+    explainer: Explainer
+
+    @cached_property
+    def id(self) -> str:
+        return hash_of("maps", self.explainer.identity)
+
+
+@dataclass(frozen=True)
 class RunContext:
     """What a run works on, loaded once.
 
@@ -264,6 +275,11 @@ class RunContext:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
+
+    @cached_property
+    def outputs(self) -> list[Cell | KeptMaps]:
+        """The cells, and the maps that the run keeps."""
+        return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
 
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""

@@ -4,6 +4,7 @@
     OUT/predictions/       part files of the classifier   -> predictions.parquet
     OUT/other_predictions/ the same of the other model, if there is one
     OUT/chunks/EXPLAINER/  part files of an explainer     -> records.parquet
+    OUT/maps/EXPLAINER/    the maps, of a run that keeps them
     OUT/thumbnails/        small maps for the report      -> examples.npz
     OUT/merged.json        what the two tables were made of
     OUT/summary.json  timings.json  report.html
@@ -208,7 +209,7 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
     manifest.write(context.out)
-    return planned(context, cells, manifest.cells)
+    return planned(context, manifest.cells)
 
 
 def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, compacting: bool) -> dict:
@@ -218,7 +219,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     """
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    plan = {number: by_explainer([cell for cell in context.cells if cell.id in held]) for number, held in share.items()}
+    plan = {number: by_explainer(one for one in context.outputs if one.id in held) for number, held in share.items()}
     explainers = [hash_of(explainer.identity) for explainer in context.explainers]
     span = span_of(context.spec.batch_size)
     predictions, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]

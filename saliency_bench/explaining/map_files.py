@@ -1,14 +1,16 @@
 """Saliency maps from files and arrays, each checked: of the right size, finite, of an image that is known.
 
-A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array) or `.png` (grey). A single file is a Parquet file
-with the columns `image_id` and `map` (H lists of W numbers, or H * W numbers row by row), or a `.npy` file (N, H, W) in
-the order of the dataset. Nothing is unpickled, and only files that are named after a known image are opened.
+A folder holds one file per image, `IMAGE-ID.npy`, `.npz` (one array) or `.png` (grey), or the Parquet files of maps
+that a run has kept (`stored_maps`). A single file is a Parquet file with the columns `image_id` and `map` (H lists of W
+numbers, or H * W numbers row by row), or a `.npy` file (N, H, W) in the order of the dataset. Nothing is
+unpickled, and only files that are named after a known image are opened.
 """
 
 import zlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -70,7 +72,12 @@ def read_maps_of(
     if not source.exists():
         raise UserError(f"there are no maps {source}; give a folder of .npy files, or one Parquet or .npy file")
     if source.is_dir():
-        return _from_folder(source, files, size)
+        kept = sorted(source.glob("*.parquet"))
+        return (
+            chain.from_iterable(_from_parquet(path, files, size) for path in kept)
+            if kept
+            else _from_folder(source, files, size)
+        )
     try:
         check_regular(source)
     except (OSError, ValueError) as error:
@@ -178,12 +185,17 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
     try:
         file = pq.ParquetFile(path)
         _check_parquet(path, file, len(files), size)
-        for batch in file.iter_batches(batch_size=BATCH, columns=["image_id", "map"]):
-            for image_id, row in zip(batch["image_id"].to_pylist(), batch["map"], strict=True):
+        names = [name for name in ("image_id", "map", "scale") if name in file.schema_arrow.names]
+        for batch in file.iter_batches(batch_size=BATCH, columns=names):
+            for index, image_id in enumerate(batch["image_id"].to_pylist()):
+                row, where = batch["map"][index], f"{path}, image {image_id}"
+                scale = batch["scale"][index].as_py() if "scale" in names else 1
+                if scale is None and not row.is_valid:  # a run keeps a row of each sample
+                    continue
                 if image_id not in files:
                     raise UserError(f"{path}: image {str(image_id)[:100]!r} is not a known image")
-                where = f"{path}, image {image_id}"
-                yield image_id, _checked(_row(row, size, where), size, where)
+                values = _row(row, size, where)
+                yield image_id, _checked(values if scale == 1 else _scaled(values, scale, where), size, where)
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path} is not a Parquet file of maps ({one_line(error)})") from error
 
@@ -208,6 +220,12 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
             inside = column.path_in_schema.partition(".")[0] == "map"
             if inside and column.num_values > rows.num_rows * size[0] * size[1]:
                 raise UserError(f"{path} holds more numbers than maps of {size[0]} x {size[1]} have")
+
+
+def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
+    if not isinstance(scale, int | float):
+        raise UserError(f"{where}: scale is {scale!r}, not a number")
+    return values.astype(np.float64) * scale
 
 
 def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:

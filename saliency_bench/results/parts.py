@@ -36,6 +36,7 @@ FORMAT = 1
 FEW = 16  # files of a folder that stay as they are
 SPAN = 512  # chunks
 SAMPLES = 8192  # of a span, unless a chunk has more
+MAPS = 256  # of a span of maps: 25 MB of 224 x 224 pixels
 NOTES = b"saliency-bench"
 POSITION = "position"  # the column of a sample's place in the run
 NAMED = 3  # of what is ignored
@@ -93,14 +94,16 @@ class Part:
 class PartFolder:
     """The part files of one explainer, or those of the classifier.
 
-    run: `run_id`. size: samples of a chunk. span: chunks that one file holds in the end. Only one process at a time may
-    `check` or `compact`, while others write.
+    run: `run_id`. size: samples of a chunk. span: chunks that one file holds in the end. always: compact
+    few files too, so that those of a finished run are the same whatever stopped it on the way. Only one process at a
+    time may `check` or `compact`, while others write.
     """
 
     path: Path
     run: str
     size: int
     span: int
+    always: bool = False
 
     def write(
         self, number: int, tables: Mapping[str, pa.Table], positions: Sequence[int] | None, **about: object
@@ -153,7 +156,7 @@ class PartFolder:
 
     def compact(self, *, full: bool = False) -> None:
         """Make one file of those of each span, unless there are but a few; full: of spans with all their chunks."""
-        if not full and len(self._paths()) <= FEW:
+        if not full and not self.always and len(self._paths()) <= FEW:
             return
         for parts in self._by_span(self.parts()):
             if len(parts) >= (self.span if full else 2):
@@ -255,6 +258,11 @@ def run_id(identity: Identity, batch_size: int) -> str:
 def chunks_of(out: Path, explainer_id: str, run: str, batch_size: int) -> PartFolder:
     """The folder of an explainer's chunks in the run's folder `out`."""
     return PartFolder(out / "chunks" / explainer_id, run, batch_size, span_of(batch_size))
+
+
+def maps_of(out: Path, explainer_id: str, run: str, batch_size: int) -> PartFolder:
+    """The folder of the maps of an explainer that a run keeps."""
+    return PartFolder(out / "maps" / explainer_id, run, batch_size, span_of(batch_size, MAPS), always=True)
 
 
 def span_of(batch_size: int, samples: int = SAMPLES) -> int:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.explaining.stored_maps import StoredMaps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
 from saliency_bench.results.clusters import cluster_codes
@@ -189,6 +190,25 @@ def _parts(path: Path, cells: list[CellResult]) -> dict[str, np.ndarray]:
                 columns[cell_id].setdefault(part, []).append(records.numbers(rows)[places])
     whole = {key: [np.concatenate(pieces) for pieces in own.values()] for key, own in columns.items()}
     return {key: np.stack(own, axis=1) for key, own in whole.items() if own}
+
+
+def load_maps(run: Any) -> dict[str, StoredMaps]:
+    """The maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when they are asked for.
+
+    run: what `run` returned, or its folder. Maps are mappings from image ids to arrays (H, W); `np.asarray` makes an
+    array (N, H, W) of all of them, in the order of their ids. They are float16 with a scale per map, so that values are
+    exact to 0.05 %. Raises: UserError for a folder that holds no run, or one that kept no maps.
+    """
+    folder = Path(getattr(run, "folder", run))
+    if not (folder / "summary.json").is_file():
+        raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
+    names = explainer_names(read_manifest(folder).cells.values())
+    ids = pq.read_table(folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
+    found = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
+    kept = {name: StoredMaps(path, ids) for name, path in found.items() if path.is_dir()}
+    if not kept:
+        raise UserError(f"{folder} has kept no maps; start the run again with --keep-maps")
+    return kept
 
 
 def _summary(folder: Path) -> tuple[dict, list[CellResult]]:

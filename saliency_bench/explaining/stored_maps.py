@@ -1,0 +1,103 @@
+"""Maps that a run keeps: float16 in Parquet files, a row per sample, read when they are asked for.
+
+A map is divided by `scale`, the power of two that brings its greatest magnitude below 1, so that gradients of any size
+keep the 11 bits of float16: values are exact to 1/2048 of themselves, and to 2^-25 of the map's greatest magnitude.
+`map` and `scale` are null where the explainer gave no map.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from saliency_bench.errors import UserError, one_line
+
+SCHEMA = pa.schema(
+    [
+        ("position", pa.int64()),  # of the sample in the run
+        ("image_id", pa.string()),
+        ("scale", pa.float32()),
+        ("map", pa.list_(pa.list_(pa.float16()))),
+    ]
+)
+
+
+def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.ndarray | None]) -> pa.Table:
+    """Rows of samples with their maps (H, W), None where there is none."""
+    scales = [None if one is None else scale_of(one) for one in maps]
+    known = [
+        (one.astype(np.float64) / scale).astype(np.float16)
+        for one, scale in zip(maps, scales, strict=True)
+        if one is not None and scale is not None
+    ]
+    flat = pa.array(np.concatenate([one.ravel() for one in known]) if known else np.empty(0, np.float16))
+    widths = np.concatenate([np.full(one.shape[0], one.shape[1]) for one in known] or [np.empty(0, np.int64)])
+    rows = pa.ListArray.from_arrays(_offsets(widths), flat)
+    heights = _offsets([0 if one is None else len(one) for one in maps])
+    nested = pa.ListArray.from_arrays(heights, rows, mask=pa.array([one is None for one in maps]))
+    return pa.table([pa.array(positions), pa.array(ids), pa.array(scales, pa.float32()), nested], schema=SCHEMA)
+
+
+def scale_of(values: np.ndarray) -> float:
+    """The least power of two above all magnitudes; 1 of a map of zeros."""
+    return float(np.ldexp(1.0, int(np.frexp(np.abs(values).max(initial=0).astype(np.float64))[1])))
+
+
+def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+
+
+class StoredMaps(Mapping[str, np.ndarray]):
+    """{image id: map (H, W) float32} of one explainer in a run; files are read when a map is asked for.
+
+    `np.asarray(maps)` gives all of them (N, H, W) in the order of the ids, which is that of the run. A run takes them
+    as `maps={"name": maps}`.
+    """
+
+    def __init__(self, folder: Path, ids: Collection[str] | None = None):
+        """ids: of the samples of the run; its files may hold more. None: all."""
+        self.folder, self._ids = folder, None if ids is None else set(ids)
+        self._last: tuple[Path, pa.Table] | None = None
+
+    @cached_property
+    def _places(self) -> dict[str, tuple[Path, int]]:
+        """{image id: (file, row)}, by position."""
+        found: dict[int, tuple[str, Path, int]] = {}
+        for path in sorted(self.folder.glob("*.parquet")):
+            table = _read(path, ["position", "image_id", "scale"])
+            for row, (position, image_id, scale) in enumerate(zip(*map(pa.ChunkedArray.to_pylist, table), strict=True)):
+                if scale is not None and (self._ids is None or image_id in self._ids):
+                    found.setdefault(position, (image_id, path, row))
+        return {image_id: (path, row) for _, (image_id, path, row) in sorted(found.items())}
+
+    def __getitem__(self, image_id: str) -> np.ndarray:
+        path, row = self._places[image_id]
+        if self._last is None or self._last[0] != path:
+            self._last = path, _read(path, ["scale", "map"])
+        table = self._last[1]
+        rows = table["map"][row].values
+        values = rows.flatten().to_numpy(zero_copy_only=False).reshape(len(rows), -1)
+        return values.astype(np.float32) * np.float32(table["scale"][row].as_py())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.stack(list(self.values())).astype(dtype or np.float32, copy=False)
+
+    def __repr__(self) -> str:
+        return f"StoredMaps({str(self.folder)!r}, {len(self)} maps)"
+
+
+def _read(path: Path, columns: list[str]) -> pa.Table:
+    try:
+        return pq.ParquetFile(path).read(columns)
+    except (pa.ArrowException, OSError, KeyError) as error:
+        raise UserError(f"{path} cannot be read ({one_line(error)}); start the run again to restore it") from error
