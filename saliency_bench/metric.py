@@ -76,6 +76,7 @@ NEEDS = {
     "seeds": "a whole number per sample, for what the metric draws at random",
     "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
+    "run_seed": "a whole number, for what the metric draws once for all samples",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
 OF_EXPLAINER = frozenset({"maps", "curves", "explain"})  # needs through which scores depend on the explainer

@@ -2,11 +2,10 @@
 
 import numpy as np
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from saliency_bench.errors import UserError
-from saliency_bench.maps import LEVELS
+from saliency_bench.metrics._ranks import constant_rows, spearman
 from saliency_bench.scoring.perturbation import Curves, Reference
 from saliency_bench.types import Images
 
@@ -16,7 +15,6 @@ RANGE = (-1.0, 1.0)
 VERSION = 1
 MARK = "no correlation, as all patches are equal"
 ALSO_CALLED = ("IDSDS", "in-domain single deletion score", "single deletion")
-ROUNDING = 1e-6  # of the largest, below which numbers do not differ
 
 
 def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
@@ -73,7 +71,7 @@ def saliency_single_deletion(curves: Curves, *, grid: int = 4, reference: Refere
 def marked(curves: Curves, *, grid: int = 4, reference: Reference = "mean") -> np.ndarray:
     """Bool (B,): whether all patches have equal sums, or equal drops."""
     patches = _patches(curves, grid)
-    return _constant(_sums(curves, patches, grid)) | _constant(_without(curves, patches, grid, reference))
+    return constant_rows(_sums(curves, patches, grid)) | constant_rows(_without(curves, patches, grid, reference))
 
 
 def _patches(curves: Curves, grid: int) -> np.ndarray:
@@ -98,25 +96,6 @@ def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Referenc
         return curves.drawn(samples, (of_pixel != pictures[:, None, None])[:, None], reference)
 
     return curves.logits(("without a patch", grid, reference), grid**2, draw)
-
-
-def spearman(one: np.ndarray, two: np.ndarray) -> np.ndarray:
-    """Float64 (B,) of rows (B, n); 0 where one of them is constant."""
-    ranks = [rankdata(_steps(rows), axis=1) - (rows.shape[1] + 1) / 2 for rows in (one, two)]
-    lengths = np.sqrt((ranks[0] ** 2).sum(axis=1) * (ranks[1] ** 2).sum(axis=1))
-    return np.divide((ranks[0] * ranks[1]).sum(axis=1), lengths, out=np.zeros(len(one)), where=lengths > 0)
-
-
-def _constant(rows: np.ndarray) -> np.ndarray:
-    return _steps(rows).max(axis=1) == 0
-
-
-def _steps(rows: np.ndarray) -> np.ndarray:
-    """Rows in steps of 1/32768 of their range, from 0; of numbers that differ by rounding alone, zeros."""
-    low, high = rows.min(axis=1, keepdims=True), rows.max(axis=1, keepdims=True)
-    spread = high - low
-    constant = ~(spread > ROUNDING * np.maximum(np.abs(low), np.abs(high)))
-    return np.rint((rows - low) / np.where(constant, 1, spread) * LEVELS) * ~constant
 
 
 def check(*, grid: int, **others: object) -> None:

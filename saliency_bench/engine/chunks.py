@@ -367,6 +367,7 @@ def _inputs(
         groups=context.groups,
         faults=faults,
         columns=batch.columns,
+        run_seed=context.spec.seed,
     )
 
 

@@ -91,6 +91,7 @@ class MetricInputs:
     faults      {sample: why no metric can score it}
     map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
+    run_seed    of what is drawn once for all samples
     """
 
     classifier: nn.Module
@@ -109,6 +110,7 @@ class MetricInputs:
     faults: dict[int, str] = field(default_factory=dict)
     map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
+    run_seed: int = 0
 
     @cached_property
     def curves(self) -> Curves:
@@ -243,6 +245,7 @@ class MetricInputs:
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
             "other": lambda: None if self.other is None else self.other.part(kept),
             "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
+            "run_seed": lambda: self.run_seed,
         }
         if self.other is not None and {"other", "explain"} <= set(metric.needs):
             made, faulty = self.maps_of_other

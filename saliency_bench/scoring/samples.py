@@ -54,7 +54,8 @@ def score_samples(
     [0, 1], or a list of values}, further columns of a dataset. other, other_labels: a second classifier and the right
     class of each image for it, for metrics that compare both. seeds: one for each image, for what is drawn at random;
     None: 0 to B-1. image_ids, seed: those of a run instead, whose very scores these are then, given its `batch_size`
-    and order; `seed` also is that of what is drawn once for all images, such as the masks of RISE.
+    and order; `seed` also is that of what is drawn once for all images: the masks of RISE, weights of a randomised
+    network.
 
     Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
@@ -73,6 +74,7 @@ def score_samples(
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
         inputs = _inputs(metric, images[part].to(module.device), module, explainer, weights, groups, draws[part])
+        inputs.run_seed = seed
         inputs.labels = None if right is None else right_classes(right[part], inputs.logits.shape[1])
         inputs.masks = None if inside is None else inside[part]
         inputs.unusable = None if inside is None else [None if mask.any() else "empty mask" for mask in inside[part]]

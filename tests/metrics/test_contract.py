@@ -19,7 +19,7 @@ from saliency_bench.targets.class_groups import ClassGroups
 
 NAMES = contracts.complete("metrics")
 B, H, W = 3, 8, 6
-SHARED = ("classifier", "groups")
+SHARED = ("classifier", "groups", "run_seed")
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def inputs():
         "labels": np.eye(4, dtype=bool)[[1, 1, 3]],
         "groups": ClassGroups("halves", ((0, 1), (2, 3))),
         "seeds": [5, 6, 7],
+        "run_seed": 3,
     }
 
 

@@ -10,7 +10,8 @@ from scipy.stats import spearmanr
 from torch import nn
 
 from saliency_bench.errors import UserError
-from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion, spearman
+from saliency_bench.metrics._ranks import spearman
+from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import one_hot
 

@@ -1,0 +1,357 @@
+"""saliency_randomisation: by hand, by loops, beside Quantus and scikit-image, and that the network stays as it is."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import spearmanr
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import as_explainer
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.explaining.randomised import cascade, layer_names
+from saliency_bench.metric import load_metric
+from saliency_bench.metrics.saliency_randomisation.score import (
+    rank_correlation,
+    relative_rise,
+    ssim,
+)
+from saliency_bench.scoring.samples import score_samples
+from saliency_bench.target import one_hot
+
+H, W, K = 12, 10, 3
+MAPS = arrays(np.float64, (2, 9, 8), elements=st.integers(-8, 8).map(float))
+
+
+class Small(nn.Module):
+    """Two convolutions with a normalisation, and a linear layer."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        self.norm = nn.BatchNorm2d(4)
+        self.second = nn.Conv2d(4, 5, 3, padding=1, bias=False)
+        self.head = nn.Linear(5, K)
+        self.norm.running_mean.normal_()
+        self.norm.running_var.fill_(2)
+        for parameter in self.norm.parameters():
+            nn.init.normal_(parameter)
+
+    def forward(self, images):
+        features = torch.relu(self.second(torch.relu(self.norm(self.first(images)))))
+        return self.head(features.mean(dim=(2, 3)))
+
+
+def gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return found.sum(dim=1)
+
+
+def edges(classifier, images, target):
+    """Looks at no weights."""
+    return (images - images.roll(1, dims=3)).abs().sum(dim=1)
+
+
+@pytest.fixture
+def made():
+    torch.manual_seed(1)
+    return sb.load_classifier(Small(), mean=0.5, std=0.25, device="cpu"), torch.rand(3, 3, H, W)
+
+
+def scored(made, explainer=gradient, **options):
+    classifier, images = made
+    return score_samples("saliency_randomisation", images, classifier, explainer, target=[0, 1, 2], seed=7, **options)
+
+
+def with_parts(made, explainer=gradient, **options):
+    classifier, images = made
+    explain, target = MapProvider(as_explainer(explainer), classifier, [0, 1, 2]), one_hot([0, 1, 2], K)
+    metric = load_metric("saliency_randomisation", **options)
+    return metric.with_parts(explain(images, target), images, target, classifier, explain, [0, 1, 2], 7)
+
+
+def test_layers_are_those_with_weights_from_the_logits_down(made):
+    assert layer_names(made[0]) == ["head", "second", "first"]
+    assert load_metric("saliency_randomisation").parts(made[0]) == ("head", "second", "first")
+    assert load_metric("saliency_randomisation", layers=2).parts(made[0]) == ("head", "first")
+    assert load_metric("saliency_randomisation", layers=1).parts(made[0]) == ("first",)
+    assert load_metric("saliency_randomisation", layers=9).parts(made[0]) == ("head", "second", "first")
+    assert load_metric("saliency_randomisation", form="complexity").parts(made[0]) == ("first",)
+
+
+def test_each_step_loses_one_more_layer_and_nothing_else(made):
+    classifier, _ = made
+    before = {key: value.clone() for key, value in classifier.state_dict().items()}
+    lost = [["head"], ["head", "second"], ["head", "second", "first", "norm"]]
+    for (_, randomised), gone in zip(cascade(classifier, 7), lost, strict=True):
+        for key, value in randomised.state_dict().items():
+            own = key.removeprefix("model.").split(".")[0]
+            same = torch.equal(value, before[key])
+            assert same == (own not in gone or key.endswith("num_batches_tracked")), key
+    assert all(torch.equal(before[key], value) for key, value in classifier.state_dict().items())
+
+
+def test_weights_are_drawn_as_torch_draws_them_and_by_the_seed(made):
+    *_, (_, randomised) = cascade(made[0], 7)
+    network = randomised.model
+    for layer, inputs in ((network.first, 27), (network.second, 36), (network.head, 5)):
+        for parameter in layer.parameters():
+            assert 0 < parameter.abs().max() <= inputs**-0.5
+    assert network.second.weight.std().item() == pytest.approx(math.sqrt(1 / 3 / 36), rel=0.1)
+    assert (network.norm.weight == 1).all()
+    assert (network.norm.bias == 0).all()
+    assert (network.norm.running_mean == 0).all()
+    *_, (_, again) = cascade(made[0], 7)
+    *_, (_, other) = cascade(made[0], 8)
+    assert torch.equal(again.model.first.weight, network.first.weight)
+    assert not torch.equal(other.model.first.weight, network.first.weight)
+
+
+def test_a_vision_transformer_keeps_no_weight():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.ViTConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16,
+                                    image_size=16, patch_size=8, num_labels=3)  # fmt: skip
+    classifier = sb.load_classifier(transformers.ViTForImageClassification(config), mean=0.5, std=0.5, device="cpu")
+    before = {key: value.clone() for key, value in classifier.named_parameters()}
+    *_, (_, randomised) = cascade(classifier, 0)
+    kept = [
+        key for key, value in randomised.named_parameters()
+        if torch.equal(value, before[key]) and not ("layernorm" in key or key.endswith(("bias", "layer_norm.weight")))
+    ]  # fmt: skip
+    assert kept == []
+    assert randomised(torch.rand(1, 3, 16, 16)).isfinite().all()
+
+
+def literal_ssim(one, two, side):
+    """Wang et al., window by window."""
+
+    def scaled(values):
+        values = np.abs(values)
+        return (values - values.min()) / ((values.max() - values.min()) or 1)
+
+    x, y = scaled(one), scaled(two)
+    found = []
+    for top in range(x.shape[0] - side + 1):
+        for left in range(x.shape[1] - side + 1):
+            a, b = (z[top : top + side, left : left + side].ravel() for z in (x, y))
+            n = side**2
+            va, vb = (((z - z.mean()) ** 2).sum() / (n - 1) for z in (a, b))
+            cov = ((a - a.mean()) * (b - b.mean())).sum() / (n - 1)
+            found.append(
+                (2 * a.mean() * b.mean() + 1e-4) * (2 * cov + 9e-4)
+                / ((a.mean() ** 2 + b.mean() ** 2 + 1e-4) * (va + vb + 9e-4))
+            )  # fmt: skip
+    return np.mean(found)
+
+
+def literal_entropy(values):
+    low, high = values.min(), values.max()
+    counts = [0] * 100
+    for value in values.ravel():
+        counts[min(99, int((value - low) / (high - low) * 100))] += 1
+    return -sum(n / values.size * math.log(n / values.size) for n in counts if n)
+
+
+def literal_steps(values):
+    """Absolute values that agree to 1/32768 of their range tie."""
+    values = np.abs(values).ravel()
+    return [round((value - values.min()) / (values.max() - values.min()) * 32768) for value in values]
+
+
+@pytest.mark.parametrize("form", ["ssim", "spearman", "complexity"])
+def test_every_layer_by_loops(made, form):
+    classifier, images = made
+    target = one_hot([0, 1, 2], K)
+    scores, parts = with_parts(made, form=form)
+    before = as_explainer(gradient)(classifier, images, target).double().numpy()
+    stages = [
+        as_explainer(gradient)(copy.deepcopy(one), images, target).double().numpy() for _, one in cascade(classifier, 7)
+    ]
+    for i in range(3):
+        if form == "complexity":
+            old, new = literal_entropy(before[i]), literal_entropy(stages[-1][i])
+            expected = [(new - old) / old]
+        elif form == "ssim":
+            expected = [literal_ssim(before[i], after[i], 7) for after in stages]
+        else:
+            expected = [spearmanr(literal_steps(before[i]), literal_steps(after[i])).statistic for after in stages]
+        np.testing.assert_allclose(parts[i], expected, atol=1e-7)
+        assert scores[i] == pytest.approx(np.mean(parts[i]))
+
+
+def test_ssim_is_that_of_scikit_image():
+    skimage = pytest.importorskip("skimage.metrics")
+    one, two = np.random.default_rng(0).random((2, 1, 20, 31))
+    one[0, 0, 0] = two[0, 0, 0] = 0
+    one[0, 0, 1] = two[0, 0, 1] = 1
+    expected = skimage.structural_similarity(one[0], two[0], data_range=1)
+    assert ssim(one, two)[0] == pytest.approx(expected, abs=1e-12)
+
+
+class Drawn(nn.Linear):
+    """A linear layer that is re-initialised, when Quantus asks for it, with the weights that ours would have."""
+
+    own: dict
+
+    def reset_parameters(self):
+        if hasattr(self, "own"):
+            self.load_state_dict(self.own)
+        else:
+            super().reset_parameters()
+
+
+def test_is_mprt_of_quantus_with_the_same_weights():
+    quantus = pytest.importorskip("quantus")
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), Drawn(3 * 30, 8), nn.ReLU(), Drawn(8, 6), nn.ReLU(), Drawn(6, K)).eval()
+    classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
+    images, labels = torch.rand(3, 3, 5, 6), [0, 1, 2]
+    *_, (_, drawn) = cascade(classifier, 7)
+    for layer, random in zip(network, drawn.model, strict=True):
+        if isinstance(layer, Drawn):
+            layer.own = copy.deepcopy(random.state_dict())
+
+    def explain(model, inputs, targets, **_):
+        maps = gradient(model, torch.as_tensor(inputs), one_hot(torch.as_tensor(targets), K))
+        return maps.numpy()[:, None]
+
+    metric = quantus.MPRT(similarity_func=quantus.similarity_func.correlation_spearman, disable_warnings=True, abs=True,
+                          normalise=False, return_average_correlation=False, layer_order="top_down")  # fmt: skip
+    found = metric(model=network, x_batch=images.numpy(), y_batch=np.array(labels), explain_func=explain)
+    target = one_hot(labels, K)
+    provider = MapProvider(as_explainer(gradient), classifier, [0, 1, 2])
+    ours = load_metric("saliency_randomisation", form="spearman")
+    inputs = provider(images, target), images, target, classifier, provider, [0, 1, 2], 7
+    assert ours.parts(classifier) == ("5", "3", "1")
+    for column, name in enumerate(ours.parts(classifier)):
+        np.testing.assert_allclose(ours.with_parts(*inputs)[1][:, column], found[name], atol=1e-3)
+    metric = quantus.EfficientMPRT(disable_warnings=True, normalise=False, return_aggregate=False)
+    found = metric(model=network, x_batch=images.numpy(), y_batch=np.array(labels), explain_func=explain)
+    np.testing.assert_allclose(load_metric("saliency_randomisation", form="complexity")(*inputs), found, atol=1e-9)
+
+
+def test_the_example_of_the_docstring(made):
+    before, after = torch.zeros(1, 4, 4), torch.zeros(1, 4, 4)
+    before[:, 0], after[:, :2] = -1, 1
+    classifier, images = made[0], torch.rand(1, 3, 4, 4)
+    weights = classifier.model.first.weight.clone()
+
+    def explainer(classifier, images, target):
+        return before if torch.equal(classifier.model.first.weight, weights) else after
+
+    def score(**options):
+        return score_samples("saliency_randomisation", images, classifier, explainer, layers=1, **options)[0]
+
+    assert score(form="spearman") == pytest.approx(1 / math.sqrt(3))
+    assert score(form="complexity") == pytest.approx(math.log(2) / (math.log(4) - 0.75 * math.log(3)) - 1)
+    assert score(form="complexity") == pytest.approx(0.2326, abs=1e-4)
+
+
+@given(MAPS, MAPS, st.integers(-3, 3))
+@settings(max_examples=40)
+def test_sign_and_scale_do_not_count_and_a_map_is_like_itself(one, two, exponent):
+    for similarity in (ssim, rank_correlation):
+        found = similarity(one, two)
+        assert ((found >= -1 - 1e-12) & (found <= 1 + 1e-12)).all()
+        np.testing.assert_allclose(similarity(two, one), found, atol=1e-12)
+        np.testing.assert_allclose(similarity(-one * 2.0**exponent, two), found, atol=1e-12)
+        varied = np.ptp(np.abs(one), axis=(1, 2)) > 0
+        np.testing.assert_allclose(similarity(one, one)[varied], 1, atol=1e-12)
+    rise = relative_rise(one, two)
+    np.testing.assert_allclose(relative_rise(one * 2.0**exponent + 1, two), rise, atol=1e-12)
+    assert (np.isnan(rise) == (np.ptp(one, axis=(1, 2)) == 0)).all()
+    assert (relative_rise(one, one)[~np.isnan(rise)] == 0).all()
+
+
+def test_what_looks_at_no_weights_has_the_worst_score_and_a_flat_map_none(made):
+    assert scored(made, edges).tolist() == pytest.approx([1, 1, 1])
+    assert scored(made, edges, form="spearman").tolist() == pytest.approx([1, 1, 1])
+    assert scored(made, edges, form="complexity").tolist() == [0, 0, 0]
+    assert scored(made).max() < 0.9
+    assert np.isnan(scored(made, lambda classifier, images, target: images.new_ones(len(images), H, W))).all()
+
+
+def test_a_map_that_is_constant_without_the_weights_is_like_nothing(made):
+    weights = made[0].model.head.weight.clone()
+
+    def explainer(classifier, images, target):
+        maps = images.mean(dim=1)
+        return maps if torch.equal(classifier.model.head.weight, weights) else torch.zeros_like(maps)
+
+    assert scored(made, explainer, form="spearman").tolist() == [0, 0, 0]
+
+
+def test_smoothing_is_the_mean_over_noisy_copies(made):
+    from saliency_bench.explaining.composing import smoothed
+
+    classifier, images = made
+    target = one_hot([0, 1, 2], K)
+    explainer = smoothed(gradient, draws=3, sigma=0.1)
+    before = explainer(classifier, images, target, seeds=[4, 5, 6]).double().numpy()
+    *_, (_, randomised) = cascade(classifier, 7)
+    after = explainer(randomised, images, target, seeds=[4, 5, 6]).double().numpy()
+    options = {"seeds": [4, 5, 6], "smooth": 3, "layers": 1, "form": "spearman"}
+    np.testing.assert_allclose(scored(made, **options), rank_correlation(before, after), atol=1e-3)
+    assert not np.allclose(scored(made, **options | {"smooth": 0}), rank_correlation(before, after), atol=1e-3)
+
+
+def test_nothing_of_the_network_changes_and_every_pass_is_counted(made):
+    classifier, _ = made
+    before, passes = copy.deepcopy(classifier.state_dict()), classifier.passes
+    scored(made)
+    assert all(torch.equal(before[key], value) for key, value in classifier.state_dict().items())
+    assert classifier.passes - passes == 3 * (1 + 1 + 3)  # predictions, maps, and those of three layers
+    passes = classifier.passes
+    scored(made, smooth=2, layers=2)
+    assert classifier.passes - passes == 3 * (1 + 1 + 2 * (1 + 2))
+
+
+def test_the_seed_of_the_run_is_that_of_the_weights(made):
+    classifier, images = made
+
+    def score(seed, **given):
+        return score_samples("saliency_randomisation", images, classifier, gradient, seed=seed, **given).tolist()
+
+    ids = ["a", "b", "c"]
+    assert score(1, image_ids=ids) == score(1, image_ids=ids)
+    assert score(1, image_ids=ids) == pytest.approx(score(1, image_ids=ids, batch_size=1), rel=1e-5)
+    assert score(1, image_ids=ids) != score(2, image_ids=ids)
+
+
+class Locked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, images):
+        return self.linear(images.mean(dim=(2, 3)))
+
+    def __deepcopy__(self, memo):
+        raise RuntimeError("bound to a file")
+
+
+@pytest.mark.parametrize(
+    ("network", "line"), [(Locked(), "cannot be copied.*bound to a file"), (nn.Flatten(), "has no weights")]
+)
+def test_what_cannot_be_randomised_is_named(network, line):
+    classifier = sb.load_classifier(network, mean=0, std=1, device="cpu")
+    with pytest.raises(UserError, match=line):
+        score_samples("saliency_randomisation", torch.rand(1, 3, 8, 8), classifier, edges)
+
+
+def test_options_out_of_range_are_named():
+    for options in ({"smooth": -1}, {"layers": -2}):
+        with pytest.raises(UserError, match="saliency_randomisation needs"):
+            load_metric("saliency_randomisation", **options)
+    assert load_metric("saliency_randomisation:form=complexity").higher_is_better
+    assert load_metric("saliency_randomisation:form=complexity").range == (-1, float("inf"))
+    assert not load_metric("saliency_randomisation").higher_is_better
