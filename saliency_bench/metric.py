@@ -37,6 +37,13 @@ same whatever the run's target is. The module then has
 
 of probabilities (B, K), NaN where there are none; the records hold them. () where it asks nothing of a sample.
 
+A metric that asks for `partners`, other samples beside each sample, has
+
+    def plan(options, predictions) -> {sample: [its partners]}
+
+of `scoring.partners.Predictions` of all samples of the run, by their places there; it depends on nothing else. Samples
+that it does not name take no part. The plan's hash is part of the id of the metric's cells.
+
 Where options turn the direction, `higher_is_better(options) -> bool` says it; `HIGHER_IS_BETTER` is that of the
 defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and
 `README.md` the card.
@@ -44,7 +51,7 @@ defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME
 Your own function is a metric too, wherever a name of one may stand (`declare_metric`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import Parameter, signature
@@ -73,13 +80,16 @@ NEEDS = {
     "labels": "numpy bool (B, K), the classes that are right for each image, whatever the target is",
     "groups": "class_groups.ClassGroups of the classifier's classes",
     "explain": "map_provider.MapProvider: explain(images, target, samples, classifier=None) -> numpy (b, H, W)",
+    "partners": "partners.Partners: other samples, which `plan` chose: their images and maps",
     "seeds": "a whole number per sample, for what the metric draws at random",
     "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
     "run_seed": "a whole number, for what the metric draws once for all samples",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
-OF_EXPLAINER = frozenset({"maps", "curves", "explain"})  # needs through which scores depend on the explainer
+OF_EXPLAINER = frozenset(
+    {"maps", "curves", "explain", "partners"}
+)  # needs through which scores depend on the explainer
 
 F = TypeVar("F", bound=Callable)
 Range = tuple[float, float]
@@ -109,6 +119,7 @@ class Metric:
     aggregate: Callable[[np.ndarray, dict[str, object]], np.ndarray] | None = None
     note: str = ""
     question: Callable[..., Sequence[tuple]] | None = None
+    plan: Callable[..., Mapping[int, Sequence[int]]] | None = None
     target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
     about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
     columns: tuple[str, ...] = ()  # of the dataset, that it asks for
@@ -181,6 +192,10 @@ class Metric:
         if not isinstance(asked, Sequence) or len(asked) != len(probabilities):
             raise UserError(f"{self}: question must give the targets of each of {len(probabilities)} samples")
         return asked
+
+    def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
+        """{sample: its partners} of `scoring.partners.Predictions`; {} of a metric that asks for none."""
+        return {} if self.plan is None else self._asked("plan", self.plan, dict(self.options), predictions)
 
     def _asked(self, what: str, function: Callable, *given: object) -> Any:
         """Raises: UserError where a function of the metric's module raises."""
@@ -273,6 +288,10 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
     needs = options.positional(function)
     if strange := set(needs) - set(NEEDS):
         raise UserError(f"metric {name} asks for {', '.join(strange)}; there are: {', '.join(NEEDS)}")
+    if ("partners" in needs) != hasattr(module, "plan"):
+        raise UserError(
+            f"metric {name}: a parameter partners and plan(options, predictions) go together; add the other"
+        )
     bound = options.resolved(name, function, written | chosen)
     options.check(module, bound)
     of_target = _target_range(module)
@@ -298,6 +317,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         aggregate=getattr(module, "AGGREGATE", None),
         note=getattr(module, "NOTE", ""),
         question=getattr(module, "question", None),
+        plan=getattr(module, "plan", None),
         target_range=of_target,
         columns=_columns(name, needs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
     )
@@ -439,6 +459,8 @@ def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
     if strange or not asked:
         what = ", ".join(one.name for one in strange) or "nothing"
         raise UserError(f"metric {name} asks for {what}; its parameters name what it needs: {', '.join(NEEDS)}")
+    if "partners" in asked:
+        raise UserError(f"metric {name} asks for partners, which need a plan: make it a folder of metrics/")
     if not OF_EXPLAINER & set(asked):
         raise UserError(f"metric {name} asks for {', '.join(asked)} alone; it must look at maps, curves or explain")
     return tuple(asked)

@@ -5,12 +5,14 @@ FLAT_UNRANKED = "flat map, not ranked"  # no value, where a constant map would b
 UNDEFINED = "not defined for this sample"  # what the metric says of it may follow after a colon
 HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose last bits may differ
 NO_LABEL = "no label"
+NO_PART = "takes no part"  # in what a metric makes of chosen samples
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
 NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
-EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, UNDEFINED, FLAT, FLAT_UNRANKED, NO_MAP)
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, NO_PART, UNDEFINED, FLAT, FLAT_UNRANKED,
+            NO_MAP)  # fmt: skip
 MARKS = "; "  # between several reasons beside a value that stands
 PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
 

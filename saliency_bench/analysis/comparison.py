@@ -14,6 +14,7 @@ import numpy as np
 from saliency_bench.analysis.differences import Conflict, Pair, conflicts, pairs, why_not
 from saliency_bench.results.cell import CellResult, as_json
 from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.identity import PARTNERS
 from saliency_bench.results.manifest import differing_settings
 from saliency_bench.results.ranking import TOO_FEW_TO_TELL, compare
 from saliency_bench.results.run_folder import RunData
@@ -167,6 +168,10 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
         settings = [name for name in QUESTION if first.summary.get(name) != second.summary.get(name)]
         settings += ["model"] * (first.summary["model"]["digest"] != second.summary["model"]["digest"])
         settings += ["dataset"] * (why_not(first, second) is not None)
+    plans = {cell.metric_id: cell.asked_for.get(PARTNERS) for cell in first.cells}
+    others = {cell.asked_for.get(PARTNERS) != plans.get(cell.metric_id, cell.asked_for.get(PARTNERS))
+              for cell in second.cells}  # fmt: skip
+    settings += ["choice of partners"] * any(others)
     cells = {(cell.explainer_id, cell.metric_id): cell.cell_id for cell in first.cells}
     named_alike = any(cells.get((c.explainer_id, c.metric_id), c.cell_id) != c.cell_id for c in second.cells)
     return settings or ["setting that only the ids of their cells show"] * named_alike

@@ -35,6 +35,7 @@ from saliency_bench.results.parts import (
 )
 from saliency_bench.results.summary import summarised_names
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
+from saliency_bench.scoring.partners import PartnerSource
 from saliency_bench.target import no_probabilities, probabilities
 from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
@@ -111,7 +112,7 @@ def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
         unnamed[explainer_id] = folder.check(*[redo] * (explainer_id in own))
         name_ignored(map_parts(context, explainer_id).path, map_parts(context, explainer_id).strays())
         map_parts(context, explainer_id).check()
-    _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups} - plan.keys())
+    _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups}, plan)
     compact(context, explainers)
 
 
@@ -122,12 +123,16 @@ def _of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, l
     return {explainer_id: parts for explainer_id, parts in found.items() if parts}
 
 
-def _name_unshown(context: RunContext, cells: Collection[str]) -> None:
-    """One line about cells that an earlier start has computed and no start names, as after the loss of run.json."""
-    if not cells:
-        return
+def _name_unshown(context: RunContext, cells: Collection[str], plan: dict[str, CellKey]) -> None:
+    """One line about cells that an earlier start has computed and no start names, as after the loss of run.json.
+
+    Those that were computed anew with other partners are named by the table.
+    """
     names = summarised_names(context.out)
-    listed = sorted(names.get(cell, f"cell {cell}") for cell in cells)
+    shown = {f"{key.explainer_text} by {key.metric_text}" for key in plan.values()}
+    listed = sorted({names.get(cell, f"cell {cell}") for cell in cells if cell not in plan} - shown)
+    if not listed:
+        return
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
     complain(
         f"{context.out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
@@ -211,6 +216,8 @@ def explain_and_score(
             inputs.map_faults, inputs.labels = reasons, _right(context, readable)
             if context.other is not None and by_other is not None:
                 inputs.other = _of_other(context.other, chunk.batch, [by_other[place] for place in chunk.readable])
+            own_places = [samples[place] for place in chunk.readable]
+            inputs.partners = PartnerSource(context.plans, own_places, context.partners, context.spec.batch_size)
             for cell in cells:
                 before = context.classifier.passes
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)

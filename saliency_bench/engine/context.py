@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,10 +41,11 @@ from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.explaining.map_provider import reason_of
 from saliency_bench.metric import Metric, as_metric
 from saliency_bench.results.cell import CellKey, bounds, field_line
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.results.manifest import Loaded
 from saliency_bench.results.parts import run_id
 from saliency_bench.results.public_names import public_name, recorded_name
+from saliency_bench.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.spec import PythonObject, RunSpec
 from saliency_bench.target import TargetRange
 from saliency_bench.targets import known_maps
@@ -54,6 +55,7 @@ from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_
 from saliency_bench.types import Chunk
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
+from saliency_bench.utils.seeds import seed_of
 
 SAME = 1e-3  # of the largest logit; a GPU may change last bits
 UNSTEADY = (
@@ -71,6 +73,11 @@ class Cell:
     metric: Metric
     target: TargetRange
     asked_for: dict[str, str]
+
+    @property
+    def is_planned(self) -> bool:
+        """Whether its id is known: the partners of samples are, if its metric asks for them."""
+        return self.metric.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
@@ -132,6 +139,7 @@ class RunContext:
     maps      {explainer id: its entry in `spec.maps`} of precomputed maps
     other     the same run of the other model, whose label is another column; None where there is none
     folder    in `out`, of what the classifier says
+    plans     of the metrics that ask for partners; none before all samples are predicted
     """
 
     spec: RunSpec
@@ -154,6 +162,7 @@ class RunContext:
     maps: dict[str, str | PythonObject] = field(default_factory=dict)
     other: "RunContext | None" = None
     folder: str = "predictions"
+    plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> list[PythonObject]:
@@ -273,6 +282,7 @@ class RunContext:
         asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
         if "other" in metric.needs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
+        asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
@@ -284,7 +294,31 @@ class RunContext:
     def chunk(self, number: int) -> Chunk:
         """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
         start = number * self.spec.batch_size
-        return read_chunk(self.data, self.classifier, start, start + self.spec.batch_size, self.spec.strict)
+        stop = min(start + self.spec.batch_size, len(self.rows))
+        return read_chunk(self.data, self.classifier, range(start, stop), self.spec.strict)
+
+    def partners(self, positions: Sequence[int]) -> PartnerSamples:
+        """The samples at these positions, to go with others."""
+        positions = tuple(positions)
+        if positions not in self._loaded:
+            self._loaded.clear()  # explainers follow each other on the same chunk
+            chunk = read_chunk(self.data, self.classifier, positions, strict=False)
+            for place, reason in chunk.faults.items():  # it could be read when it was predicted
+                raise UserError(f"image {chunk.rows[place]['image_id']}: {reason}")
+            assert chunk.batch is not None
+            right = [self.right(row) for row in chunk.rows]
+            nothing = np.zeros(self.classes, dtype=bool)
+            self._loaded[positions] = PartnerSamples(
+                ids=chunk.batch.ids,
+                images=chunk.batch.images,
+                right=np.stack([nothing if own is None else own for own in right]),
+                seeds=[seed_of(self.spec.seed, image_id, "explain") for image_id in chunk.batch.ids],
+            )
+        return self._loaded[positions]
+
+    @cached_property
+    def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
+        return {}
 
 
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
@@ -526,7 +560,7 @@ def _classes(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
     """The number of logits, from the first sample that can be read and that the model takes."""
     failures: list[Exception] = []
     for number in range(len(data.ids)):
-        if (batch := read_chunk(data, classifier, number, number + 1, spec.strict).batch) is not None:
+        if (batch := read_chunk(data, classifier, [number], spec.strict).batch) is not None:
             try:
                 with torch.no_grad():
                     logits, again = (classifier.eval()(batch.images) for _ in range(2))

@@ -106,7 +106,7 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 def wants_more(metric: Metric) -> bool:
     """Whether a metric needs the explainer and not just its map of each image as it is."""
-    return "explain" in metric.needs
+    return bool({"explain", "partners"} & set(metric.needs))
 
 
 def file_of(image_id: str, position: int) -> str:

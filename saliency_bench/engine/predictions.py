@@ -14,7 +14,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.explaining.map_provider import reason_of
 from saliency_bench.results import records
 from saliency_bench.results.parts import POSITION, SAMPLES, Part, PartFolder, span_of
-from saliency_bench.target import probabilities, recognised
+from saliency_bench.scoring.partners import Predictions
+from saliency_bench.target import no_probabilities, probabilities, recognised
 from saliency_bench.types import Batch, Chunk, Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.hashing import hash_of
@@ -50,6 +51,12 @@ def key_of(number: int) -> str:
 def predicted_chunks(parts: Iterable[Part]) -> dict[int, Part]:
     """{chunk: the part file that holds its predictions}"""
     return {int(key): part for part in parts for key in part.groups}
+
+
+def unpredicted(context: RunContext) -> list[int]:
+    """The chunks without predictions; what is damaged is deleted first. Only the main process, under the lock."""
+    known = predicted_chunks(prediction_parts(context).check())
+    return [number for number in context.chunks if number not in known]
 
 
 def read_predictions(context: RunContext, parts: dict[int, Part], columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
@@ -143,6 +150,36 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
         "correct": bool(recognised(p.numpy(), right, activation)),
         "top5": bool(right[best].any()) if five else None,
     }
+
+
+def all_predictions(context: RunContext) -> Predictions:
+    """Of the samples that the run is about, for plans of partners. Raises: UserError where some were lost."""
+    parts = predicted_chunks(prediction_parts(context).parts())
+    if not parts.keys() >= set(context.chunks):
+        raise UserError(
+            f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"
+        )
+    p = np.full((context.samples, context.classes), np.nan, dtype=np.float32)
+    right, ids = np.zeros(p.shape, dtype=bool), []
+    for number, table in read_predictions(context, parts, ["image_id", "label", "labels", "logits"]):
+        start = number * context.spec.batch_size
+        table = table.slice(0, context.samples - start)
+        ids += table["image_id"].to_pylist()
+        for place, row in enumerate(table.drop_columns(["logits", "image_id"]).to_pylist(), start):
+            known = context.right(row)
+            right[place] = False if known is None else known
+        logits = table["logits"].combine_chunks()
+        there = start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
+        p[there] = _probabilities(context, logits.drop_null().flatten().to_numpy().reshape(len(there), context.classes))
+    return Predictions(context.spec.seed, ids, right, p, context.classifier.activation)
+
+
+def _probabilities(context: RunContext, logits: np.ndarray) -> np.ndarray:
+    """(n, K) of logits (n, K), NaN for a sample without."""
+    given = torch.from_numpy(logits.copy())
+    p = probabilities(given.double(), context.classifier.activation).numpy()
+    p[no_probabilities(given, context.classifier.activation)] = np.nan
+    return p
 
 
 def selected(context: RunContext, number: int, predicted: Sequence[Mapping] | None) -> list[int]:

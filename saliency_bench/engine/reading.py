@@ -47,11 +47,11 @@ class Samples:
     digests: list[str] | None = None
     further: Mapping[str, list[str]] = field(default_factory=dict)
 
-    def part(self, start: int, stop: int) -> list[dict]:
-        """The samples from `start` to before `stop`. Raises: UserError for a picture that is no longer the same."""
-        columns = self.rows[start:stop]
+    def part(self, positions: Sequence[int]) -> list[dict]:
+        """The samples at these positions. Raises: UserError for a picture that is no longer the same."""
+        columns = self.rows[positions]
         samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
-        for position, sample in enumerate(samples, start):
+        for position, sample in zip(positions, samples, strict=True):
             sample["image_id"] = self.ids[position]
             label = sample.get("label")
             sample["label"] = None if label is None or label < 0 else label
@@ -78,9 +78,9 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
         sample[name] = {"bytes": data, "path": None}
 
 
-def read_chunk(samples: Samples, classifier: Classifier, start: int, stop: int, strict: bool) -> Chunk:
-    """The samples from `start` to before `stop`. Raises: UserError for one that cannot be read, if strict."""
-    features, part = samples.rows.features, samples.part(start, stop)
+def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int], strict: bool) -> Chunk:
+    """The samples at these positions. Raises: UserError for one that cannot be read, if strict."""
+    features, part = samples.rows.features, samples.part(positions)
     scalars = scalar_columns(features)
     about = [
         {"image_id": sample["image_id"], "label": sample["label"], "labels": _labels(sample, features)}

@@ -22,7 +22,7 @@ parts already; nor are summary and page written again. Adding an explainer or a 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,18 @@ from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.chunks import Behind, Held, by_explainer, compact, explain_and_score, missing, planned
-from saliency_bench.engine.context import Cell, RunContext, load
+from saliency_bench.engine.context import RunContext, load
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
-from saliency_bench.engine.predictions import of_predicted, predict, predicted_chunks, prediction_parts, selected
+from saliency_bench.engine.predictions import (
+    all_predictions,
+    of_predicted,
+    predict,
+    predicted_chunks,
+    prediction_parts,
+    selected,
+    unpredicted,
+)
 from saliency_bench.engine.preflight import check_run_folder, check_settings
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
@@ -49,6 +57,7 @@ from saliency_bench.results.manifest import Manifest, Other, read_earlier, read_
 from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
+from saliency_bench.scoring.partners import plan_of
 from saliency_bench.spec import RunSpec, takes_settings
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -169,12 +178,14 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
 
     watch: started when loading began.
     """
-    cells = context.cells  # before anything is written: a metric may not fit
+    _check_cells(context)  # before anything is written: a metric may not fit
+    shown = progress and accelerator.is_local_main_process
     with ExitStack() as held:
-        todo = agreed(accelerator, lambda: _claim(context, cells, held))
+        agreed(accelerator, lambda: _claim(context, held))
+        context = _with_plans(context, accelerator, shown)
+        todo = agreed(accelerator, lambda: planned(context, _noted(context).cells))
         share = dict(todo[accelerator.process_index :: accelerator.num_processes])
         start = time.perf_counter()
-        shown = progress and accelerator.is_local_main_process
         seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
         if accelerator.is_main_process:
             ran = [one for one in context.explainers if hash_of(one.identity) in seconds["explainers"]]
@@ -188,14 +199,25 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
     return done
 
 
-def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tuple[int, Held]]:
-    """Lock the folder until `held` closes and write down what it holds; the chunks to compute, as `planned` says.
+def _check_cells(context: RunContext) -> None:
+    """Raises: UserError for a cell that cannot be written down."""
+    for cell in context.cells:
+        assert cell.key
+
+
+def _claim(context: RunContext, held: ExitStack) -> None:
+    """Lock the folder until `held` closes and write down what it holds, but for cells whose partners are not known.
 
     Raises: UserError where the folder is in use or holds something else.
     """
     held.enter_context(_locked(context.out, context.spec.out))
+    _noted(context)
+
+
+def _noted(context: RunContext) -> Manifest:
+    """The manifest of this start and those before, written. Raises: UserError where the folder holds something else."""
     earlier = read_earlier(context.out)
-    plan, given = {cell.id: cell.key for cell in cells}, context.spec.python_objects()
+    plan, given = {cell.id: cell.key for cell in context.cells if cell.is_planned}, context.spec.python_objects()
     manifest = Manifest(
         spec=context.spec,
         identity=context.identity,
@@ -209,7 +231,23 @@ def _claim(context: RunContext, cells: list[Cell], held: ExitStack) -> list[tupl
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
     manifest.write(context.out)
-    return planned(context, manifest.cells)
+    return manifest
+
+
+def _with_plans(context: RunContext, accelerator: Accelerator, shown: bool) -> RunContext:
+    """With the partners of the metrics that ask for some: for these, all samples are predicted first."""
+    asking = [metric for metric in context.metrics if metric.plan is not None]
+    if not asking:
+        return context
+    todo = agreed(accelerator, lambda: unpredicted(context))
+    share = todo[accelerator.process_index :: accelerator.num_processes]
+    with bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance:
+        for number, chunk in ahead(context.chunk, share, lambda seconds: None):
+            predict(context, number, chunk)
+            advance.update()
+    wait_for_all(accelerator)
+    predictions = all_predictions(context)
+    return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})
 
 
 def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, compacting: bool) -> dict:

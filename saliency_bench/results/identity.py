@@ -13,6 +13,7 @@ from saliency_bench.utils.hashing import hash_of
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version
 NOTHING: Mapping[str, str] = {}
+PARTNERS = "partners"  # of `asked_for`
 
 # Entries that came later count only where they have another value, so that ids made before stay as they are.
 LATER = {"activation": "softmax", "label_column": "label"}
@@ -40,6 +41,8 @@ class Identity(StrictModel):
 
     column NAME   what this column of the dataset holds
     other model   the entries above of a run of the other model, and what the column of its labels holds
+    partners      which samples go with which, by the metric's plan over the samples of the run: another `limit` may
+                  give another plan and so another cell, `only` does not
     """
 
     fingerprint: Hash

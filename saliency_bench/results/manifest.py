@@ -11,7 +11,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results import MANIFEST as MANIFEST
 from saliency_bench.results import has_parts
 from saliency_bench.results.cell import CellKey, StrictModel, field_line
-from saliency_bench.results.identity import Identity
+from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, one_after_the_other, variable
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -61,6 +61,8 @@ class Manifest(BaseModel):
     def after(self, earlier: "Manifest | None") -> "Manifest":
         """This one with the cells of an earlier start, those of a metric of this one with its range.
 
+        Without those whose samples had other partners, as with another limit: they cannot be compared.
+
         Raises: UserError if that was a run of something else, which is named.
         """
         if earlier is None:
@@ -82,9 +84,16 @@ class Manifest(BaseModel):
         kept = {
             name: cell.model_copy(update={"range": ranges.get(cell.metric_id, cell.range)})
             for name, cell in earlier.cells.items()
+            if not self._has_other_partners(cell)
         }
         maps = earlier.maps | self.maps
         return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects), "maps": maps})
+
+    def _has_other_partners(self, cell: CellKey) -> bool:
+        """Whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""
+        plans = {own.metric_id: own.asked_for.get(PARTNERS) for own in self.cells.values()}
+        own = cell.asked_for.get(PARTNERS)
+        return plans.get(cell.metric_id, own) != own
 
     def commands(self, cells: Iterable[CellKey]) -> str:
         """What computes these cells in a new folder: a line, or a Python call where a Python object was given.
@@ -141,7 +150,7 @@ def _function(name: str, text: str, version: str, digest: str) -> PythonObject:
 
 def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
     """{what the metrics of some cells ask for besides: its hash}"""
-    return {name: content for cell in cells for name, content in cell.asked_for.items()}
+    return {name: content for cell in cells for name, content in cell.asked_for.items() if name != PARTNERS}
 
 
 def differing_settings(one: Identity, other: Identity) -> list[str]:

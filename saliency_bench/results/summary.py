@@ -357,9 +357,12 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """What must be known about the values of a metric, a line for each that says something."""
-    names = metric_names(cells)
-    return [f"{names[own[0].metric_id]}: {own[0].note}" for own in by_metric(cells) if own[0].note]
+    """What must be known about the values of metrics, a line for all of which the same is said."""
+    named: dict[str, list[str]] = {}
+    for metric, name in metric_names(cells).items():
+        note = next(cell.note for cell in cells if cell.metric_id == metric)
+        named.setdefault(note, []).append(name)
+    return [f"{', '.join(names)}: {note}" for note, names in named.items() if note]
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:

@@ -90,7 +90,7 @@ class MapShell:
         if len(predictions) == 0:
             raise ValueError(f"{name}: there is no sample to score")
         scores = self.scores(np.asarray(predictions), np.asarray(references), **options)
-        left_out = np.isnan(scores).reshape(len(scores), -1).any(axis=1)
+        left_out = self.left_out(scores)
         if left_out.all():
             raise ValueError(
                 f"{name}: every one of the {len(scores)} samples has {self.LEFT_OUT}; there is nothing to score"
@@ -98,8 +98,16 @@ class MapShell:
         if left_out.any():
             line = f"{name}: {left_out.sum()} of {len(scores)} samples left out, for {self.LEFT_OUT}"
             warnings.warn(line, stacklevel=5)  # the caller of `compute`
-        result = {name: scores[~left_out].mean(axis=0).tolist()}
+        result = {name: self.value(scores[~left_out], options)}
         return result | {"scores": scores.tolist()} if per_sample else result
+
+    def left_out(self, scores: np.ndarray) -> np.ndarray:
+        """Bool (B,): the samples that do not count."""
+        return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
+
+    def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
+        """Of the scores of the others."""
+        return scores.mean(axis=0).tolist()
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
         """All options of `scores`. Raises: UserError for one that it does not have, or a value it does not take."""
@@ -208,16 +216,43 @@ class ExplainerShell(MapShell):
     ) -> np.ndarray:
         name = self.name  # type: ignore[attr-defined]
         try:
-            from saliency_bench.scoring.samples import score_samples
+            from saliency_bench.scoring.samples import score_parts, score_samples
         except ModuleNotFoundError as error:
             raise ImportError(f"{name} runs classifier and explainer: pip install saliency-bench") from error
         if classifier is None or explainer is None:
             raise ValueError(f"{name} needs classifier= and explainer=, each a name or an object of yours")
         known = [*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"]
         options = _known(name, options, known)
-        if target is None and (references != NO_CLASS).any():
+        metric, has_classes = self._metric(options), references != NO_CLASS
+        if "labels" in metric.needs:
+            if not has_classes.all():
+                raise ValueError(f"{name} needs references, the class of each image")
+            options["labels"] = references
+        elif target is None and has_classes.any():
             target = references
+        if metric.aggregate is not None:
+            return score_parts(name, images, classifier, explainer, target=target, **options)
         return score_samples(name, images, classifier, explainer, target=target, **options)
+
+    def left_out(self, scores: np.ndarray) -> np.ndarray:
+        """Of the parts of samples, one that has none."""
+        return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
+
+    def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
+        """The mean; of the parts of a metric with an aggregate, that of their means."""
+        metric = self._metric(options)
+        if metric.aggregate is None:
+            return super().value(scores, options)
+        known = np.isfinite(scores)
+        means = np.where(known, scores, 0).sum(axis=0) / np.where(known.any(axis=0), known.sum(axis=0), np.nan)
+        return float(metric.aggregate(means[None], dict(metric.options))[0])
+
+    def _metric(self, options: dict[str, Any]) -> Any:
+        from saliency_bench.metric import load_metric
+
+        name = self.name  # type: ignore[attr-defined]
+        own = _options_of(name)
+        return load_metric(name, **{key: value for key, value in options.items() if key in own})
 
 
 class CurveShell(MapShell):

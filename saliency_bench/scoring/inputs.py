@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import torch
@@ -15,13 +15,14 @@ from saliency_bench.explainer import Explainer, is_ours, unchanged
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat
 from saliency_bench.metric import Metric
-from saliency_bench.reasons import MARKS, NO_LABEL, NO_PROBABILITIES_CHANGED, lacks, reason_for
+from saliency_bench.reasons import MARKS, NO_LABEL, NO_PART, NO_PROBABILITIES_CHANGED, lacks, reason_for
+from saliency_bench.scoring.partners import Partners, PartnerSource
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
-REACHING = {"classifier", "curves", "explain", "other"}  # needs through which a metric reaches the network
+REACHING = {"classifier", "curves", "explain", "other", "partners"}  # needs by which a metric reaches the network
 
 
 @dataclass
@@ -88,6 +89,7 @@ class MetricInputs:
     labels      bool (B, K), the classes that are right for each image; none of an image without label
     columns     further columns of the dataset, by name
     other       a second classifier
+    partners    where the partners of samples come from, for metrics with a plan
     faults      {sample: why no metric can score it}
     map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
@@ -107,6 +109,7 @@ class MetricInputs:
     labels: np.ndarray | None = None
     columns: dict[str, Column] = field(default_factory=dict)
     other: Other | None = None
+    partners: PartnerSource | None = None
     faults: dict[int, str] = field(default_factory=dict)
     map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
@@ -146,6 +149,9 @@ class MetricInputs:
             reasons = [reason if row.any() else NO_LABEL for row, reason in zip(self.labels, reasons, strict=True)]
         for lacking in self._lacking(metric):
             reasons = [reason or lack for reason, lack in zip(reasons, lacking, strict=True)]
+        if self.partners is not None and "partners" in metric.needs:
+            takes = [self.partners.takes_part(metric, sample) for sample in range(count)]
+            reasons = [reason if part else NO_PART for part, reason in zip(takes, reasons, strict=True)]
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
@@ -185,13 +191,17 @@ class MetricInputs:
             return result.fail(dict.fromkeys(asked, reason_of(error, "the metric")))
         self.halved += explain.halved
         faulty = explain.faulty
+        partners = inputs.get("partners")
+        if isinstance(partners, Partners):
+            self.halved += partners.taken_halved()
+            faulty = faulty | partners.faults()
         if isinstance(curves := inputs.get("curves"), Curves):
             faulty = faulty | dict.fromkeys(curves.lost(scores), NO_PROBABILITIES_CHANGED)
         result.fail({asked[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(asked):
             if result.reasons[sample] is None:
                 value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
-                flat = self._is_flat(metric, explain, index, sample)
+                flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
                 result.values[sample], result.reasons[sample] = value, reason_for(value, flat, metric.undefined, mark)
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
@@ -207,8 +217,10 @@ class MetricInputs:
                 guards.enter_context(guard)
             yield
 
-    def _is_flat(self, metric: Metric, explain: MapProvider, index: int, sample: int) -> bool:
+    def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
+        if isinstance(explain, Partners):
+            return explain.is_flat(index)
         if "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs):
             return index in explain.flat
         return bool(self.flat[sample])
@@ -242,6 +254,7 @@ class MetricInputs:
             "labels": lambda: None if self.labels is None else self._of_labels(metric, kept),
             "groups": lambda: self.groups,
             "explain": lambda: explain,
+            "partners": lambda: self._partners(metric, kept),
             "seeds": lambda: [self.seed_for(sample, metric.name) for sample in kept],
             "other": lambda: None if self.other is None else self.other.part(kept),
             "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
@@ -252,6 +265,10 @@ class MetricInputs:
             explain.of_other = self.other.classifier, images, self.other.target[kept], torch.from_numpy(made[kept])
             explain.faulty |= {index: faulty[sample] for index, sample in enumerate(kept) if sample in faulty}
         return {need: inputs[need]() for need in metric.needs}
+
+    def _partners(self, metric: Metric, kept: list[int]) -> Partners:
+        assert self.partners is not None
+        return self.partners.of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
         """Beside curves, which hold the whole batch, the labels of the whole batch."""

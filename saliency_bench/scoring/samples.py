@@ -16,9 +16,10 @@ from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProv
 from saliency_bench.metric import Metric, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
-from saliency_bench.scoring.inputs import MetricInputs, Other
+from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch
+from saliency_bench.scoring.partners import PartnerSamples, PartnerSource, Predictions, plan_of
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
-from saliency_bench.target import no_probabilities, one_hot
+from saliency_bench.target import no_probabilities, one_hot, probabilities
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Column, Images, Maps, Scores, Target
 from saliency_bench.utils.interrupts import handlers_end_work
@@ -59,6 +60,51 @@ def score_samples(
 
     Raises: UserError for invalid arguments, and for maps or logits that are not finite.
     """
+    found = scored_batches(
+        metric, images, classifier, explainer, target=target, labels=labels, groups=groups, masks=masks,
+        columns=columns, other=other, other_labels=other_labels, seeds=seeds, image_ids=image_ids, seed=seed,
+        batch_size=batch_size, **options,
+    )  # fmt: skip
+    return np.concatenate([_numbers(batch.values) for batch in found])
+
+
+@handlers_end_work()
+def score_parts(
+    metric: str | Metric,
+    images: Images | np.ndarray,
+    classifier: nn.Module | str | Path,
+    explainer: str | Explainer | Callable[..., Maps],
+    **given: Any,
+) -> np.ndarray:
+    """Float64 (B, P): the parts of the scores that `score_samples` gives of the same; NaN where they are not there."""
+    found = scored_batches(metric, images, classifier, explainer, **given)
+    return np.concatenate([np.stack([_numbers(own) for own in batch.parts.values()], axis=1) for batch in found])
+
+
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if value is None else value for value in values])
+
+
+def scored_batches(
+    metric: str | Metric | Callable[..., Scores],
+    images: Images | np.ndarray,
+    classifier: nn.Module | str | Path,
+    explainer: str | Explainer | Callable[..., Maps],
+    *,
+    target: Target | Sequence[int] | None = None,
+    labels: Sequence[int] | np.ndarray | None = None,
+    groups: ClassGroups | Mapping | str | Path | None = None,
+    masks: np.ndarray | Tensor | None = None,
+    columns: Mapping[str, Any] | None = None,
+    other: nn.Module | str | Path | None = None,
+    other_labels: Sequence[int] | np.ndarray | None = None,
+    seeds: Sequence[int] | None = None,
+    image_ids: Sequence[str] | None = None,
+    seed: int = 0,
+    batch_size: int = 16,
+    **options: object,
+) -> list[ScoredBatch]:
+    """What `score_samples` gives, batch by batch."""
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
     metric = load_metric(metric, **options)
@@ -69,7 +115,8 @@ def score_samples(
     second, right_of_other = _other(metric, other, other_labels, len(images))
     check_batch_size(batch_size)
     explainer, module = as_explainer(explainer).seeded(seed), load_classifier(classifier)
-    scores = []
+    partners = _partners(metric, images, module, right, draws, batch_size)
+    scored = []
     for start in range(0, len(images), batch_size):
         part = slice(start, start + batch_size)
         weights = None if given is None else given[part]
@@ -81,12 +128,35 @@ def score_samples(
         if second is not None and right_of_other is not None:
             inputs.other = _classified(second, inputs.images, right_of_other[part])
         inputs.columns = {name: column.part(range(len(images))[part]) for name, column in further.items()}
+        inputs.partners = partners and partners(range(start, min(start + batch_size, len(images))))
         batch = inputs.score(metric)
         if faulty := batch.faulty | inputs.map_faults | inputs.faults:
             first = min(faulty)
             raise UserError(f"{metric.name} of {explainer}, image {start + first}: {faulty[first]}")
-        scores.append(np.array([np.nan if value is None else value for value in batch.values]))
-    return np.concatenate(scores)
+        scored.append(batch)
+    return scored
+
+
+def _partners(
+    metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
+) -> Callable[[Sequence[int]], PartnerSource] | None:
+    """What gives a batch its partners among the images by a metric's plan; None of a metric that asks for none."""
+    if metric.plan is None:
+        return None
+    with untouched(classifier), torch.inference_mode():
+        logits = torch.cat([classifier(part.to(classifier.device)).cpu() for part in images.split(batch_size)])
+    p = probabilities(logits.double(), classifier.activation).float().numpy()
+    p[no_probabilities(logits, classifier.activation)] = np.nan
+    right = np.zeros(p.shape, bool) if labels is None else right_classes(labels, p.shape[1])
+    ids = [str(sample) for sample in draws.samples]
+    plan = plan_of(metric, Predictions(draws.run or 0, ids, right, p, classifier.activation))
+
+    def load(places: Sequence[int]) -> PartnerSamples:
+        seeds, chosen = draws.seeds("explain"), list(places)
+        return PartnerSamples([ids[place] for place in chosen], images[chosen].to(classifier.device), right[chosen],
+                      [seeds[place] for place in chosen])  # fmt: skip
+
+    return lambda samples: PartnerSource({metric: plan}, samples, load, batch_size)
 
 
 def _checked(

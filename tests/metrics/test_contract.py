@@ -13,13 +13,14 @@ from saliency_bench import registry
 from saliency_bench.explainer import as_explainer
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metric import load_metric
+from saliency_bench.scoring.partners import Partners
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import no_probabilities, one_hot
 from saliency_bench.targets.class_groups import ClassGroups
 
 NAMES = contracts.complete("metrics")
 B, H, W = 3, 8, 6
-SHARED = ("classifier", "groups", "run_seed")
+SHARED = ("classifier", "groups", "run_seed", "others")
 
 
 @pytest.fixture
@@ -42,6 +43,8 @@ def inputs():
         "groups": ClassGroups("halves", ((0, 1), (2, 3))),
         "seeds": [5, 6, 7],
         "run_seed": 3,
+        "others": torch.rand(4, 3, H, W),
+        "of": [[0, 1], [2, 3], [1, 2]],
     }
 
 
@@ -57,6 +60,9 @@ def asked(metric, inputs, which=slice(None)):
     given = {name: value if name in SHARED else value[which] for name, value in inputs.items()}
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
     given["explain"] = MapProvider(as_explainer(weighted), given["classifier"], given["seeds"])
+    explain = MapProvider(as_explainer(weighted), given["classifier"], [8, 9, 10, 11])
+    right = np.eye(4, dtype=bool)[[1, 1, 3, 3]]
+    given["partners"] = Partners("abcd", given["others"], right, given["of"], explain)
     return {name: given[name] for name in metric.needs}
 
 

@@ -1,0 +1,106 @@
+"""What saliency_correctness and saliency_confidence share: salient regions pasted into pictures of the same class.
+
+Of each class the k images of the highest probability of that class (H) and the k of the lowest (L), disjoint, are
+paired one to one at random. The salient region S of H is pasted into L, and, for the inverse, the rest of H.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.classifiers.passes import forward_many
+from saliency_bench.errors import UserError
+from saliency_bench.maps import normalise, top_pixels
+from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
+from saliency_bench.scoring.partners import Partners, Predictions
+from saliency_bench.target import activation_of, no_probabilities, probabilities
+from saliency_bench.types import Images
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
+By = Literal["value", "percentile"]
+
+
+def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
+    """{image of L: the image of H that it is paired with, in each pairing}.
+
+    The classes of an image are those that are right for it. Of a class with n images, L and H have min(k, n // 2) each;
+    equal probabilities are ordered by the ids of the images.
+    """
+    p = true_probability(predictions.probabilities, predictions.right, predictions.activation)
+    members: dict[tuple[int, ...], list[int]] = {}
+    for sample in np.flatnonzero(np.isfinite(p) & predictions.right.any(axis=1)).tolist():
+        members.setdefault(tuple(np.flatnonzero(predictions.right[sample]).tolist()), []).append(sample)
+    partners: dict[int, list[int]] = {}
+    for classes, own in members.items():
+        ordered = sorted(own, key=lambda sample: (-p[sample], predictions.ids[sample]))
+        count = min(options["k"], len(own) // 2)
+        high, low = ordered[:count], ordered[len(own) - count :]
+        drawn = [_bijection(count, predictions.seed, pairing, classes) for pairing in range(options["pairings"])]
+        partners |= {sample: [high[one[place]] for one in drawn] for place, sample in enumerate(low)}
+    return partners
+
+
+def _bijection(count: int, seed: int, pairing: int, classes: Sequence[int]) -> np.ndarray:
+    return np.argsort(random_bits(seed_of(seed, "pairing", pairing, *classes), count), kind="stable")
+
+
+def true_probability(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
+    """Float64 (...) of p (..., K): of the classes that are right, together; with a sigmoid of the likeliest of them."""
+    own = np.where(right, p.astype(np.float64), 0)
+    return own.max(axis=-1) if activation == "sigmoid" else own.sum(axis=-1)
+
+
+@dataclass(frozen=True)
+class Pasted:
+    """p: float64 (B, 2, R, K), probabilities of R pairings, normal and inverse. size: (B, R), the share of S."""
+
+    p: np.ndarray
+    size: np.ndarray
+
+
+def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
+    """What the classifier says of the pictures that are pasted together; images: of L."""
+    salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
+    index = torch.tensor(partners.of, device=images.device)  # (B, R)
+    inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
+
+    def draw(samples: Tensor, pictures: Tensor) -> Images:
+        chosen = index[samples, pictures % pairings]
+        from_high = inside[chosen] ^ (pictures >= pairings)[:, None, None]
+        return torch.where(from_high[:, None], partners.images[chosen], images[samples])
+
+    def read(logits: Tensor, samples: Tensor) -> Tensor:
+        p = probabilities(logits.double(), activation_of(classifier))
+        broken = torch.from_numpy(no_probabilities(logits, activation_of(classifier))).to(p.device)
+        return torch.where(broken[:, None], torch.nan, p)
+
+    p = forward_many(classifier, images, 2 * pairings, draw, read).cpu().numpy()
+    p = p.reshape(len(images), 2, pairings, -1)
+    partners.faulty |= dict.fromkeys(np.flatnonzero(np.isnan(p).any(axis=(1, 2, 3))).tolist(), NO_PROBABILITIES_CHANGED)
+    return Pasted(p, salient.mean(axis=(1, 2))[np.array(partners.of)])
+
+
+def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
+    """Bool (N, H, W) of maps: those above the threshold of the range, or above this percentile of the map's pixels.
+
+    The number of the latter is exact; ties are in the order of `saliency_bench.maps`.
+    """
+    if by == "value":
+        return normalise(maps) > threshold
+    count = round((1 - threshold / 100) * maps[0].size)
+    return top_pixels(maps, np.full(len(maps), count))
+
+
+def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:
+    """Raises: UserError for values that make no picture."""
+    if k < 1 or pairings < 1:
+        raise UserError(f"k and pairings are at least 1; got k={k}, pairings={pairings}")
+    low, high = (0, 1) if by == "value" else (0, 100)
+    if not low <= threshold < high:
+        further = "; by=percentile takes 0 to 100" if by == "value" else ""
+        raise UserError(f"threshold with by={by} is from {low} to below {high}; got {threshold:g}{further}")

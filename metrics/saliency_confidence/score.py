@@ -1,0 +1,109 @@
+"""How much surer of the class the classifier becomes where the salient region is pasted."""
+
+from math import inf
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics import _pasting
+from saliency_bench.metrics._pasting import By
+from saliency_bench.scoring.partners import Partners
+from saliency_bench.target import activation_of, no_probabilities, probabilities
+from saliency_bench.types import Images
+
+PAPER = _pasting.PAPER
+HIGHER_IS_BETTER = True
+VERSION = 1
+
+check, plan = _pasting.check, _pasting.plan
+
+
+def range_of(options: dict[str, Any]) -> tuple[float, float]:
+    """Entropies grow with the number of classes."""
+    return (-1.0, 1.0) if options["of"] == "probability" else (-inf, inf)
+
+
+RANGE = range_of
+
+
+def higher_is_better(options: dict[str, Any]) -> bool:
+    """The salient region should raise the probability and lower the entropy."""
+    return options["of"] == "probability"
+
+
+def parts(options: dict[str, Any], classifier: object) -> list[str]:
+    """The change where S is pasted and where the rest is, and the share of the pixels that S has."""
+    return ["normal", "inverse", "size"]
+
+
+def reduce(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """The change where S is pasted."""
+    return values[:, 0]
+
+
+def saliency_confidence(
+    images: Images,
+    logits: Tensor,
+    labels: np.ndarray,
+    classifier: nn.Module,
+    partners: Partners,
+    *,
+    of: Literal["probability", "entropy"] = "probability",
+    k: int = 5,
+    pairings: int = 5,
+    threshold: float = 0.5,
+    by: By = "value",
+) -> np.ndarray:
+    """Change of the class's probability, or of the entropy, where the salient region is pasted into a picture (P4).
+
+        score = p_c(S of H pasted into L) - p_c(L),    entropy: -sum_k p_k ln p_k of the same pictures
+
+    in the pictures of saliency_correctness: of each class, the salient regions S of the k images of the highest
+    probability (H) in those of the lowest (L). The parts are normal, which is the score; inverse, the change where the
+    rest of H is pasted instead; and size, the share of the pixels that S has. A map that marks everything has the best
+    score there is, so look at the three together.
+
+    Args:
+        images, logits, labels: of L. partners: for each of them its images of H.
+        of: "probability" of the right class, higher is better; "entropy" in nats, lower is better.
+        k: images of each class; of a class with n images at most n // 2.
+        pairings: random pairings within a class.
+        threshold: of the map's range, from 0 to 1; with by="percentile" the percentile of the map's own pixels above
+            which S begins.
+        by: what the threshold is of.
+
+    Returns:
+        Float64 (B, 3): normal, inverse, size, means over the pairings. Images that are in no L take no part.
+
+    Example, one pairing, 4 x 4: the map of H is 8 in its upper left quarter, else 0, so that S has 4 / 16 of the
+    pixels. The classifier's logits are 2 ln 3 times the share of white in the upper left quarter, and 0; H is white
+    there, L is black:
+
+        8 8 0 0     p of L: 1 / 2
+        8 8 0 0     normal: white, 9 / (9 + 1) = 0.9;  0.9 - 0.5 = 0.4
+        0 0 0 0     inverse: black as in L;            0.5 - 0.5 = 0
+        0 0 0 0     size: 4 / 16 = 0.25
+
+    Raises: UserError for the entropy of a sigmoid, whose classes do not exclude each other.
+    """
+    activation = activation_of(classifier)
+    if of == "entropy" and activation == "sigmoid":
+        raise UserError("saliency_confidence:of=entropy needs a softmax, and this model has a sigmoid; take of out")
+    pictures = _pasting.pasted(images, classifier, partners, threshold, by)
+    plain = probabilities(logits.double(), activation).cpu().numpy()
+    if of == "entropy":
+        before, after = entropy(plain), entropy(pictures.p)
+    else:
+        before = _pasting.true_probability(plain, labels, activation)
+        after = _pasting.true_probability(pictures.p, labels[:, None, None], activation)
+    change = (after - before[:, None, None]).mean(axis=2)
+    values = np.concatenate([change, pictures.size.mean(axis=1, keepdims=True)], axis=1)
+    undefined = np.isnan(pictures.p).any(axis=(1, 2, 3)) | no_probabilities(logits, activation)
+    return np.where(undefined[:, None], np.nan, values)
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    """Nats (...) of p (..., K)."""
+    return -(p * np.log(np.where(p > 0, p, 1))).sum(axis=-1)

@@ -1,0 +1,120 @@
+"""Is the class recognised where the salient region is pasted, and not where the rest is?"""
+
+from typing import Any, Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.errors import UserError
+from saliency_bench.metrics import _pasting
+from saliency_bench.metrics._pasting import By
+from saliency_bench.scoring.partners import Partners
+from saliency_bench.target import activation_of, no_probabilities, probabilities, recognised
+from saliency_bench.types import Images
+
+PAPER = _pasting.PAPER
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+ABSENT = "five classes or fewer, or no softmax"
+NOTE = "a harmonic mean, whose interval covers the true value in 78 to 89 % of cases with 20 to 220 samples"
+ALSO_CALLED = ("pseudo-F1", "pseudo F1", "pasting")
+TOPS = (1, 5)
+
+check, plan = _pasting.check, _pasting.plan
+
+
+def parts(options: dict[str, Any], classifier: object) -> list[str]:
+    """Accuracies, of top 1 and of top 5: where S is pasted, where the rest is, and of the image itself."""
+    return [f"{kind}@{top}" for kind in ("normal", "inverse", "plain") for top in TOPS]
+
+
+def pseudo_f1(means: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """Float64 (D,): 2 / (1 / (1 - inverse) + 1 / normal) of mean accuracies (D, 6); 0 if one of the terms is 0.
+
+    >>> pseudo_f1(np.array([[0.8, 1, 0.4, 1, 0.1, 1], [0.0, 1, 0.0, 1, 0.0, 1]]), {"top": 1}).round(4).tolist()
+    [0.6857, 0.0]
+    """
+    column = TOPS.index(options["top"])
+    normal, kept = means[:, column], 1 - means[:, column + len(TOPS)]
+    return 2 * normal * kept / np.where(normal + kept == 0, 1, normal + kept)
+
+
+AGGREGATE = pseudo_f1
+
+
+def saliency_correctness(
+    images: Images,
+    logits: Tensor,
+    labels: np.ndarray,
+    classifier: nn.Module,
+    partners: Partners,
+    *,
+    k: int = 5,
+    pairings: int = 5,
+    threshold: float = 0.5,
+    by: By = "value",
+    top: Literal[1, 5] = 1,
+) -> np.ndarray:
+    """Pseudo-F1 of two accuracies: with the salient region pasted into a picture of the class, and with the rest (P4).
+
+        score = 2 / (1 / (1 - acc_inverse) + 1 / acc_normal)
+
+    Of each class, the k images of the highest probability of that class (H) and the k of the lowest (L), disjoint, are
+    paired one to one at random, `pairings` times. S are the salient pixels of H's map for its class, min-max, above the
+    threshold. Normal: S of H on L; inverse: the rest of H on L, which should not be recognised. The accuracies are
+    means over L and the pairings, and the score is made of them, not of scores of single images.
+
+    Args:
+        images, logits, labels: of L. partners: for each of them its images of H.
+        k: images of each class; of a class with n images at most n // 2.
+        pairings: random pairings within a class.
+        threshold: of the map's range, from 0 to 1; with by="percentile" the percentile of the map's own pixels above
+            which S begins, such as 20, 40, 60, 80: S then has the same number of pixels for every map.
+        by: what the threshold is of.
+        top: whether the class must come first (1) or be among the first five (5).
+
+    Returns:
+        Float64 (B, 6): for each of L the shares of its pairings in which it is recognised: normal@1, normal@5,
+        inverse@1, inverse@5, and of L itself plain@1, plain@5. @5 is NaN with five classes or fewer, or no softmax.
+        Images that are in no L take no part. Higher is better.
+
+    The paper says "a fixed threshold" for S and Th(1 - E) for the rest, which overlap or leave holes at thresholds
+    other than 0.5: the rest is what is not in S.
+
+    Example, one pairing, 4 x 4: the map of H is 8 in its upper left quarter, 3 in its lower right, else 0. The
+    classifier sees the class where the upper left quarter is white, as it is in H and not in L:
+
+        8 8 0 0     S, above 0.5 of the range, is the upper left quarter.
+        8 8 0 0     normal: white there, recognised: 1
+        0 0 3 3     inverse: L's own upper left quarter stays, not recognised: 0
+        0 0 3 3     score = 2 / (1 / (1 - 0) + 1 / 1) = 1
+
+    Raises: UserError for top=5 where that is not defined.
+    """
+    activation, classes = activation_of(classifier), logits.shape[1]
+    if top == 5 and not _has_five(activation, classes):
+        raise UserError(
+            f"saliency_correctness:top=5 needs a softmax over more than five classes; this model has {activation} and "
+            f"{classes}: leave top=5 out"
+        )
+    pictures = _pasting.pasted(images, classifier, partners, threshold, by)
+    plain = probabilities(logits.double(), activation).cpu().numpy()
+    found = [_accuracies(pictures.p[:, which], labels[:, None], activation).mean(axis=1) for which in (0, 1)]
+    values = np.concatenate([*found, _accuracies(plain, labels, activation)], axis=1)
+    undefined = np.isnan(pictures.p).any(axis=(1, 2, 3)) | no_probabilities(logits, activation)
+    return np.where(undefined[:, None], np.nan, values)
+
+
+def _accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
+    """Float64 (..., 2) of p (..., K): whether a right class comes first, and whether one is among the first five."""
+    first = recognised(p, right, activation).astype(float)
+    if not _has_five(activation, p.shape[-1]):
+        return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
+    best = np.argsort(-p, axis=-1, kind="stable")[..., :5]
+    among = np.take_along_axis(np.broadcast_to(right, p.shape), best, axis=-1).any(axis=-1)
+    return np.stack([first, among.astype(float)], axis=-1)
+
+
+def _has_five(activation: str, classes: int) -> bool:
+    return activation == "softmax" and classes > 5

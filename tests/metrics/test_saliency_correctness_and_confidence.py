@@ -1,0 +1,321 @@
+"""saliency_correctness and saliency_confidence: by hand, against loops, the paper's table, and what changes nothing."""
+
+import math
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.metrics._pasting import plan, salient_pixels
+from saliency_bench.metrics.saliency_confidence.score import entropy
+from saliency_bench.metrics.saliency_correctness.score import pseudo_f1
+from saliency_bench.scoring.partners import Predictions
+from saliency_bench.scoring.samples import score_parts, score_samples
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+NAMES = ["saliency_correctness", "saliency_confidence", "saliency_confidence:of=entropy"]
+MAPS = arrays(np.float32, (2, 4, 5), elements=st.integers(-8, 8).map(float))
+
+
+class Linear(nn.Module):
+    def __init__(self, pixels=20, classes=7):
+        super().__init__()
+        torch.manual_seed(3)
+        self.linear = nn.Linear(3 * pixels, classes)
+
+    def forward(self, images):
+        return 5 * self.linear(images.flatten(1))
+
+
+class Corner(nn.Module):
+    """The upper left quarter of 4 x 4, by its brightness, says class 1; the rest nothing."""
+
+    def forward(self, images):
+        bright = images[:, :, :2, :2].mean(dim=(1, 2, 3))
+        return torch.stack([0 * bright + math.log(3), 2 * math.log(3) * bright], dim=1)
+
+
+def gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return (found * images.detach()).sum(dim=1)
+
+
+def mask_of(*rows):
+    """An explainer that gives every image this map."""
+    return lambda classifier, images, target: torch.tensor(rows).float().expand(len(images), -1, -1).clone()
+
+
+LEFT = mask_of([8, 8, 0, 0], [8, 8, 0, 0], [0, 0, 3, 3], [0, 0, 3, 3])
+LOADED = {"device": "cpu", "mean": 0, "std": 1}
+
+
+@pytest.fixture(scope="module")
+def dark_and_white():
+    """An image of class 1 that is not recognised, and one that is."""
+    return torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
+
+
+def test_by_hand(dark_and_white):
+    classifier, given = sb.load_classifier(Corner(), **LOADED), {"labels": [1, 1], "k": 1}
+    parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
+    np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
+    assert score_samples("saliency_correctness", dark_and_white, classifier, LEFT, **given)[0] == 1
+    # p of L: 1 / (1 + 3); of the pasted: 9 / (9 + 3)
+    parts = score_parts("saliency_confidence", dark_and_white, classifier, LEFT, **given)
+    np.testing.assert_allclose(parts[0], [3 / 4 - 1 / 4, 0, 4 / 16], rtol=1e-6)
+    parts = score_parts("saliency_confidence:of=entropy", dark_and_white, classifier, LEFT, **given)
+    np.testing.assert_allclose(parts[0], [0, 0, 4 / 16], atol=1e-7)  # 1/4 and 3/4 either way
+    swapped = mask_of([0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1])
+    parts = score_parts("saliency_correctness", dark_and_white, classifier, swapped, **given)
+    assert parts[0, [0, 2]].tolist() == [0, 1]
+
+
+def test_a_flat_map_marks_nothing(dark_and_white):
+    flat, given = mask_of(*[[2, 2, 2, 2]] * 4), {"labels": [1, 1], "k": 1}
+    parts = score_parts("saliency_confidence", dark_and_white, sb.load_classifier(Corner(), **LOADED), flat, **given)
+    np.testing.assert_allclose(parts[0], [0, 0.5, 0], atol=1e-7)
+
+
+def literal_plan(p, labels, ids, k, pairings, seed):
+    """{sample: its partners} by sorting each class."""
+    found = {}
+    for label in sorted(set(labels)):
+        own = [sample for sample in range(len(labels)) if labels[sample] == label]
+        best_first = sorted(own, key=lambda sample: ids[sample])
+        best_first = sorted(best_first, key=lambda sample: p[sample][label], reverse=True)  # stable
+        count = min(k, len(own) // 2)
+        high, low = best_first[:count], best_first[::-1][:count][::-1]
+        for pairing in range(pairings):
+            keys = random_bits(seed_of(seed, "pairing", pairing, label), count).tolist()
+            order = sorted(range(count), key=lambda place: keys[place])
+            for place, sample in enumerate(low):
+                found.setdefault(sample, []).append(high[order[place]])
+    return found
+
+
+def softmax(logits):
+    values = [math.exp(float(one)) for one in logits]
+    return [value / sum(values) for value in values]
+
+
+def literal(images, labels, classifier, k, pairings, threshold, by):
+    """{sample: (six shares of correctness, three parts of confidence, three of the entropy's)} pixel by pixel."""
+    with torch.no_grad():
+        p = [softmax(row) for row in classifier(images).double()]
+    ids = [str(index) for index in range(len(images))]
+    found = {}
+    for sample, partners in literal_plan(p, labels, ids, k, pairings, 0).items():
+        label, rows = labels[sample], []
+        for partner in partners:
+            one = gradient(classifier, images[partner : partner + 1], torch.eye(7)[label : label + 1])[0].double()
+            least, most = float(one.min()), float(one.max())
+            if by == "percentile":
+                keep = round(20 * (1 - threshold / 100))
+                salient = set(sorted(range(20), key=lambda pixel: -float(one.flatten()[pixel]))[:keep])
+            else:
+                salient = {i for i in range(20) if (float(one.flatten()[i]) - least) / (most - least) > threshold}
+            said = []
+            for inverse in (False, True):
+                picture = images[sample].clone()
+                for pixel in range(20):
+                    if (pixel in salient) != inverse:
+                        picture[:, pixel // 5, pixel % 5] = images[partner][:, pixel // 5, pixel % 5]
+                with torch.no_grad():
+                    said.append(softmax(classifier(picture[None])[0].double()))
+            rows.append((*said, len(salient) / 20))
+        found[sample] = tuple(_means(rows, p[sample], label, of) for of in ("correct", "probability", "entropy"))
+    return found
+
+
+def _means(rows, plain, label, of):
+    def number(values, top=1):
+        if of == "probability":
+            return values[label]
+        if of == "entropy":
+            return -sum(value * math.log(value) for value in values)
+        return float(sum(value > values[label] for value in values) < top)
+
+    if of == "correct":
+        return [*(sum(number(row[which], top) for row in rows) / len(rows) for which in (0, 1) for top in (1, 5)),
+                number(plain, 1), number(plain, 5)]  # fmt: skip
+    changes = [sum(number(row[which]) - number(plain) for row in rows) / len(rows) for which in (0, 1)]
+    return [*changes, sum(row[2] for row in rows) / len(rows)]
+
+
+@pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.3, "value"), (60.0, "percentile")])
+def test_every_part_by_loops(threshold, by):
+    torch.manual_seed(0)
+    classifier, images = sb.load_classifier(Linear(), **LOADED), torch.rand(23, 3, 4, 5)
+    labels = [index % 3 for index in range(20)] + [5, 6, 6]
+    chosen = {"k": 3, "pairings": 4, "threshold": threshold, "by": by}
+    expected = literal(images, labels, classifier, **chosen)
+    assert len(expected) == 3 * 3 + 1
+    for place, name in enumerate(NAMES):
+        found = score_parts(name, images, classifier, gradient, labels=labels, batch_size=4, **chosen)
+        assert set(np.flatnonzero(np.isfinite(found).all(axis=1))) == set(expected)
+        for sample, own in expected.items():
+            np.testing.assert_allclose(found[sample], own[place], atol=2e-6)
+
+
+@given(arrays(np.float64, (3, 6), elements=st.integers(0, 64).map(lambda share: share / 64)), st.sampled_from([1, 5]))
+def test_pseudo_f1_lies_between_its_terms_which_it_treats_alike(means, top):
+    normal, kept = (means[:, 0], 1 - means[:, 2]) if top == 1 else (means[:, 1], 1 - means[:, 3])
+    found = pseudo_f1(means, {"top": top})
+    assert (found <= np.maximum(normal, kept)).all()
+    assert ((found >= np.minimum(normal, kept) - 1e-12) & ((found == 0) == (normal * kept == 0))).all()
+    turned = np.stack([kept, kept, 1 - normal, 1 - normal, kept, kept], axis=1)
+    np.testing.assert_array_equal(pseudo_f1(turned, {"top": 1}), found)
+
+
+def test_pseudo_f1_of_a_hand_worked_case():
+    """2 / (1 / 0.6 + 1 / 0.8) = 0.96 / 1.4, and 0 where nothing is recognised, or everything of the inverse."""
+    means = np.array([[0.8, 1, 0.4, 0, 0, 0], [0, 1, 0.4, 0, 0, 0], [0.8, 1, 1, 0, 0, 0]])
+    np.testing.assert_allclose(pseudo_f1(means, {"top": 1}), [0.96 / 1.4, 0, 0])
+
+
+def test_pseudo_f1_gives_the_paper_s_from_its_accuracies():
+    """The paper's text is no part of the project: SALIENCY_BENCH_PAPERS names the folder that it lies in."""
+    texts = (path.read_text() for path in Path(os.environ.get("SALIENCY_BENCH_PAPERS", "nowhere")).glob("*.txt"))
+    paper = next((text for text in texts if "On Evaluating Explainability Algorithms" in text[:200]), None)
+    if paper is None:
+        pytest.skip("SALIENCY_BENCH_PAPERS does not name a folder with the paper's text")
+    normal, inverse = (_numbers(re.search(rf"Table {number}:.*?\n(11\.42[^\n]*|\s+11\.42[^\n]*)", paper, re.S)[1])
+                       for number in (4, 5))  # fmt: skip
+    printed = [_numbers(line) for line in re.findall(r"^PseUdo-F\S*\s(.*)$", paper, re.M)[:2]]
+    compared = 0
+    for row in (0, 1):
+        for method in range(4):
+            numbers = normal[2 + 2 * method + row], inverse[2 + 2 * method + row], printed[row][method]
+            if None not in numbers:
+                means = np.array([[numbers[0], 0, numbers[1], 0, 0, 0]]) / 100
+                assert pseudo_f1(means, {"top": 1})[0] == pytest.approx(numbers[2], abs=0.0051)
+                compared += 1
+    assert compared >= 4
+
+
+def _numbers(line):
+    """The numbers of a line, None for what cannot be read."""
+    fields = [field for field in line.split() if field != "一"]
+    return [float(field) if re.fullmatch(r"\d+\.\d+", field) else None for field in fields]
+
+
+@st.composite
+def predictions(draw):
+    count, classes = draw(st.integers(1, 20)), 3
+    labels = draw(st.lists(st.integers(-1, classes - 1), min_size=count, max_size=count))
+    p = draw(arrays(np.float32, (count, classes), elements=st.sampled_from([0.0, 0.25, 0.5, 0.5, 1.0])))
+    unknown = draw(st.sets(st.integers(0, count - 1), max_size=2))
+    p[list(unknown)] = np.nan
+    right = np.array([[label == column for column in range(classes)] for label in labels])
+    ids = draw(st.permutations([f"image {index}" for index in range(count)]))
+    return Predictions(draw(st.integers(0, 5)), ids, right, p)
+
+
+@given(predictions(), st.integers(1, 4), st.integers(1, 3))
+def test_of_each_class_the_surest_go_with_the_least_sure_one_to_one(given_, k, pairings):
+    found = plan({"k": k, "pairings": pairings}, given_)
+    scored = np.isfinite(given_.probabilities).all(axis=1)
+    for column in range(3):
+        members = set(np.flatnonzero(given_.right[:, column] & scored).tolist())
+        low = members & found.keys()
+        assert len(low) == min(k, len(members) // 2)
+        high = {partner for sample in low for partner in found[sample]}
+        assert high <= members - low
+        for pairing in range(pairings):
+            assert {found[sample][pairing] for sample in low} == high
+        p = given_.probabilities[:, column]
+        assert min(p[list(high)], default=1) >= max(p[list(members - high)], default=0)
+        assert max(p[list(low)], default=0) <= min(p[list(members - low)], default=1)
+    assert all(scored[sample] and given_.right[sample].any() for sample in found)
+
+
+@given(predictions(), st.randoms())
+def test_the_order_of_the_samples_does_not_matter(given_, random):
+    order = list(range(len(given_.ids)))
+    random.shuffle(order)
+    other = replace(given_, ids=[given_.ids[place] for place in order], right=given_.right[order],
+                    probabilities=given_.probabilities[order])  # fmt: skip
+
+    def named(of):
+        found = plan({"k": 2, "pairings": 2}, of)
+        return {of.ids[sample]: [of.ids[partner] for partner in own] for sample, own in found.items()}
+
+    assert named(given_) == named(other)
+
+
+@given(MAPS, st.integers(0, 99), st.integers(0, 99))
+def test_percentiles_give_every_map_as_many_pixels_and_lie_in_each_other(maps, first, second):
+    few, many = (
+        salient_pixels(maps, max(one), "percentile") if one[0] != one[1] else salient_pixels(maps, one[0], "percentile")
+        for one in ((first, second), (min(first, second),) * 2)
+    )
+    assert (many.sum(axis=(1, 2)) == round(20 * (1 - min(first, second) / 100))).all()
+    assert (few <= many).all()
+
+
+@given(MAPS, st.integers(-4, 4), st.integers(-64, 64), st.sampled_from([(0.5, "value"), (40.0, "percentile")]))
+def test_positive_affine_change_of_a_map_alters_nothing(maps, exponent, shift, chosen):
+    changed = maps * np.float32(2.0**exponent) + np.float32(shift)
+    np.testing.assert_array_equal(salient_pixels(changed, *chosen), salient_pixels(maps, *chosen))
+
+
+@settings(max_examples=20)
+@given(arrays(np.float64, (2, 5), elements=st.floats(0.001, 1)))
+def test_entropy_is_scipy_s(weights):
+    from scipy.stats import entropy as of_scipy
+
+    np.testing.assert_allclose(entropy(weights / weights.sum(1, keepdims=True)), of_scipy(weights, axis=1), rtol=1e-12)
+
+
+def test_what_marks_everything_has_all_the_confidence_and_the_size_that_tells(dark_and_white):
+    everything = mask_of([1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 1, 0])
+    parts = score_parts("saliency_confidence", dark_and_white, sb.load_classifier(Corner(), **LOADED), everything,
+                        labels=[1, 1], k=1)  # fmt: skip
+    np.testing.assert_allclose(parts[0], [0.5, 0, 15 / 16], atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("saliency_correctness:k=0", "at least 1; got k=0"),
+        ("saliency_correctness:pairings=0", "pairings=0"),
+        ("saliency_confidence:threshold=40", "from 0 to below 1; got 40; by=percentile takes 0 to 100"),
+        ("saliency_confidence:threshold=100,by=percentile", "below 100; got 100"),
+        ("saliency_correctness:top=3", "1 or 5"),
+    ],
+)
+def test_options_that_make_no_picture_are_refused(text, line):
+    with pytest.raises(UserError, match=line):
+        sb.load_metric(text)
+
+
+def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
+    classifier = sb.load_classifier(Corner(), **LOADED)
+    with pytest.raises(
+        UserError, match="top=5 needs a softmax over more than five classes; this model has softmax and 2"
+    ):
+        score_samples("saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])
+    several = sb.load_classifier(Corner(), activation="sigmoid", **LOADED)
+    with pytest.raises(UserError, match="of=entropy needs a softmax"):
+        score_samples("saliency_confidence:of=entropy", dark_and_white, several, LEFT, labels=[1, 1])
+    parts = score_parts("saliency_correctness", dark_and_white, several, LEFT, labels=[1, 1])
+    assert parts[0, [0, 2, 4]].tolist() == [1, 0, 0]  # p > 0.5 is recognised: 9 / 10 against 1 / 2
+
+
+def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
+    classifier = sb.load_classifier(Corner(), **LOADED)
+    with pytest.raises(UserError, match="give labels, the class of each image"):
+        score_samples("saliency_correctness", dark_and_white, classifier, LEFT)
+    with pytest.raises(UserError, match="leave out target"):
+        score_samples("saliency_correctness", dark_and_white, classifier, LEFT, labels=[1, 1], target=[1, 1])
