@@ -4,7 +4,8 @@ example:
   python benchmarks/planted.py --out docs/metrics.md
 
 Trains the demo's small ResNet on shapes-xai (or takes --model), scores the planted maps of the test split by every
-metric that needs nothing but maps, masks, labels and the classifier, and writes the table as a page in a few minutes.
+metric that needs nothing but maps, masks, labels, the classifier and other samples, and writes the table as a page in a
+few minutes.
 """
 
 import argparse
@@ -75,6 +76,30 @@ def comparable() -> list[Metric]:
     return [metric for metric in metrics if set(metric.needs) <= NEEDED]
 
 
+def of_partners() -> list[Metric]:
+    """The metrics that look at several samples at once."""
+    return [metric for metric in map(load_metric, registry.names("metrics")) if metric.plan is not None]
+
+
+def by_partners(
+    metric: Metric, images: torch.Tensor, labels: np.ndarray, maps: np.ndarray, classifier: object
+) -> float:
+    """Its value where an explainer gives each image its planted map."""
+    from saliency_bench.scoring.samples import score_parts, score_samples
+
+    places = {image.numpy().tobytes(): place for place, image in enumerate(images)}
+
+    def planted_map(classifier: object, images: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(maps[[places[image.numpy().tobytes()] for image in images]])
+
+    given = (metric, images, classifier, planted_map)
+    if metric.aggregate is None:
+        return float(np.nanmean(score_samples(*given, labels=labels)))
+    parts = score_parts(*given, labels=labels)
+    there = parts[np.isfinite(parts).any(axis=1)]
+    return float(metric.aggregate(there.mean(axis=0)[None], dict(metric.options))[0])
+
+
 def row(metric: Metric, means: list[float]) -> str:
     """A line of the table; bold where a map scores better than a better explanation."""
     goodness = np.array(means) * (1 if metric.higher_is_better else -1)
@@ -126,9 +151,14 @@ def main() -> None:
             for metric in comparable():
                 found = metric(**{need: given[need] for need in metric.needs})
                 scores.setdefault((metric.name, name), []).append(found)
+    whole = classifier.prepare([rows[index] for index in range(len(rows))])
+    of_all = planted(whole.masks.numpy())
     lines = ["| | " + " | ".join(ORDER) + " |", "|---|" + "---|" * len(ORDER)]
     for metric in sorted(comparable(), key=lambda metric: "curves" in metric.needs):
         lines.append(row(metric, [np.nanmean(np.concatenate(scores[metric.name, name])) for name in ORDER]))
+    for metric in of_partners():
+        values = [by_partners(metric, whole.images, whole.labels.numpy(), of_all[name], classifier) for name in ORDER]
+        lines.append(row(metric, values))
     page = PAGE.format(
         samples=len(rows),
         side=SIZE,
