@@ -23,6 +23,7 @@ _HOMES = {
     "Run": "engine.run",
     "explain": "explaining.explanation",
     "report": "reports.page",
+    "analyse": "reports.analyses",
     "template": "leaderboard.template",
     "submit": "leaderboard.submit",
     "load_results": "leaderboard.board",
@@ -31,6 +32,7 @@ _HOMES = {
 __all__ = [
     "Run",
     "__version__",
+    "analyse",
     "build",
     "declare_metric",
     "explain",
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
     from saliency_bench.metric import declare_metric, list_metrics, load_metric
+    from saliency_bench.reports.analyses import analyse
     from saliency_bench.reports.page import report
     from saliency_bench.results.run_folder import load_maps
 

@@ -137,6 +137,12 @@ template shapes net --out X --target nowhere.csv | nowhere.csv
 template shapes net --out X --groups nowhere.csv | nowhere.csv
 template shapes net --out X --device banana | banana
 run {good} --out X --only correct --only banana=1 | banana
+analyse | RUN
+analyse done | --what
+analyse done --what banana | --what
+analyse nowhere --what rank | nowhere
+analyse full --what rank | full
+analyse done --what sweep | several values
 check | RUN
 check done | --require
 check nowhere --require gradcam:saliency_miou>=0.3 | nowhere
@@ -298,8 +304,8 @@ NEEDS_TORCH = (
     "integrated_gradients:", "occlusion:", "centre:", "saliency_miou:threshold=",
     "saliency_insertion:", "saliency_pointing_game:", "torchvision:",
     "--target full", "--split", "--dataset full", "template shapes net --out X --limit 0",
-    "submit", "push", "build", "report", "check", "--only", "install-metrics",
-    "train --dataset shapes --model net --out", "--label-map", "--groups", "demo",
+    "submit", "push", "build", "report", "check", "analyse nowhere", "analyse full", "--what sweep",
+    "--only", "install-metrics", "train --dataset shapes --model net --out", "--label-map", "--groups", "demo",
 )  # fmt: skip
 WITHOUT_TORCH = """
 import json, shlex, sys

@@ -93,7 +93,7 @@ class Checked:
         if self.pair is None:
             return text
         ends_of_pair = f" [{self.pair.low:+.3f}, {self.pair.high:+.3f}]" if isfinite(self.pair.low) else ""
-        return f"{text}; against {against}: {self.pair.mean:+.3f}{ends_of_pair}, {self.pair.word}"
+        return f"{text}; against {against}: {self.pair.mean or 0.0:+.3f}{ends_of_pair}, {self.pair.word}"
 
     def as_dict(self) -> dict:
         cell = self.cell

@@ -1,0 +1,52 @@
+"""Analyse the scores of finished runs: correlations, sensitivity to settings, sweeps, rankings, Clever Hans.
+
+example:
+  saliency-bench analyse runs/first --what correlation
+  saliency-bench analyse runs/first --what sensitivity --out analyses
+  saliency-bench analyse runs/first --what clever-hans --confidence 0.95
+  saliency-bench analyse runs/pets runs/shapes runs/voc --what correlation
+
+correlation: of every two metrics over samples, per explainer, and over the means of datasets (three runs or more).
+sensitivity: the rank of each explainer over all settings of a metric in the runs. sweep: a metric along one of its
+options. rank: do metrics agree on the order of explainers? clever-hans: samples recognised with confidence from outside
+the object. Runs that ask the same question become one. --out is a folder for JSON, CSV, Markdown, LaTeX and a plot.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+WHAT = ("correlation", "sensitivity", "clever-hans", "sweep", "rank")
+OPTIONS = ("confidence", "pointing_game", "insertion", "option")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
+    parser.add_argument("--what", required=True, choices=WHAT, help=f"the analysis: {', '.join(WHAT)}")
+    parser.add_argument("--out", metavar="DIR", help="folder for JSON, tables and plot (default: print only)")
+    parser.add_argument("--option", metavar="NAME", help="of a sweep: the option (default: each with several values)")
+    hans = parser.add_argument_group("for clever-hans")
+    hans.add_argument("--confidence", type=float, metavar="P", help="of the prediction, above this (default: 0.9)")
+    hans.add_argument("--pointing-game", type=float, metavar="X", help="below this (default: 0.5)")
+    hans.add_argument("--insertion", type=float, metavar="X", help="above this (default: the explainer's median)")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    from saliency_bench.reports.analyses import analyse
+
+    options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
+    found = analyse(args.runs, args.what, **options)
+    written = found.save(args.out) if args.out else []
+    if args.json:
+        print(json.dumps(found.data | {"files": [str(path) for path in written]}, indent=2))
+        return
+    for table in found.tables:
+        _shared.show_rows(table.texts())
+        print()
+    for note in found.findings.notes:
+        print(note)
+    for path in written:
+        print(f"written: {path}")

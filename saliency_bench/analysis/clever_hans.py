@@ -1,0 +1,94 @@
+"""Clever Hans finder: samples that the network gets with confidence, from pixels outside the object.
+
+Equation 19 of Li et al. (2020): confidence above 0.9, pointing game below 0.5, insertion above the run's median. The
+map points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from saliency_bench.analysis.tables import Findings, Table, dicts
+from saliency_bench.errors import UserError
+from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import Row, RunData
+
+HEADER = ("dataset", "model", "explainer", "sample", "label", "prediction", "confidence", "pointing game", "insertion")
+POINTING, INSERTION = "saliency_pointing_game", "saliency_insertion"
+COUNTS = ("dataset", "model", "explainer", "found", "of", "insertion above")
+
+
+def clever_hans(
+    runs: Sequence[RunData], confidence: float = 0.9, pointing_game: float = 0.5, insertion: float | None = None
+) -> Findings:
+    """Of each explainer that looks at the network, the samples on which all three hold, highest insertion first.
+
+    confidence: of the prediction, above this. pointing_game: below this. insertion: above this; default: the median of
+    the explainer's own scores in the run.
+    """
+    rows: list[tuple] = []
+    counts: list[tuple] = []
+    for run in runs:
+        confidences = _confidences(run)
+        about = run.summary["dataset"]["id"], run.summary["model"]["id"]
+        for row, pointing, inserted in _scored_by_both(run):
+            scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
+            common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
+            least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
+            hits = common & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
+            order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
+            named = _samples(run, pointing, [run.ids[index] for index in order])
+            for index in order:
+                numbers = (float(column[index]) for column in (confidences, *scores))
+                rows.append((*about, row.name, run.ids[index], *named[run.ids[index]], *numbers))
+            counts.append((*about, row.name, int(hits.sum()), int(common.sum()), least))
+    if not counts:
+        raise UserError(
+            f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
+            "start a run again with both metrics"
+        )
+    above = "the median of the explainer" if insertion is None else f"{insertion:g}"
+    notes = [
+        f"Confidence above {confidence:g}, pointing game below {pointing_game:g}, insertion above {above}.",
+        "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
+    ]
+    data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
+    return Findings("clever-hans", [Table(COUNTS, counts), Table(HEADER, rows, "samples")], data, notes)
+
+
+def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]]:
+    """Each explainer with its cells of both metrics, by default options where there are several."""
+    for row in run.rows:
+        cells: dict[str, CellResult] = {}
+        for cell in sorted(run.cells_of_row(row), key=lambda one: len(one.metric_text)):
+            cells.setdefault(cell.metric, cell)
+        if not row.baseline and POINTING in cells and INSERTION in cells:
+            yield row, cells[POINTING], cells[INSERTION]
+
+
+def _confidences(run: RunData) -> np.ndarray:
+    """(n,) in the order of the run's ids; NaN where none is known."""
+    table = pq.read_table(_predictions(run.folder), columns=["image_id", "confidence"])
+    known = dict(zip(table["image_id"].to_pylist(), table["confidence"].to_pylist(), strict=True))
+    return np.array([np.nan if (one := known.get(image_id)) is None else one for image_id in run.ids], dtype=float)
+
+
+def _predictions(folder: Path) -> Path:
+    path = folder / "predictions.parquet"
+    if not path.is_file():
+        raise UserError(f"{folder} has no predictions.parquet, which holds the confidences; start the run again")
+    return path
+
+
+def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
+    """{image id: (label, prediction)}"""
+    wanted, found = set(ids), {}
+    stretches = records.by_cell(run.folder / "records.parquet", ["image_id", "label", "prediction"], [cell.cell_id])
+    for _, batch in stretches:
+        for entry in batch.to_pylist():
+            if entry["image_id"] in wanted:
+                found[entry["image_id"]] = entry["label"], entry["prediction"]
+    return found

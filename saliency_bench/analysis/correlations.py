@@ -1,0 +1,123 @@
+"""Do two metrics say the same? Their correlation over the samples of one explainer, and over the means of datasets.
+
+Pearson's r asks whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one order.
+Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation over
+samples is a percentile bootstrap over clusters, in which both are computed anew in each draw. Over datasets there are
+as many points as datasets (table 3 of the Saliency-Bench paper: eight), and no interval.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from saliency_bench.analysis.names import names_of
+from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.run_folder import RunData
+
+SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
+           "pearson low", "pearson high", "n", "clusters")  # fmt: skip
+DATASETS = ("model", "explainer", "metric", "other", "spearman", "pearson", "datasets")
+FEWEST = 3  # points that have a correlation worth a number
+
+
+def correlation(runs: Sequence[RunData]) -> Findings:
+    """Every two metrics of a run, per explainer; and over datasets where there are runs on at least three."""
+    rows = [row for run in runs for row in _over_samples(run)]
+    tables = [Table(SAMPLES, rows)]
+    if means := list(_over_datasets(runs)):
+        tables.append(Table(DATASETS, means, "datasets"))
+    notes = ["Metrics where lower is better are negated: 1 means that both agree.",
+             "Intervals: 95 %, percentile bootstrap over clusters, not corrected for several."]  # fmt: skip
+    return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)
+
+
+def _over_samples(run: RunData) -> Iterator[tuple]:
+    about = run.summary["dataset"]["id"], run.summary["model"]["id"]
+    for row in run.rows:
+        cells = [
+            (column.name, cell) for column in run.columns if (cell := run.cell(row, column)) and not cell.aggregate
+        ]
+        for (metric, first), (other, second) in combinations(cells, 2):
+            estimates = of_cells(run, first, second)
+            numbers = [known(end) for one in estimates for end in one[:3]]
+            yield *about, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
+
+
+def of_cells(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
+    """(Spearman's, Pearson's) correlation of two cells of a run on the samples that both have, higher being better."""
+    scores = [_oriented(run.values[cell.cell_id], cell) for cell in (first, second)]
+    rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
+    codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
+    one, other = (column[rows] for column in scores)
+    seed = run.summary.get("seed", 0)
+    ranked = Ranked(one), Ranked(other)
+
+    def spearman(weights: np.ndarray) -> np.ndarray:
+        return pearson(ranked[0].of(weights), ranked[1].of(weights), weights)
+
+    def linear(weights: np.ndarray) -> np.ndarray:
+        return pearson(one - _middle(one), other - _middle(other), weights)
+
+    return cluster_bootstrap(spearman, codes, seed), cluster_bootstrap(linear, codes, seed)
+
+
+def _middle(values: np.ndarray) -> float:
+    """What is subtracted before sums of squares, which would lose digits of large values with little spread."""
+    return float(values.mean()) if len(values) else 0.0
+
+
+def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(draws,) the weighted correlation of values (n,) or (draws, n), NaN where one of them is constant."""
+    total = weights.sum(axis=1, keepdims=True)
+    one = first - (weights * first).sum(axis=1, keepdims=True) / total
+    other = second - (weights * second).sum(axis=1, keepdims=True) / total
+    squares = (weights * one**2).sum(axis=1), (weights * other**2).sum(axis=1)
+    # A constant column leaves the rounding of its mean.
+    least = [1e-20 * total[:, 0] * (np.abs(column).max(initial=0) + 1e-300) ** 2 for column in (first, second)]
+    is_constant = (squares[0] <= least[0]) | (squares[1] <= least[1])
+    scale = np.where(is_constant, np.nan, np.sqrt(squares[0] * squares[1]))
+    return (weights * one * other).sum(axis=1) / scale
+
+
+class Ranked:
+    """Values (n,), ready to be ranked in many draws with replacement."""
+
+    def __init__(self, values: np.ndarray):
+        self.distinct, self.place = np.unique(values, return_inverse=True)
+        self.order = np.argsort(self.place, kind="stable")
+        self.starts = np.searchsorted(self.place[self.order], np.arange(len(self.distinct)))
+
+    def of(self, weights: np.ndarray) -> np.ndarray:
+        """(draws, n) the rank of each value where the samples count `weights` (draws, n) times; ties at their mean."""
+        times = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
+        below = np.cumsum(times, axis=1) - times
+        return (below + (times + 1) / 2)[:, self.place]
+
+
+def _oriented(values: np.ndarray, cell: CellResult) -> np.ndarray:
+    return values if cell.higher_is_better else -values
+
+
+def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
+    """Per model and explainer, the correlation of two metrics' means over datasets."""
+    names = names_of(runs)
+    means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    for run in runs:
+        for cell in run.cells:
+            if cell.value is not None:
+                key = run.summary["model"]["id"], names.explainer_text(cell)
+                of_metric = means.setdefault(key, {}).setdefault(names.metric_text(cell), {})
+                of_metric.setdefault(run.summary["dataset"]["id"], cell.value if cell.higher_is_better else -cell.value)
+    for (model, explainer), metrics in means.items():
+        for (metric, first), (other, second) in combinations(metrics.items(), 2):
+            shared = [dataset for dataset in first if dataset in second]
+            if len(shared) >= FEWEST:
+                one, two = (np.array([own[dataset] for dataset in shared]) for own in (first, second))
+                equal = np.ones((1, len(shared)))
+                ranks = pearson(Ranked(one).of(equal), Ranked(two).of(equal), equal)
+                line = pearson(one - one.mean(), two - two.mean(), equal)
+                yield model, explainer, metric, other, known(ranks[0]), known(line[0]), len(shared)

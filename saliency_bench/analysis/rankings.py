@@ -1,0 +1,177 @@
+"""Rankings of explainers: do metrics agree on them, and does the winner survive another setting of a metric?"""
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.run_folder import Column, Row, RunData
+
+AGREEMENT = ("dataset", "model", "metric", "other", "spearman", "spearman low", "spearman high", "kendall tau-b",
+             "kendall low", "kendall high", "explainers", "n")  # fmt: skip
+SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
+FEWEST = 3  # explainers whose order says anything
+
+
+def rank(runs: Sequence[RunData]) -> Findings:
+    """Agreement of every two metrics on the order of the explainers by their means, baselines included.
+
+    Spearman's rho and Kendall's tau-b; higher is better for all, ties are ties. The interval is a percentile bootstrap
+    over clusters, all means being computed anew in each draw.
+    """
+    rows = [row for run in runs for row in _agreements(run)]
+    if not rows:
+        raise UserError(f"no run has two metrics that share {FEWEST} explainers; add explainers or metrics to one")
+    notes = ["1: both metrics put the explainers in the same order; baselines such as random are included."]
+    return Findings("rank", [Table(AGREEMENT, rows)], {"pairs": dicts(AGREEMENT, rows)}, notes)
+
+
+def _agreements(run: RunData) -> list[tuple]:
+    found = []
+    for first, second in combinations(run.columns, 2):
+        cells = [
+            (one, other)
+            for row in run.rows
+            if (one := run.cell(row, first))
+            and (other := run.cell(row, second))
+            and _has_mean(one)
+            and _has_mean(other)
+        ]
+        if len(cells) >= FEWEST:
+            spearman, kendall = agreement(run, [one for one, _ in cells], [other for _, other in cells])
+            ends = [known(end) for one in (spearman, kendall) for end in one[:3]]
+            about = run.summary["dataset"]["id"], run.summary["model"]["id"], first.name, second.name
+            found.append((*about, *ends, len(cells), spearman.n))
+    return found
+
+
+def _has_mean(cell: CellResult) -> bool:
+    """Whether its value is a mean of scores, which can be drawn anew."""
+    return cell.value is not None and not cell.aggregate
+
+
+def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
+    """(Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics."""
+    columns = [_oriented(run, cells) for cells in (first, second)]
+    scored = np.isfinite(np.concatenate(columns, axis=1)).any(axis=1)
+    codes = cluster_codes([run.ids[k] for k in np.flatnonzero(scored)], [run.groups[k] for k in np.flatnonzero(scored)])
+    values = [own[scored] for own in columns]
+
+    def signs(weights: np.ndarray) -> list[np.ndarray]:
+        return [order_of(means_of(own, weights)) for own in values]
+
+    seed = run.summary.get("seed", 0)
+    return (
+        cluster_bootstrap(lambda weights: spearman_of(*signs(weights)), codes, seed),
+        cluster_bootstrap(lambda weights: kendall_of(*signs(weights)), codes, seed),
+    )
+
+
+def _oriented(run: RunData, cells: Sequence[CellResult]) -> np.ndarray:
+    return np.stack([run.values[cell.cell_id] * (1 if cell.higher_is_better else -1) for cell in cells], axis=1)
+
+
+def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(draws, k) the means of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
+    has = np.isfinite(columns)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.einsum("dn,nk->dk", weights, np.where(has, columns, 0)) / np.einsum("dn,nk->dk", weights, has)
+
+
+def order_of(means: np.ndarray) -> np.ndarray:
+    """(draws, k, k) the sign of each mean minus each other; means that differ in their last digits only are equal."""
+    gaps = means[:, :, None] - means[:, None, :]
+    equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
+    return np.where(equal, 0, np.sign(gaps))
+
+
+def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
+    return _cosine(first.reshape(len(first), -1), second.reshape(len(second), -1))
+
+
+def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
+    return _cosine(first.sum(axis=2), second.sum(axis=2))
+
+
+def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
+
+
+def sensitivity(runs: Sequence[RunData]) -> Findings:
+    """Does the winner survive? The rank of each explainer over all settings of a metric: mean and worst.
+
+    Ranks are those of the means, ties at their mean, among the explainers that have all settings. An explainer survives
+    if in no setting another one is significantly better (its rank set holds 1); None where nothing is ranked.
+    """
+    rows: list[tuple] = []
+    details: list[dict[str, Any]] = []
+    for run in runs:
+        for name, columns in _settings(run).items():
+            about = run.summary["dataset"]["id"], run.summary["model"]["id"], name
+            complete = _complete(run, columns)
+            ranks = np.stack([_ranks([_sign(cells[k]) for _, cells in complete]) for k in range(len(columns))], axis=1)
+            own = []
+            for (row, cells), of_row in zip(complete, ranks, strict=True):
+                sets = [cell.rank for cell in cells]
+                survives = None if None in sets else all(one is not None and one[0] == 1 for one in sets)
+                answer = {None: None, True: "yes", False: "no"}[survives]
+                own.append((*about, row.name, float(of_row.mean()), float(of_row.max()), answer, len(columns)))
+                for column, place, cell in zip(columns, of_row, cells, strict=True):
+                    details.append(dict(zip(SETTINGS[:4], (*about, row.name), strict=True)) | {
+                        "setting": column.name, "rank": float(place), "rank_set": cell.rank, "value": cell.value,
+                    })  # fmt: skip
+            rows += sorted(own, key=lambda entry: (entry[4], entry[5]))
+    if not rows:
+        raise UserError(
+            "no metric has several settings in these runs; name one with other options as well, for example "
+            "--metrics saliency_miou saliency_miou:threshold=0.3"
+        )
+    header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
+    each = [
+        tuple("-".join(map(str, dict.fromkeys(value))) if isinstance(value, tuple) else value for value in one.values())
+        for one in details
+    ]
+    notes = ["Survives: in no setting is another explainer significantly better."]
+    return Findings(
+        "sensitivity", [Table(SETTINGS, rows), Table(header, each, "settings")],
+        {"explainers": dicts(SETTINGS, rows), "settings": details}, notes,
+    )  # fmt: skip
+
+
+def _settings(run: RunData) -> dict[str, list[Column]]:
+    """{metric: its columns} of those with several options."""
+    found: dict[str, list[Column]] = {}
+    for column in run.columns:
+        (_, cell), *_ = run.cells_of_column(column)
+        found.setdefault(cell.metric, []).append(column)
+    return {name: columns for name, columns in found.items() if len(columns) > 1 and _complete(run, columns)}
+
+
+def _complete(run: RunData, columns: Sequence[Column]) -> list[tuple[Row, list[CellResult]]]:
+    """The explainers that have a value in all columns."""
+    found = []
+    for row in run.rows:
+        cells = [cell for column in columns if (cell := run.cell(row, column)) and cell.value is not None]
+        if len(cells) == len(columns):
+            found.append((row, cells))
+    return found
+
+
+def _sign(cell: CellResult) -> float:
+    value = cell.value or 0.0
+    return value if cell.higher_is_better else -value
+
+
+def _ranks(values: Sequence[float]) -> np.ndarray:
+    """1 for the greatest; ties at their mean."""
+    order = order_of(np.array([values], dtype=float))[0]
+    return (len(values) + 1 - order.sum(axis=1)) / 2

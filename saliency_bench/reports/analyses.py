@@ -1,0 +1,95 @@
+"""Analyses over the scores of runs: `sb.analyse` and the command `analyse`."""
+
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.analysis.clever_hans import clever_hans
+from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.analysis.correlations import correlation
+from saliency_bench.analysis.rankings import rank, sensitivity
+from saliency_bench.analysis.sweeps import sweep
+from saliency_bench.analysis.tables import Findings, Table
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.results.run_folder import RunData, read_run
+from saliency_bench.utils.files import write_text
+
+ANALYSES: dict[str, Callable[..., Findings]] = {
+    "correlation": correlation,
+    "sensitivity": sensitivity,
+    "clever-hans": clever_hans,
+    "sweep": sweep,
+    "rank": rank,
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Analysis:
+    """What an analysis found: `tables`, the same as plain `data`, and `save`. Printed, it is its first table."""
+
+    findings: Findings
+    runs: list[RunData]
+
+    @property
+    def tables(self) -> list[Table]:
+        """Each with `header`, `rows`, and as text: `csv()`, `markdown()`, `latex()`."""
+        return self.findings.tables
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What JSON holds."""
+        return {"what": self.findings.what, **self.findings.data, "notes": self.findings.notes}
+
+    def save(self, out: str | Path) -> list[Path]:
+        """Write WHAT.json, WHAT.svg, and each table as CSV, Markdown and LaTeX into a folder; returns their paths."""
+        from saliency_bench.reports.plots import plot  # imports matplotlib
+
+        folder = Path(out)
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"{folder} is not a folder; choose another --out")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
+        what = self.findings.what
+        texts = {f"{what}.json": json.dumps(self.data, indent=2) + "\n"}
+        for table in self.tables:
+            name = f"{what}-{table.name}" if table.name else what
+            texts |= {f"{name}.csv": table.csv(), f"{name}.md": table.markdown(), f"{name}.tex": table.latex()}
+        for name, text in texts.items():
+            write_text(folder / name, text)
+        plot(self.findings, self.runs, folder / f"{what}.svg")
+        return [folder / name for name in (*texts, f"{what}.svg")]
+
+    def __str__(self) -> str:
+        return "\n\n".join([*(table.markdown().rstrip() for table in self.tables[:1]), *self.findings.notes])
+
+    __repr__ = __str__
+
+
+def analyse(runs: Any, what: str, **options: Any) -> Analysis:
+    """Analyse the scores of a run or several: neither model nor dataset is needed.
+
+    runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
+    what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there are
+    three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples that are
+    recognised with confidence from outside the object (options `confidence`, `pointing_game`, `insertion`); "sweep",
+    a metric along an option (`option`); "rank", agreement of metrics on the order of explainers.
+
+    Raises: UserError for an unknown analysis or option, and for runs that do not hold what it needs.
+    """
+    if what not in ANALYSES:
+        raise unknown("analysis", what, ANALYSES)
+    known = list(inspect.signature(ANALYSES[what]).parameters)[1:]
+    for name in options:
+        if name not in known:
+            raise UserError(f"{what} has no option {name}" + (f"; its options: {', '.join(known)}" if known else ""))
+    chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
+    if not chosen:
+        raise UserError("an analysis needs the folder of at least one run")
+    read = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
+    merged = [one.data for one in compare_runs(read).merged]
+    return Analysis(ANALYSES[what](merged, **options), merged)

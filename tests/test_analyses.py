@@ -1,0 +1,303 @@
+"""`sb.analyse` and `saliency-bench analyse`, against literal second writings and scipy."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from scipy import stats
+from test_reporting import METHODS, change_summary, make_run
+
+import saliency_bench as sb
+from saliency_bench.analysis.correlations import Ranked, of_cells, pearson
+from saliency_bench.analysis.rankings import agreement, kendall_of, means_of, order_of, spearman_of
+from saliency_bench.analysis.tables import Table
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.results import records
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
+            "saliency_pointing_game")  # fmt: skip
+WHAT = ("correlation", "sensitivity", "clever-hans", "sweep", "rank")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = make_run(tmp_path_factory.mktemp("analyses") / "run", metrics=SETTINGS)
+
+    def with_options(summary):
+        for cell in summary["cells"]:
+            text = cell["metric_text"].partition("=")[2]
+            cell["metric_options"] = {"threshold": float(text or 0.5)} if cell["metric"] == "saliency_miou" else {}
+
+    change_summary(folder, with_options)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return read_run(folder)
+
+
+def cell_of(run, explainer, metric):
+    return next(cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == (explainer, metric))
+
+
+def scores(run, explainer, metric):
+    return run.values[cell_of(run, explainer, metric).cell_id]
+
+
+def draws(clusters, seed=0):
+    """The clusters of each draw, as the intervals of the package draw them."""
+    bits = random_bits(seed_of(seed, "bootstrap", clusters, 0), 2000 * clusters).reshape(2000, clusters)
+    return (bits % np.uint64(clusters)).astype(int)
+
+
+@pytest.mark.parametrize("kind", ["numbers", "ties", "yes or no"])
+def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind):
+    rng = np.random.default_rng(0)
+    first, second = rng.normal(size=(2, 30)) + rng.normal(size=30)
+    if kind != "numbers":
+        first, second = np.round(first) if kind == "ties" else first > 0, np.round(second)
+    weights = rng.integers(0, 4, (5, 30)).astype(float)
+    ranked = Ranked(np.asarray(first, float)), Ranked(second)
+    spearman = pearson(ranked[0].of(weights), ranked[1].of(weights), weights)
+    linear = pearson(np.asarray(first, float), second, weights)
+    for number, times in enumerate(weights.astype(int)):
+        repeated = np.repeat(first, times), np.repeat(second, times)
+        assert spearman[number] == pytest.approx(stats.spearmanr(*repeated).statistic)
+        assert linear[number] == pytest.approx(stats.pearsonr(*repeated).statistic)
+
+
+def test_a_constant_has_no_correlation():
+    assert np.isnan(pearson(np.full(9, 0.1), np.arange(9.0), np.ones((1, 9))))[0]
+    assert np.isnan(pearson(np.full(9, 1 / 3) * 3e8, np.arange(9.0), np.ones((1, 9))))[0]
+
+
+def test_correlation_over_samples_and_its_interval(run):
+    first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
+    one, other = run.values[first.cell_id], run.values[second.cell_id]
+    both = np.isfinite(one) & np.isfinite(other)
+    order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # as clusters are numbered
+    one, other = one[both][order], other[both][order]
+    spearman, linear = of_cells(run, first, second)
+    assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
+    assert linear.value == pytest.approx(stats.pearsonr(one, other).statistic)
+    drawn = [stats.spearmanr(one[chosen], other[chosen]).statistic for chosen in draws(len(one))]
+    assert [spearman.low, spearman.high] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    drawn = [np.corrcoef(one[chosen], other[chosen])[0, 1] for chosen in draws(len(one))]
+    assert [linear.low, linear.high] == pytest.approx(np.percentile(drawn, [2.5, 97.5]))
+    assert (spearman.n, spearman.clusters) == (both.sum(), both.sum())
+
+
+def test_the_clusters_are_what_is_drawn(run):
+    """Two samples of each group always come together, so that a copy of each sample changes no interval."""
+    twice = [f"{image_id}{copy}" for image_id in run.ids for copy in "ab"]
+    groups = [image_id for image_id in run.ids for _ in "ab"]
+    values = {key: np.repeat(own, 2) for key, own in run.values.items()}
+    copied = type(run)(run.folder, run.cells, twice, groups, values, run.summary)
+    cells = [cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion")]
+    for once, both in zip(of_cells(run, *cells), of_cells(copied, *cells), strict=True):
+        assert both[:3] == pytest.approx(once[:3])
+        assert (both.n, both.clusters) == (2 * once.n, once.clusters)
+
+
+def test_lower_is_better_turns_the_sign(run):
+    first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
+    turned = second.model_copy(update={"higher_is_better": False})
+    assert of_cells(run, first, turned)[0].value == pytest.approx(-of_cells(run, first, second)[0].value)
+
+
+def test_every_two_metrics_of_every_explainer_have_a_row(folder):
+    rows = sb.analyse(folder, "correlation").data["samples"]
+    assert len(rows) == len(METHODS) * math.comb(len(SETTINGS), 2)
+    assert {row["n"] for row in rows} == {60}
+
+
+def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
+    folders = []
+    for number in range(5):
+        methods = {name: level + 0.1 * (number % 3) - 0.03 * number for name, level in METHODS.items()}
+        folders.append(make_run(tmp_path / f"run{number}", samples=45, methods=methods, seed=number, pictures=False))
+        change_summary(folders[-1], lambda summary, number=number: summary["dataset"].update(
+            id=f"dataset-{number}", fingerprint=f"f{number}"))  # fmt: skip
+        (folders[-1] / "run.json").unlink()
+    found = sb.analyse(folders, "correlation")
+    assert len(found.data["datasets"]) == len(METHODS) * 3
+    runs = [read_run(folder) for folder in folders]
+    for row in found.data["datasets"]:
+        means = [[cell_of(run, row["explainer"], row[name]).value for run in runs] for name in ("metric", "other")]
+        assert row["pearson"] == pytest.approx(stats.pearsonr(*means).statistic)
+        assert row["spearman"] == pytest.approx(stats.spearmanr(*means).statistic)
+        assert row["datasets"] == 5
+    assert sb.analyse(folders[:2], "correlation").data["datasets"] == []
+
+
+def test_orders_of_explainers_agree_as_scipy_says(run):
+    explainers = list(METHODS)
+    columns = [
+        [cell_of(run, name, metric) for name in explainers] for metric in ("saliency_miou", "saliency_insertion")
+    ]
+    means = [[cell.value for cell in cells] for cells in columns]
+    spearman, kendall = agreement(run, *columns)
+    assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
+    assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
+    values = [np.stack([run.values[cell.cell_id] for cell in cells], axis=1) for cells in columns]
+    order = np.argsort(np.array([f"s{image_id}" for image_id in run.ids]))
+    drawn = []
+    for chosen in draws(len(run.ids)):
+        again = [np.nanmean(own[order][chosen], axis=0) for own in values]
+        drawn.append((stats.spearmanr(*again).statistic, stats.kendalltau(*again).statistic))
+    for estimate, numbers in zip((spearman, kendall), np.array(drawn).T, strict=True):
+        assert [estimate.low, estimate.high] == pytest.approx(np.percentile(numbers, [2.5, 97.5]))
+    rows = sb.analyse(run.folder, "rank").data["pairs"]
+    assert len(rows) == math.comb(len(SETTINGS), 2)
+    assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_tied_orders_agree_as_scipy_says(seed):
+    first, second = np.random.default_rng(seed).integers(0, 3, (2, 6)).astype(float)
+    orders = [order_of(one[None]) for one in (first, second)]
+    for function, known in ((kendall_of, stats.kendalltau), (spearman_of, stats.spearmanr)):
+        assert function(*orders)[0] == pytest.approx(known(first, second).statistic, nan_ok=True)
+
+
+def test_means_leave_out_what_is_missing():
+    columns = np.array([[1.0, np.nan], [3.0, 5.0], [np.nan, 7.0]])
+    weights = np.array([[1.0, 1, 1], [2, 1, 0]])
+    np.testing.assert_allclose(means_of(columns, weights), [[2, 6], [5 / 3, 5]])
+
+
+def test_sensitivity_is_the_mean_and_worst_rank_over_the_settings(folder, run):
+    rows = {row["explainer"]: row for row in sb.analyse(folder, "sensitivity").data["explainers"]}
+    ranks = {name: [] for name in METHODS}
+    for metric in SETTINGS[:3]:
+        means = {name: cell_of(run, name, metric).value for name in METHODS}
+        for name in METHODS:
+            above = sum(other > means[name] for other in means.values())
+            ties = sum(other == means[name] for other in means.values()) - 1
+            ranks[name].append(1 + above + ties / 2)
+    assert list(rows) == sorted(METHODS, key=lambda name: (np.mean(ranks[name]), max(ranks[name])))
+    for name, row in rows.items():
+        assert (row["mean rank"], row["worst rank"]) == (pytest.approx(np.mean(ranks[name])), max(ranks[name]))
+        sets = [cell_of(run, name, metric).rank for metric in SETTINGS[:3]]
+        assert row["survives"] == ("yes" if all(low == 1 for low, _ in sets) else "no")
+        assert row["settings"] == 3
+    assert rows["gradcam"]["survives"] == "yes"
+
+
+def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
+    points = sb.analyse(folder, "sweep", option="threshold").data["points"]
+    assert len(points) == 3 * len(METHODS)
+    assert [point["at"] for point in points[:3]] == [0.3, 0.5, 0.7]
+    for point in points:
+        text = "saliency_miou" if point["at"] == 0.5 else f"saliency_miou:threshold={point['at']}"
+        cell = cell_of(run, point["explainer"], text)
+        assert [point[name] for name in ("value", "low", "high", "n")] == [cell.value, cell.low, cell.high, cell.n]
+    assert sb.analyse(folder, "sweep").data["points"] == points
+    with pytest.raises(UserError, match="tolerance"):
+        sb.analyse(folder, "sweep", option="tolerance")
+
+
+def with_confidences(folder, out):
+    """A copy whose predictions have different confidences."""
+    import shutil
+
+    shutil.copytree(folder, out)
+    table = pq.read_table(out / "predictions.parquet")
+    confidences = np.random.default_rng(1).uniform(0.7, 1, len(table))
+    place = table.schema.get_field_index("confidence")
+    records.write(out / "predictions.parquet", table.set_column(place, "confidence", pa.array(confidences)),
+                  records.PREDICTIONS)  # fmt: skip
+    return dict(zip(table["image_id"].to_pylist(), confidences, strict=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"confidence": 0.8, "pointing_game": 0.7, "insertion": 0.3}])
+def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, run, tmp_path, options):
+    confidences = with_confidences(folder, tmp_path / "run")
+    found = sb.analyse(tmp_path / "run", "clever-hans", **options)
+    expected = []
+    for name in ("gradcam", "rise", "integrated_gradients"):  # no baseline
+        pointing, insertion = scores(run, name, "saliency_pointing_game"), scores(run, name, "saliency_insertion")
+        both = [k for k in range(len(run.ids)) if math.isfinite(pointing[k]) and math.isfinite(insertion[k])]
+        least = options.get("insertion", sorted(insertion[both])[len(both) // 2 - 1 : len(both) // 2 + 1])
+        least = float(np.mean(least))
+        for k in both:
+            confident = confidences[run.ids[k]] > options.get("confidence", 0.9)
+            if confident and pointing[k] < options.get("pointing_game", 0.5) and insertion[k] > least:
+                expected.append((name, run.ids[k]))
+    assert sorted((row["explainer"], row["sample"]) for row in found.data["samples"]) == sorted(expected)
+    assert len(expected) > 3
+    row = found.data["samples"][0]
+    assert (row["label"] in ("circle", "square"), row["prediction"] in ("circle", "square")) == (True, True)
+    assert {one["of"] for one in found.data["explainers"]} == {60}
+
+
+@pytest.mark.parametrize("what", WHAT)
+def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_path, capsys):
+    line = ["analyse", str(folder), "--what", what]
+    assert main([*line, "--out", str(tmp_path / "first")]) == 0
+    shown = capsys.readouterr().out
+    found = sb.analyse(str(folder), what, **({"confidence": 0.5} if what == "clever-hans" else {}))
+    paths = found.save(tmp_path / "second")
+    for suffix in (".json", ".csv", ".md", ".tex", ".svg"):
+        assert f"written: {tmp_path / 'first' / what}{suffix}" in shown
+        assert (tmp_path / "second" / f"{what}{suffix}").stat().st_size > 50
+    assert json.loads((tmp_path / "second" / f"{what}.json").read_text())["what"] == what
+    rows = list(csv.reader((tmp_path / "second" / f"{what}.csv").read_text().splitlines()))
+    assert rows[0] == list(found.tables[0].header)
+    assert len(rows) == 1 + len(found.tables[0].rows)
+    assert (tmp_path / "second" / f"{what}.svg").read_bytes().lstrip().startswith(b"<?xml")
+    before = {path: path.read_bytes() for path in paths}
+    found.save(tmp_path / "second")
+    assert {path: path.read_bytes() for path in paths} == before
+    capsys.readouterr()
+    assert main([*line, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["what"] == what
+
+
+def test_tables_are_text_in_three_forms():
+    table = Table(("a_b", "n", "x"), [("r|s", 3, 0.12345), ("50 %", None, float("nan"))])
+    assert table.csv() == "a_b,n,x\nr|s,3,0.12345\n50 %,,\n"
+    assert table.markdown() == "| a_b | n | x |\n| --- | --- | --- |\n| r\\|s | 3 | 0.123 |\n| 50 % | – | – |\n"
+    assert table.latex() == (
+        "\\begin{tabular}{lrr}\n\\toprule\na\\_b & n & x \\\\\n\\midrule\nr|s & 3 & 0.123 \\\\\n"
+        "50 \\% & -- & -- \\\\\n\\bottomrule\n\\end{tabular}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("--what correlations", "did you mean correlation"),
+        ("--what correlation --option threshold", "correlation has no option option"),
+        ("--what sensitivity", "several settings"),
+        ("--what sweep", "several values"),
+        ("--what correlation --out taken", "taken is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "plain", samples=30, pictures=False)
+    (tmp_path / "taken").touch()
+    assert main(["analyse", "plain", *line.split()]) == 2
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert shown.count("\n") == 1
+
+
+def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):
+    one = make_run(tmp_path / "one", samples=30, metrics=("saliency_miou",), pictures=False)
+    for what, message in (
+        ("clever-hans", "saliency_insertion"),
+        ("rank", "two metrics"),
+        ("nothing", "unknown analysis"),
+    ):
+        with pytest.raises(UserError, match=message):
+            sb.analyse(one, what)
