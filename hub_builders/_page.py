@@ -48,11 +48,14 @@ def page() -> tuple[str, dict[str, Image.Image]]:
     rows, parts, pictures = [], [], {}
     for name in registry.names("hub_builders"):
         builder = registry.load("hub_builders", name)
+        rows.append(row(name, builder))
+        if getattr(builder, "DERIVED", False):  # of pictures that are shown already
+            parts.append(section(name, builder))
+            continue
         with tempfile.TemporaryDirectory() as folder:
             source = _examples.write(name, Path(folder), SAMPLES, 96) if name in _examples.names() else None
             samples = list(samples_of(builder.samples(source, BuildLog(), **_examples.options(name)), BuildLog()))
             pictures[name] = montage(samples)
-        rows.append(row(name, builder))
         parts.append(section(name, builder, samples))
     return HEAD + "\n".join(rows) + "\n\n" + "\n".join(parts), pictures
 
@@ -73,10 +76,11 @@ def classes(builder: ModuleType) -> str:
     return f"{len(names)}" if len(names) > 3 else ", ".join(names)
 
 
-def section(name: str, builder: ModuleType, samples: list[dict]) -> str:
-    about = (builder.__doc__ or "").partition("\n\n")[0].strip()
-    shown = ", ".join(f"`{sample['label']}`" for sample in chosen(samples))
-    parts = [f"## {name}", about, f"![six samples](_pictures/{name}.png)", f"Shown: {shown}."]
+def section(name: str, builder: ModuleType, samples: list[dict] | None = None) -> str:
+    parts = [f"## {name}", (builder.__doc__ or "").partition("\n\n")[0].strip()]
+    if samples is not None:
+        shown = ", ".join(f"`{sample['label']}`" for sample in chosen(samples))
+        parts += [f"![six samples](_pictures/{name}.png)", f"Shown: {shown}."]
     return "\n\n".join([*parts, builder.RULE, group_line(builder)]) + "\n"
 
 

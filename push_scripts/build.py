@@ -79,6 +79,7 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     embedded = getattr(builder, "EMBEDDED", False)
     own = getattr(builder, "OWN_DATA", "")
     about = f"folder of the {own}" if own else "folder with the raw data as downloaded"
+    about = "folder of a built dataset" if getattr(builder, "DERIVED", False) else about
     flags = [f"--{own}", "--source"] if own else ["--source"]
     parser.add_argument(*flags, dest="source", metavar="DIR", help=argparse.SUPPRESS if embedded else about)
     parser.add_argument(
@@ -105,6 +106,7 @@ def epilog(name: str, builder: ModuleType) -> str:
     """The rule, licence and paper counts of a builder, and an example."""
     own = getattr(builder, "OWN_DATA", "")
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own} raw" if own else " --source raw"
+    source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
     lines = [
         "how a sample is made:",

@@ -203,7 +203,7 @@ def dataset_lacks(name: str, module: ModuleType, path: Path) -> Iterator[str]:
         if not callable(getattr(module, function, None)):
             yield f"{where(path)} has no {function}: add {what}"
     if not getattr(module, "EMBEDDED", False):
-        if not any(key.startswith("example") for key in dir(module)):
+        if not getattr(module, "DERIVED", False) and not any(key.startswith("example") for key in dir(module)):
             yield (
                 f"{where(path)} has no example(folder, count, side): add it; it writes a small source in the raw "
                 "layout, which the tests and the page of samples build"

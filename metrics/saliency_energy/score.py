@@ -20,9 +20,9 @@ def saliency_energy(maps: Any, masks: Any) -> np.ndarray:
 
         score = sum over the mask of max(map, 0) / sum over the image of max(map, 0)
 
-    Known also as relevance mass accuracy (Arras et al., 2022) of positive maps. On pictures that are grids of others,
-    with the target's cell as the mask, it is the grid pointing game, GridPG (Boehle et al., 2021). A map that is equal
-    everywhere gets the mask's share of the image, which is the chance level.
+    Known also as relevance mass accuracy (Arras et al., 2022) of positive maps. On the dataset grid-xai, of pictures
+    that are grids of others with the target's cell as the mask, it is the grid pointing game, GridPG (Boehle et al.,
+    2021). A map that is equal everywhere gets the mask's share of the image, which is the chance level.
 
     Args:
         maps: (B, H, W), finite; negative values do not count. masks: (B, H, W), bool or 0 and one other value.

@@ -30,6 +30,8 @@ folder must contain), these constants
                   threads would block each other; large sources are then read by several processes
     OWN_DATA      optional: of a layout of anyone's own data, of which there is no dataset of that name: what its source
                   is called on the command line besides --source
+    DERIVED       optional: True if it is made of a built dataset, which is then its source; it has no example
+    USAGE         optional: the options of the example in its help, "--from shapes --model M"
     SPLIT         optional: the single split that holds every sample that gives none
 
 and two functions
@@ -38,7 +40,7 @@ and two functions
                                                        read from the source, `features(classes)`
     samples(source, log, *, option=default, ...)       yields a Job per image, always in the same order
 
-and, unless it is embedded,
+and, unless it is embedded or derived,
 
     example(folder, count, side)                       writes a small drawn source in the raw layout, for the tests and
                                                        the page of samples (`example_LAYOUT` for a further layout)

@@ -59,7 +59,10 @@ Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A
 
 
 class Dataset(StrictModel):
-    """repo, revision: the repository and commit of the Hub that it was loaded from; null where it was not."""
+    """repo, revision: the repository and commit of the Hub that it was loaded from; null where it was not.
+
+    chosen_by: another classifier than the model, by which the images were chosen; null where there is none.
+    """
 
     id: Text
     repo: Text | None = None
@@ -69,6 +72,7 @@ class Dataset(StrictModel):
     samples: Count
     used: Count
     classes: Count
+    chosen_by: Text | None = None
 
 
 class Model(StrictModel):

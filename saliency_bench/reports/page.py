@@ -199,6 +199,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         "Dataset": f"{dataset['id']}, split {dataset['split']}, {words.count(dataset['used'])} of "
         f"{words.count(dataset['samples'])} samples, {dataset['classes']} classes{words.origin(dataset)}",
         "Dataset fingerprint": dataset["fingerprint"],
+        **({"Images chosen by": f"{chooser}, another classifier"} if (chooser := dataset.get("chosen_by")) else {}),
         "Classifier": model["id"] + words.origin(model),
         "Classifier digest": model["digest"],
         "Geometry": model["geometry"],

@@ -136,6 +136,7 @@ def summarise(facts: RunFacts) -> dict:
             "samples": facts.samples,
             "used": facts.used,
             "classes": facts.classes,
+            "chosen_by": _chosen_by(facts.folder / "predictions.parquet", facts.digest),
         },
         "model": _model(facts, identity, predictions),
         "other_model": None if facts.other is None else _other_model(facts.other, manifest),
@@ -160,6 +161,16 @@ def summarise(facts: RunFacts) -> dict:
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
     columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
     return pq.read_table(folder / f"{name}.parquet", columns=columns)
+
+
+def _chosen_by(path: Path, digest: str) -> str | None:
+    """The classifier by which the images of a dataset were chosen, where it is another one than the run's."""
+    columns = ["chosen_by", "chosen_by_digest"]
+    if not set(columns) <= set(pq.read_schema(path).names):
+        return None
+    rows = pq.read_table(path, columns=columns).to_pylist()
+    others = sorted({str(row["chosen_by"]) for row in rows if row["chosen_by_digest"] not in (None, digest)})
+    return ", ".join(others) or None
 
 
 def _model(facts: RunFacts, identity: Identity, predictions: pa.Table) -> dict[str, Any]:
@@ -343,7 +354,9 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
     other = summary["other_model"]
     of_other = f"other model ({other['label_column']}) {_accuracy(other)}" if other else ""
-    facts = [f"{dataset['used']}{of_all} samples{chosen}", _accuracy(summary["model"]), of_other, legend(cells)]
+    chooser = f"images chosen by {dataset['chosen_by']}, another model" if dataset.get("chosen_by") else ""
+    samples = f"{dataset['used']}{of_all} samples{chosen}"
+    facts = [samples, chooser, _accuracy(summary["model"]), of_other, legend(cells)]
     return ", ".join(filter(None, facts))
 
 

@@ -1,0 +1,61 @@
+"""Images that a classifier names confidently, and grids of them."""
+
+from collections import defaultdict
+
+import numpy as np
+import torch
+from datasets import Dataset
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.explainer import untouched
+from saliency_bench.target import probabilities, recognised
+from saliency_bench.targets.known_maps import resolved
+from saliency_bench.targets.label_maps import match
+from saliency_bench.types import Images
+from saliency_bench.utils.seeds import seed_of
+
+BATCH = 32
+
+
+def confident(
+    rows: Dataset, classifier: Classifier, names: list[str], label_map: str | None, confidence: float
+) -> dict[int, list[int]]:
+    """{class: positions of the images that the classifier names rightly with at least this probability}"""
+    found: dict[int, list[int]] = defaultdict(list)
+    members = None
+    for start in range(0, len(rows), BATCH):
+        batch = classifier.prepare(rows[start : start + BATCH])
+        with untouched(classifier), torch.inference_mode():
+            p = probabilities(classifier(batch.images), classifier.activation).cpu().numpy()
+        if members is None:
+            known = resolved(label_map, names, classifier.labels, p.shape[1])
+            members = match(names, classifier.labels, p.shape[1], known)
+        for place, label in enumerate(batch.labels.tolist()):
+            right = np.isin(np.arange(p.shape[1]), members[label])
+            sure = p[place, right].sum() if classifier.activation == "softmax" else p[place, right].max(initial=0)
+            if sure >= confidence and recognised(p[place], right, classifier.activation):
+                found[label].append(start + place)
+    return dict(found)
+
+
+def grids_of(chosen: dict[int, list[int]], size: int, count: int, seed: int) -> list[list[int]]:
+    """Positions of the images of each grid, cell by cell, of different classes: those with the most images left."""
+    left = {label: sorted(images, key=lambda index: seed_of(seed, "image", index)) for label, images in chosen.items()}
+    grids: list[list[int]] = []
+    while len(grids) < count:
+        drawn = sorted(left, key=lambda label: (-len(left[label]), seed_of(seed, len(grids), "class", label)))[:size]
+        if len(drawn) < size or not left[drawn[-1]]:
+            break
+        drawn.sort(key=lambda label: seed_of(seed, len(grids), "cell", label))
+        grids.append([left[label].pop() for label in drawn])
+    return grids
+
+
+def joined(images: Images, target: int) -> tuple[np.ndarray, np.ndarray]:
+    """uint8 (n h, n w, 3) of images (n^2, 3, h, w) in [0, 1], row by row, and bool (n h, n w): the target's cell."""
+    pixels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+    side, (height, width) = round(len(pixels) ** 0.5), pixels.shape[1:3]
+    grid = pixels.reshape(side, side, height, width, 3).swapaxes(1, 2).reshape(side * height, side * width, 3)
+    mask, (row, column) = np.zeros(grid.shape[:2], bool), divmod(target, side)
+    mask[row * height : (row + 1) * height, column * width : (column + 1) * width] = True
+    return grid, mask
