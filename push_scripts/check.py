@@ -30,7 +30,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.analysis.requirements import Requirement, check, other_settings
+    from saliency_bench.analysis.comparison import differing_question
+    from saliency_bench.analysis.requirements import Requirement, check
     from saliency_bench.results.run_folder import read_run
     from saliency_bench.utils.messages import complain
 
@@ -38,7 +39,7 @@ def main(args: Namespace) -> int:
     run, against = read_run(Path(args.run)), read_run(Path(args.against)) if args.against else None
     checked = check(run, requirements, against)
     passed = all(one.passed for one in checked)
-    differing = [] if against is None else other_settings(run, against)
+    differing = [] if against is None else differing_question(against, run)
     if args.json:
         content = {"run": args.run, "against": args.against, "passed": passed, "differing_settings": differing}
         print(json.dumps(content | {"requirements": [one.as_dict() for one in checked]}, indent=2))

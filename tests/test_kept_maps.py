@@ -101,6 +101,16 @@ def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkey
         np.testing.assert_array_equal(np.asarray(maps), np.asarray(sb.load_maps(done)[name]))
 
 
+def test_chunks_that_were_made_in_pieces_end_as_the_same_files(done, shapes, resnet, tmp_path):
+    """What `--only` left out is a batch of its own later."""
+    for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
+        again = go(tmp_path / "run", shapes, resnet, explainers=["random"], **changes)
+    expected = {
+        name: content for name, content in files_of(done.folder).items() if again.cells[0].explainer_id in str(name)
+    }
+    assert files_of(again.folder) == expected != {}
+
+
 def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
     first = go(tmp_path / "run", shapes, resnet, keep_maps=False)
     with pytest.raises(UserError, match="--keep-maps"):

@@ -1,4 +1,4 @@
-"""Runs, some widened between two kills: records, predictions, summary and examples as of a run that was left alone."""
+"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of a run that was left alone."""
 
 import random
 import re
@@ -14,7 +14,7 @@ from saliency_bench.results import parts
 RUN = {
     "explainers": ["gradcam", "rise:masks=100", "integrated_gradients:steps=4", "random"],
     "metrics": ["saliency_miou", "saliency_pointing_game", "saliency_insertion:steps=4"],
-    "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
+    "keep_maps": True, "out": "run", "batch_size": 2, "limit": 30, "device": "cpu", "progress": False,
 }  # fmt: skip
 # What an earlier start of the same folder asked for, before it was widened.
 NARROWER = [
@@ -28,7 +28,7 @@ SPAN = re.compile(r"\d{6}-\d{6}-\w+\.parquet")
 
 def run(**settings) -> None:
     """A run that makes spans of few chunks, so that the small one here has many of them."""
-    parts.FEW, parts.SPAN, examples.FEW = 3, 4, 3
+    parts.FEW, parts.SPAN, parts.MAPS, examples.FEW = 3, 4, 8, 3
     sb.run(**settings)
 
 
@@ -91,12 +91,14 @@ def where() -> str:
 
 
 def results() -> dict[str, bytes]:
-    return {name: Path("run", name).read_bytes() for name in RESULTS}
+    """Also the kept maps."""
+    maps = (str(path.relative_to("run")) for path in sorted(Path("run/maps").rglob("*.parquet")))
+    return {name: Path("run", name).read_bytes() for name in (*RESULTS, *maps)}
 
 
 def compare(outcome: Outcome, name: str, expected: dict[str, bytes]) -> None:
     found = results()
-    wrong = [file for file in RESULTS if found[file] != expected[file]]
+    wrong = [file for file in sorted(found.keys() | expected) if found.get(file) != expected.get(file)]
     wrong += [path.name for path in Path("run").rglob(".*.tmp")]
     if wrong:
         outcome.differing.append(f"{name}: {', '.join(wrong)}")

@@ -12,7 +12,6 @@ from math import isfinite
 
 from pydantic import JsonValue
 
-from saliency_bench.analysis.comparison import differing_question
 from saliency_bench.analysis.differences import Pair, compared, why_not
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.options import parse
@@ -122,11 +121,6 @@ def check(run: RunData, requirements: Sequence[Requirement], against: RunData | 
     cells = [_cell(one, run) for one in requirements]
     pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
     return [Checked(one, cell, pairs.get(cell.cell_id)) for one, cell in zip(requirements, cells, strict=True)]
-
-
-def other_settings(run: RunData, against: RunData) -> list[str]:
-    """The settings in which an earlier run differs, such as "model"."""
-    return differing_question(against, run)
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:

@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from saliency_bench.analysis.tables import Findings
 from saliency_bench.errors import UserError
@@ -77,8 +78,7 @@ def _whiskers(
         axes.errorbar(value, places, xerr=[value - low, high - value], fmt="o", markersize=3, label=name)
     axes.set_yticks(np.arange(len(rows)), [label for label, _ in rows])
     axes.axvline(0, color="0.7", linewidth=0.8)
-    axes.set(xlim=(-1.05, 1.05), xlabel=title)
-    axes.invert_yaxis()
+    axes.set(xlim=(-1.05, 1.05), ylim=(len(rows) - 0.3, -0.5), xlabel=title)
     axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=len(names))
     return figure
 
@@ -95,6 +95,7 @@ def _ranks(findings: Findings, runs: Sequence[RunData]) -> Figure:
             axes.plot([row["setting"].replace("saliency_", "") for row in rows], [row["rank"] for row in rows], "o-",
                       markersize=3, label=name)  # fmt: skip
         axes.invert_yaxis()
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(axis="x", rotation=30)
         axes.set(title=metric, ylabel="rank by mean")
         axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

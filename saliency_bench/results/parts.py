@@ -94,16 +94,17 @@ class Part:
 class PartFolder:
     """The part files of one explainer, or those of the classifier.
 
-    run: `run_id`. size: samples of a chunk. span: chunks that one file holds in the end. always: compact
-    few files too, so that those of a finished run are the same whatever stopped it on the way. Only one process at a
-    time may `check` or `compact`, while others write.
+    run: `run_id`. size: samples of a chunk. span: chunks that one file holds in the end. canonical:
+    every sample has a row, and compaction makes spans of all files and notes no more than what follows from the rows,
+    so that the files of a finished run are the same whatever stopped it on the way. Only one process at a time may
+    `check` or `compact`, while others write.
     """
 
     path: Path
     run: str
     size: int
     span: int
-    always: bool = False
+    canonical: bool = False
 
     def write(
         self, number: int, tables: Mapping[str, pa.Table], positions: Sequence[int] | None, **about: object
@@ -156,10 +157,11 @@ class PartFolder:
 
     def compact(self, *, full: bool = False) -> None:
         """Make one file of those of each span, unless there are but a few; full: of spans with all their chunks."""
-        if not full and not self.always and len(self._paths()) <= FEW:
+        if not full and not self.canonical and len(self._paths()) <= FEW:
             return
+        least = self.span if full else 1 if self.canonical else 2
         for parts in self._by_span(self.parts()):
-            if len(parts) >= (self.span if full else 2):
+            if len(parts) >= least and not (len(parts) == 1 and parts[0].is_span):
                 self._check_bytes([part.path for part in parts])
                 whole = [part for part in parts if part.path.exists()]
                 self._combine(whole, [entry for part in whole for entry in part.entries])
@@ -244,10 +246,19 @@ class PartFolder:
                 wanted = np.concatenate([entry.samples(self.size) for entry in entries if key in entry.keys])
                 yield key, table.filter(np.isin(table[POSITION].to_numpy(), wanted))
 
-        made = self.save(first, first + self.span - 1, tables(), _merged(entries))
+        held = list(tables()) if self.canonical else tables()
+        if self.canonical:
+            entries = [entry for key, table in held for entry in self._entries_of(key, table)]
+        made = self.save(first, first + self.span - 1, held, _merged(entries))
         for part in parts:
             if part.path != made:
                 part.path.unlink()
+
+    def _entries_of(self, key: str, table: pa.Table) -> Iterator[Entry]:
+        """What follows from the rows of a key: an entry per chunk."""
+        chunks, inside = np.divmod(table[POSITION].to_numpy(), self.size)
+        for chunk in np.unique(chunks).tolist():
+            yield Entry((chunk,), (key,), tuple(inside[chunks == chunk].tolist()))
 
 
 def run_id(identity: Identity, batch_size: int) -> str:
@@ -262,7 +273,7 @@ def chunks_of(out: Path, explainer_id: str, run: str, batch_size: int) -> PartFo
 
 def maps_of(out: Path, explainer_id: str, run: str, batch_size: int) -> PartFolder:
     """The folder of the maps of an explainer that a run keeps."""
-    return PartFolder(out / "maps" / explainer_id, run, batch_size, span_of(batch_size, MAPS), always=True)
+    return PartFolder(out / "maps" / explainer_id, run, batch_size, span_of(batch_size, MAPS), canonical=True)
 
 
 def span_of(batch_size: int, samples: int = SAMPLES) -> int:
