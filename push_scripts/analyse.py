@@ -43,8 +43,9 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(found.data | {"files": [str(path) for path in written]}, indent=2))
         return
+    same = ("dataset", "model") if len(found.runs) == 1 else ()
     for table in found.tables:
-        _shared.show_rows(table.texts())
+        _shared.show_rows(table.texts(without=same))
         print()
     for note in found.findings.notes:
         print(note)

@@ -249,6 +249,7 @@ def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_pa
     for suffix in (".json", ".csv", ".md", ".tex", ".svg"):
         assert f"written: {tmp_path / 'first' / what}{suffix}" in shown
         assert (tmp_path / "second" / f"{what}{suffix}").stat().st_size > 50
+    assert "small-resnet" not in shown.partition("written")[0]  # of one run, it would stand in every row
     assert json.loads((tmp_path / "second" / f"{what}.json").read_text())["what"] == what
     rows = list(csv.reader((tmp_path / "second" / f"{what}.csv").read_text().splitlines()))
     assert rows[0] == list(found.tables[0].header)

@@ -1,4 +1,4 @@
-"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of a run that was left alone."""
+"""Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run."""
 
 import random
 import re

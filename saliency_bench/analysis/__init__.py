@@ -1,1 +1,1 @@
-"""What follows from the results of several runs: comparisons."""
+"""What follows from the results of runs: comparisons, pairs of explainers, requirements, analyses over scores."""

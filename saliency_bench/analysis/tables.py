@@ -1,7 +1,7 @@
 """What an analysis comes to: tables that can be written as CSV, Markdown and LaTeX, and the same as plain data."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
 from math import isfinite
@@ -21,9 +21,10 @@ class Table:
     rows: list[tuple[Value, ...]]
     name: str = ""
 
-    def texts(self) -> list[list[str]]:
-        """The header and the rows as people read them."""
-        return [list(self.header), *([shown(value) for value in row] for row in self.rows)]
+    def texts(self, without: Collection[str] = ()) -> list[list[str]]:
+        """The header and the rows as people read them. without: columns to leave out."""
+        kept = [index for index, name in enumerate(self.header) if name not in without]
+        return [[self.header[k] for k in kept], *([shown(row[k]) for k in kept] for row in self.rows)]
 
     def csv(self) -> str:
         """Numbers with all their digits."""

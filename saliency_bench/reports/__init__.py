@@ -1,1 +1,1 @@
-"""The page of a run: reads files, never the engine."""
+"""The page of a run and the plots of analyses: reads files, never the engine."""
