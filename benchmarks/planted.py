@@ -45,6 +45,15 @@ pictures that the metric shows it:
 - A difference in the third digit between the mask and its blurred copy is small against the choice of the metric. The
   pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the middle comes first.
 
+saliency_mcs, saliency_mcr and saliency_idr compare the maps of a classifier of objects with those of one of scenes, so
+their planted truth is a pair of maps; both classifiers are taken to be right. It comes out as worked out by hand:
+
+| maps for the object, and for the scene | saliency_mcs ↑ | saliency_mcr ↑ | saliency_idr ↓ |
+|---|---|---|---|
+| the mask; the rest, and the mask once the object is gone | 1 | 1 | 0 |
+| the mask for all, or one map for all pictures | 0 | 0 | 0.5 |
+| the rest; the mask, and nothing once the object is gone | -1 | -1 | 1 |
+
 Measured on {samples} samples of the test split ({side} x {side} pixels) with a ResNet of {weights:.1f} million weights
 whose test accuracy is {accuracy:.1%}; mean of each metric with its default options. An arrow says whether higher or
 lower is better; bold marks what is out of order: a map that scores better than one further left.

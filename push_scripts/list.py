@@ -30,6 +30,7 @@ EXPLAINERS = {
 }
 OWN, DRAWN = "your own data", "drawn by the package"
 METRICS = {
+    "false positives, seen by two classifiers": "other",
     "agreement with a mask": "masks",
     "response of the classifier as pixels are removed or inserted": "curves",
     "behaviour of the explainer, which is run again": "explain",

@@ -24,8 +24,9 @@ harmonic mean, the module has in place of `reduce`
 
     def AGGREGATE(means, options) -> (D,)            of means (D, P) of the parts, over all samples or drawn ones
 
-Each row of `means` stands by itself; of the parts of one sample it is what the records hold as that sample's score.
-Such cells have an interval but no rank. `NOTE` says what must be known about it, in a few words.
+Each row of `means` stands by itself; of the parts of one sample it is what the records hold as that sample's score, or
+the mean of the parts that are there where it is not defined. Such cells have an interval but no rank. `NOTE` says what
+must be known about it, in a few words. Where `aggregated(options) -> bool` beside it says no, it is what `reduce` is.
 
 A metric that asks for `columns` names them, further columns of the dataset, in `COLUMNS`: ("image_without_object",).
 Where a sample has none of a column, or the dataset has no such column, it is left out.
@@ -143,6 +144,8 @@ class Metric:
             raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
         with no_exit():
             scores = _numbers((self.aggregate or self.reduction or mean_of_parts)(values, dict(self.options)))
+        if self.aggregate is not None:
+            scores = np.where(np.isnan(scores), mean_of_parts(values), scores)
         _check_range(scores, limits)
         return scores, values
 
@@ -312,9 +315,9 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         mark=getattr(module, "MARK", ""),
         marked=getattr(module, "marked", None),
         part_names=getattr(module, "parts", None),
-        reduction=getattr(module, "reduce", None),
+        reduction=getattr(module, "reduce", getattr(module, "AGGREGATE", None)),
         absent=getattr(module, "ABSENT", ""),
-        aggregate=getattr(module, "AGGREGATE", None),
+        aggregate=_aggregate(module, dict(bound)),
         note=getattr(module, "NOTE", ""),
         question=getattr(module, "question", None),
         plan=getattr(module, "plan", None),
@@ -348,6 +351,12 @@ def _range(module: ModuleType, chosen: dict[str, object]) -> Range:
 def _target_range(module: ModuleType) -> Callable[[dict[str, object], TargetRange], Range] | None:
     """`RANGE` where it depends on the target."""
     return module.RANGE if callable(module.RANGE) and len(signature(module.RANGE).parameters) == 2 else None
+
+
+def _aggregate(module: ModuleType, chosen: dict[str, object]) -> Callable[..., np.ndarray] | None:
+    """`AGGREGATE`, unless these options leave it out."""
+    when = getattr(module, "aggregated", None)
+    return getattr(module, "AGGREGATE", None) if when is None or when(chosen) else None
 
 
 def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_samples
 
-NAMES = contracts.complete("metrics")
+NAMES = [name for name in contracts.complete("metrics") if "other" not in load_metric(name).needs]
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
 # They do not; of a metric that is in neither list, either may be true.

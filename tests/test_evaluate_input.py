@@ -23,6 +23,7 @@ BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.needs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.needs]
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.needs]
+PAIRED = [metric.name for metric in METRICS if "other" in metric.needs]
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.needs]
 
 RNG = np.random.default_rng(0)
@@ -114,9 +115,20 @@ def occluded(classifier, images, target):
     return (weights.view(images.shape) * (images + 0.1)).sum(dim=1)
 
 
+def paired(name, count):
+    """A second classifier of which, as of the first, every class is right, and the same mask for all."""
+    every, needs = np.ones((count, 3), bool), load_metric(name).needs
+    mask = np.pad(np.ones((3, 3), bool), ((1, 2), (2, 2)))
+    given = {"masks": np.repeat(mask[None], count, axis=0), "other": plain(), "other_labels": every}
+    given |= {"labels": every} if "labels" in needs else {}
+    return given | ({"columns": {"image_without_object": torch.zeros(count, 3, 6, 7)}} if "columns" in needs else {})
+
+
 def asking(name, count=4, **more):
     """What a module is given that makes its maps itself."""
     groups = {"groups": {"two": [0, 1], "one": [2]}} if name in GROUPED else {}
+    given = more.get("images")
+    groups |= paired(name, len(given) if hasattr(given, "__len__") else count) if name in PAIRED else {}
     return {"images": images(count), "classifier": plain(), "explainer": occluded, "per_sample": True} | groups | more
 
 

@@ -24,13 +24,13 @@ CLOSE = 1e-5  # relative: the last digits of another machine or version of torch
 CLASSES = 8
 
 
-def network() -> nn.Module:
+def network(first: int = 0) -> nn.Module:
     """Two convolutions and a linear layer with weights from our own random numbers."""
     from saliency_bench.utils.seeds import uniform
 
     module = nn.Sequential(nn.Conv2d(3, 6, 3, 2, 1), nn.ReLU(), nn.Conv2d(6, 8, 3, 2, 1), nn.ReLU(),
                            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, CLASSES))  # fmt: skip
-    for number, parameter in enumerate(module.parameters()):
+    for number, parameter in enumerate(module.parameters(), first):
         drawn = uniform(number, parameter.numel()) - np.float32(0.5)
         parameter.data = torch.from_numpy(drawn).view(parameter.shape)
     return module
@@ -38,9 +38,10 @@ def network() -> nn.Module:
 
 def run(folder: Path) -> None:
     data = sb.build("shapes-xai", folder / "shapes", size=32, count=120, progress=False)
-    model = sb.load_classifier(network(), mean=0, std=1)
-    sb.run(dataset=str(data), model=model, explainers=EXPLAINERS, metrics=sb.list_metrics(),
-                  out=folder / "run", limit=6, batch_size=4, seed=3, device="cpu", progress=False)  # fmt: skip
+    model, other = (sb.load_classifier(network(first), mean=0, std=1) for first in (0, 100))
+    sb.run(dataset=str(data), model=model, other_model=other, other_label="scene", explainers=EXPLAINERS,
+           metrics=sb.list_metrics(), out=folder / "run", limit=6, batch_size=4, seed=3, device="cpu",
+           progress=False)  # fmt: skip
 
 
 def found(folder: Path) -> dict:

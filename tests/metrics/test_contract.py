@@ -13,6 +13,7 @@ from saliency_bench import registry
 from saliency_bench.explainer import as_explainer
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metric import load_metric
+from saliency_bench.scoring.inputs import Other
 from saliency_bench.scoring.partners import Partners
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.target import no_probabilities, one_hot
@@ -39,13 +40,23 @@ def inputs():
         "maps": rng.normal(size=(B, H, W)).astype(np.float32),
         "masks": masks,
         "logits": classifier(images).detach(),
-        "labels": np.eye(4, dtype=bool)[[1, 1, 3]],
+        "labels": np.eye(4, dtype=bool)[classifier(images).argmax(dim=1).numpy()],
         "groups": ClassGroups("halves", ((0, 1), (2, 3))),
         "seeds": [5, 6, 7],
         "run_seed": 3,
         "others": torch.rand(4, 3, H, W),
         "of": [[0, 1], [2, 3], [1, 2]],
+        "other": second(images),
+        "columns": images * 0.99,
     }
+
+
+def second(images):
+    """Another classifier, of 5 classes, which is right."""
+    classifier = nn.Sequential(nn.AvgPool2d(2), nn.Flatten(), nn.Linear(3 * H * W // 4, 5)).eval()
+    logits = classifier(images).detach()
+    labels = np.eye(5, dtype=bool)[logits.argmax(dim=1).numpy()]
+    return Other(classifier, torch.from_numpy(labels).float(), logits, labels, [None] * B)
 
 
 def weighted(classifier, images, target):
@@ -57,7 +68,9 @@ def weighted(classifier, images, target):
 
 def asked(metric, inputs, which=slice(None)):
     """What a metric asks for, of these samples."""
-    given = {name: value if name in SHARED else value[which] for name, value in inputs.items()}
+    given = {name: value if name in SHARED else value[which] for name, value in inputs.items() if name != "other"}
+    given["other"] = inputs["other"].part(range(B)[which])
+    given["columns"] = dict.fromkeys(metric.columns, given["columns"])
     given["curves"] = Curves(*(given[name] for name in ("classifier", "images", "target", "maps")))
     given["explain"] = MapProvider(as_explainer(weighted), given["classifier"], given["seeds"])
     explain = MapProvider(as_explainer(weighted), given["classifier"], [8, 9, 10, 11])

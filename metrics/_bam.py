@@ -1,0 +1,63 @@
+"""What the metrics of false positives share: two classifiers of the same images, one of objects and one of scenes.
+
+Maps of both are brought to one scale as in BAM: the positive part, clipped at its 99th percentile, min-max.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.maps import normalise
+from saliency_bench.scoring.inputs import Other
+from saliency_bench.target import activation_of, no_probabilities, probabilities, recognised
+from saliency_bench.types import Images
+
+PAPER = (
+    "Yang and Kim, Benchmarking Attribution Methods with Relative Feature Importance, 2019, "
+    "https://arxiv.org/abs/1907.09701"
+)
+HIGHEST = 99  # percentile of a map at which it is clipped
+MODELS = ("object model", "scene model")  # the run's own and the other: the parts of a score
+
+
+def preprocessed(maps: np.ndarray) -> np.ndarray:
+    """Float64 (B, H, W) in [0, 1]; zeros for a map with positive values in less than 1 % of its pixels."""
+    positive = np.maximum(maps, 0).astype(np.float64)
+    return normalise(np.minimum(positive, np.percentile(positive, HIGHEST, axis=(1, 2), keepdims=True)))
+
+
+def maps_of_both(images: Images, labels: np.ndarray, other: Other, explain: MapProvider) -> tuple[np.ndarray, ...]:
+    """(maps of the object model for the object, of the scene model for the scene), preprocessed."""
+    own = explain(images, torch.from_numpy(labels).float().to(images.device))
+    return preprocessed(own), preprocessed(explain(images, other.target, classifier=other.classifier))
+
+
+def is_right(classifier: nn.Module, logits: Tensor, labels: np.ndarray) -> np.ndarray:
+    """Bool (B,): whether a classifier is right. labels: bool (B, K), its right classes."""
+    activation = activation_of(classifier)
+    p = probabilities(logits.double(), activation).numpy()
+    return recognised(p, labels, activation) & ~no_probabilities(logits, activation)
+
+
+def mean_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Float64 (B,), NaN for an empty mask."""
+    count = masks.sum(axis=(1, 2))
+    return np.where(count > 0, (maps * masks).sum(axis=(1, 2)) / np.maximum(count, 1), np.nan)
+
+
+def share_inside(maps: np.ndarray, masks: np.ndarray) -> np.ndarray:
+    """Float64 (B,): the share of a map's sum that lies inside; 0 where the sum is 0, NaN for an empty mask."""
+    whole = maps.sum(axis=(1, 2))
+    shares = (maps * masks).sum(axis=(1, 2)) / np.where(whole > 0, whole, 1)
+    return np.where(masks.any(axis=(1, 2)), shares, np.nan)
+
+
+def where_right(
+    values: tuple[np.ndarray, np.ndarray], logits: Tensor, labels: np.ndarray, classifier: nn.Module, other: Other,
+    each: bool,
+) -> np.ndarray:  # fmt: skip
+    """(B, 2) of what the maps of both models give: NaN where one of them is wrong, or with `each` where its own is."""
+    right = np.stack([is_right(classifier, logits, labels), is_right(other.classifier, other.logits, other.labels)])
+    kept = right if each else right.all(axis=0, keepdims=True)
+    return np.where(kept, np.stack(values), np.nan).T

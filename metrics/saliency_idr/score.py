@@ -1,0 +1,59 @@
+"""How often a scene model's map gives a region more when an object is pasted there."""
+
+import numpy as np
+import torch
+
+from saliency_bench.explainer import untouched
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.metrics import _bam
+from saliency_bench.scoring.inputs import Other
+from saliency_bench.types import Images
+
+PAPER = _bam.PAPER
+HIGHER_IS_BETTER = False
+RANGE = (0.0, 1.0)
+VERSION = 1
+COLUMNS = ("image_without_object",)
+UNDEFINED = "the scene model does not classify both pictures rightly"
+ALSO_CALLED = ("input dependence rate", "IDR")
+
+
+def saliency_idr(
+    images: Images, masks: np.ndarray, columns: dict[str, Images], other: Other, explain: MapProvider
+) -> np.ndarray:
+    """Input dependence rate of BAM (P1 eq. 14): does an object that means nothing to a scene model attract its map?
+
+        score = 1 if the mean over the object's region of E(f_s, x, scene) is greater with the object than without
+
+    0 if it is smaller, 1/2 if both are equal, so that a map that never changes is no better than chance (P1 counts only
+    what is greater, which makes a constant map perfect). Maps are brought to one scale first: positive part, clipped at
+    the 99th percentile, min-max to [0, 1]. Its explainer's own classifier, of objects, takes no part. P1 calls it a
+    share of hits; chance is 1/2.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1], with the object. masks: bool (B, H, W), the object.
+        columns: "image_without_object": (B, 3, H, W), the same scenes without. other: f_s, of scenes.
+        explain: makes both maps.
+
+    Returns:
+        Float64 (B,), 0, 1/2 or 1, lower is better; NaN unless f_s classifies both pictures rightly.
+
+    Example, 4 x 4 maps of f_s with the object, in the lower right quarter (left), and without (right):
+
+        4 4 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the region's mean is
+        0 0 0 0     0 0 0 0     0.25 / 4 with the object, 0 without: score = 1
+        0 0 1 0     0 0 0 0
+        0 0 0 0     0 0 0 0
+    """
+    without = columns["image_without_object"]
+    with untouched(other.classifier), torch.inference_mode():
+        logits = other.classifier(without).cpu()
+    right = [_bam.is_right(other.classifier, seen, other.labels) for seen in (other.logits, logits)]
+    kept = np.flatnonzero(right[0] & right[1]).tolist()
+    scores = np.full(len(images), np.nan)
+    if kept:
+        first = explain(images, other.target, classifier=other.classifier)[kept]
+        second = explain(without[kept], other.target[kept], kept, classifier=other.classifier)
+        more, less = (_bam.mean_inside(_bam.preprocessed(maps), masks[kept]) for maps in (first, second))
+        scores[kept] = np.where(np.isnan(more), np.nan, (1 + np.sign(more - less)) / 2)
+    return scores

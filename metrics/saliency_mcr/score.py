@@ -1,0 +1,74 @@
+"""By how much more of its map an object model gives to the object than a scene model does of its own."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.metrics import _bam
+from saliency_bench.scoring.inputs import Other
+from saliency_bench.types import Images
+
+PAPER = _bam.PAPER
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "a model does not classify it rightly"
+ABSENT = "the model does not classify it rightly"
+ALSO_CALLED = ("model contrast ratio", "MCR")
+
+
+def saliency_mcr(
+    images: Images,
+    masks: np.ndarray,
+    logits: Tensor,
+    labels: np.ndarray,
+    classifier: nn.Module,
+    other: Other,
+    explain: MapProvider,
+    *,
+    filter: Literal["both", "each"] = "both",
+) -> np.ndarray:
+    """Model contrast ratio (P1 eq. 18): the object's share of both models' maps, and the difference.
+
+        score = sum over the object of E(f_o, x, object) / sum of E(f_o, x, object) - the same of E(f_s, x, scene)
+
+    f_o is the run's classifier, of objects; f_s the other one, of scenes, to which the object is of no use. Maps are
+    brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1]. Unlike saliency_mcs,
+    it does not reward maps whose values are large everywhere. P1 prints f_o in both terms, and means in the place of
+    sums; its text says what is meant.
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. masks: bool (B, H, W), the object. logits: (B, K), of the classifier.
+        labels: bool (B, K), the object's class. classifier: of objects. other: of scenes. explain: makes both maps.
+        filter: "both": images that both models classify rightly; "each": as P1 eq. 12, the share of f_o over those that
+            f_o classifies rightly, that of f_s over those that f_s does, so that only the difference of the two means
+            is defined, and no rank.
+
+    Returns:
+        Float64 (B, 2), the share of each model, in [0, 1], 0 where a map has no positive value; their difference, in
+        [-1, 1], is the score, higher is better.
+
+    Example, 4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+
+        0 0 0 0     4 4 0 0     all of f_o's map lies on the object, of f_s's 1 / (4 + 4 + 1) = 1 / 9:
+        0 0 0 0     0 0 0 0     score = 8 / 9
+        0 0 4 4     0 0 1 0
+        0 0 2 0     0 0 0 0
+    """
+    shares = tuple(_bam.share_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
+    return _bam.where_right((shares[0], shares[1]), logits, labels, classifier, other, filter == "each")
+
+
+def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
+    return _bam.MODELS
+
+
+def AGGREGATE(means: np.ndarray, options: dict[str, object]) -> np.ndarray:  # noqa: N802
+    return means[:, 0] - means[:, 1]
+
+
+def aggregated(options: dict[str, object]) -> bool:
+    return options["filter"] == "each"

@@ -1,0 +1,71 @@
+"""By how much more an object gets from the map of an object model than from that of a scene model."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from torch import Tensor, nn
+
+from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.metrics import _bam
+from saliency_bench.scoring.inputs import Other
+from saliency_bench.types import Images
+
+PAPER = _bam.PAPER
+HIGHER_IS_BETTER = True
+RANGE = (-1.0, 1.0)
+VERSION = 1
+UNDEFINED = "a model does not classify it rightly"
+ABSENT = "the model does not classify it rightly"
+ALSO_CALLED = ("model contrast score", "MCS")
+
+
+def saliency_mcs(
+    images: Images,
+    masks: np.ndarray,
+    logits: Tensor,
+    labels: np.ndarray,
+    classifier: nn.Module,
+    other: Other,
+    explain: MapProvider,
+    *,
+    filter: Literal["both", "each"] = "both",
+) -> np.ndarray:
+    """Model contrast score of BAM (P1 eq. 11 to 13): the object's mean in both models' maps, and the difference.
+
+        score = mean over the object of E(f_o, x, object) - mean over the object of E(f_s, x, scene)
+
+    f_o is the run's classifier, of objects; f_s the other one, of scenes, to which the object is of no use. Maps are
+    brought to one scale first: positive part, clipped at the 99th percentile, min-max to [0, 1].
+
+    Args:
+        images: (B, 3, H, W) in [0, 1]. masks: bool (B, H, W), the object. logits: (B, K), of the classifier.
+        labels: bool (B, K), the object's class. classifier: of objects. other: of scenes. explain: makes both maps.
+        filter: "both": images that both models classify rightly; "each": P1 eq. 12 as printed, the mean of f_o over
+            those that f_o classifies rightly, that of f_s over those that f_s does, so that only the difference of the
+            two means is defined, and no rank.
+
+    Returns:
+        Float64 (B, 2), the mean of each model, in [0, 1]; their difference, in [-1, 1], is the score, higher is better.
+
+    Example, 4 x 4 maps of f_o (left) and f_s (right) of an object in the lower right quarter:
+
+        0 0 0 0     4 4 0 0     the 99th percentile is 4 in both; divided by it, the object's mean is
+        0 0 0 0     0 0 0 0     (1 + 1 + 0.5 + 0) / 4 = 0.625 for f_o and 0.25 / 4 = 0.0625 for f_s:
+        0 0 4 4     0 0 1 0     score = 0.5625
+        0 0 2 0     0 0 0 0
+    """
+    means = tuple(_bam.mean_inside(maps, masks) for maps in _bam.maps_of_both(images, labels, other, explain))
+    return _bam.where_right((means[0], means[1]), logits, labels, classifier, other, filter == "each")
+
+
+def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
+    return _bam.MODELS
+
+
+def AGGREGATE(means: np.ndarray, options: dict[str, object]) -> np.ndarray:  # noqa: N802
+    return means[:, 0] - means[:, 1]
+
+
+def aggregated(options: dict[str, object]) -> bool:
+    return options["filter"] == "each"

@@ -1,0 +1,280 @@
+"""saliency_mcs, saliency_mcr and saliency_idr: loops over pixels, examples by hand, properties, a planted truth."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.maps import mean_of_parts
+from saliency_bench.metric import load_metric
+from saliency_bench.metrics._bam import preprocessed
+from saliency_bench.scoring.inputs import Other
+from saliency_bench.scoring.samples import score_samples
+from saliency_bench.target import one_hot
+
+B = 3
+MAPS = arrays(np.float32, (2, B, 4, 5), elements=st.integers(-4, 8).map(float))
+MASKS = arrays(bool, (B, 4, 5))
+RIGHT = arrays(bool, (2, B))
+QUARTER = np.pad(np.ones((2, 2), bool), ((2, 0), (2, 0)))
+OF_OBJECT = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 4, 4], [0, 0, 2, 0]])
+OF_SCENE = np.array([[4, 4, 0, 0], [0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 0]])
+
+
+class Says(nn.Module):
+    """Class 1 of images whose first pixel is bright, which is right, else class 0, which is wrong."""
+
+    def forward(self, images):
+        bright = (images[:, 0, 0, 0] > 0.5).float()
+        return torch.stack([1 - bright, bright], dim=1)
+
+
+OBJECTS, SCENES = Says(), Says()
+
+
+def asked(metric, maps, masks, right, without=None):
+    """What a metric asks for, where models are right or wrong as said, and maps are these: of objects, of scenes."""
+    images, pictures = torch.zeros(len(masks), 3, *masks.shape[1:]), torch.zeros(len(masks), 3, *masks.shape[1:])
+    pictures[:, 0, 0, 0] = 1
+    labels = np.tile([False, True], (len(masks), 1))
+    logits = [one_hot([int(one) for one in own], 2) for own in right]
+
+    def explain(shown, target, samples=None, classifier=None):
+        samples = range(len(masks)) if samples is None else samples
+        whose = without if shown is not images else maps[int(classifier is SCENES)]
+        return np.stack([whose[sample] for sample in samples]).astype(np.float32)
+
+    inputs = {
+        "images": images, "masks": masks, "logits": logits[0], "labels": labels, "classifier": OBJECTS,
+        "explain": explain,
+        "other": Other(SCENES, torch.from_numpy(labels).float(), logits[1], labels, [None] * len(masks)),
+        "columns": {"image_without_object": pictures},
+    }  # fmt: skip
+    return {need: inputs[need] for need in metric.needs}
+
+
+def literal_scale(one):
+    """Positive part, clip at the 99th percentile by interpolating between the two values around it, min-max."""
+    values = [max(float(value), 0.0) for value in one.flat]
+    ordered = sorted(values)
+    place = 0.99 * (len(ordered) - 1)
+    low = ordered[int(place)]
+    top = low + (place - int(place)) * (ordered[min(int(place) + 1, len(ordered) - 1)] - low)
+    clipped = [min(value, top) for value in values]
+    least, most = min(clipped), max(clipped)
+    return [(value - least) / (most - least) if most > least else 0.0 for value in clipped]
+
+
+def literal_inside(one, mask, share):
+    values = literal_scale(one)
+    inside = [value for value, there in zip(values, mask.flat, strict=True) if there]
+    if not inside:
+        return np.nan
+    if share:
+        return sum(inside) / sum(values) if sum(values) > 0 else 0.0
+    return sum(inside) / len(inside)
+
+
+def literal_contrast(maps, masks, right, share, each):
+    rows = []
+    for sample, mask in enumerate(masks):
+        both = [literal_inside(own[sample], mask, share) for own in maps]
+        ok = [bool(right[0][sample]), bool(right[1][sample])]
+        ok = ok if each else [all(ok)] * 2
+        rows.append([value if kept else np.nan for value, kept in zip(both, ok, strict=True)])
+    return np.array(rows)
+
+
+@pytest.mark.parametrize("chosen", ["both", "each"])
+@pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
+@given(MAPS, MASKS, RIGHT)
+def test_contrasts_by_loops(name, chosen, maps, masks, right):
+    metric = load_metric(name, filter=chosen)
+    scores, parts = metric.with_parts(**asked(metric, maps, masks, right))
+    expected = literal_contrast(maps, masks, right, name.endswith("mcr"), chosen == "each")
+    np.testing.assert_allclose(parts, expected, rtol=1e-12, atol=1e-12)
+    difference = expected[:, 0] - expected[:, 1]
+    if chosen == "each":  # a sample that one model has right counts in the mean of that model
+        difference = np.where(np.isnan(difference), mean_of_parts(expected), difference)
+    np.testing.assert_allclose(scores, difference, rtol=1e-12, atol=1e-12)
+    assert metric.parts(OBJECTS) == ("object model", "scene model")
+    assert (metric.aggregate is not None) == (chosen == "each")
+
+
+@given(MAPS, MASKS, RIGHT)
+def test_the_rate_by_loops(maps, masks, right):
+    metric = load_metric("saliency_idr")
+    found = metric(**asked(metric, maps, masks, right, without=maps[0]))
+    for sample, mask in enumerate(masks):
+        more, less = (literal_inside(own[sample], mask, False) for own in (maps[1], maps[0]))
+        expected = np.nan
+        if right[1][sample] and mask.any():
+            expected = 0.5 if abs(more - less) < 1e-12 else float(more > less)
+        assert found[sample] == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(("name", "score", "parts"), [
+    ("saliency_mcs", 0.5625, [0.625, 0.0625]), ("saliency_mcr", 8 / 9, [1, 1 / 9]), ("saliency_idr", 1, None),
+])  # fmt: skip
+def test_the_examples_of_the_docstrings(name, score, parts):
+    metric = load_metric(name)
+    without = np.where(QUARTER, 0, OF_SCENE)[None]
+    inputs = asked(metric, np.stack([OF_OBJECT, OF_SCENE])[:, None], QUARTER[None], np.ones((2, 1), bool), without)
+    found, own = metric.with_parts(**inputs)
+    assert found.tolist() == pytest.approx([score])
+    assert own is parts is None or own[0].tolist() == pytest.approx(parts)
+
+
+@given(MAPS, st.integers(-10, 20))
+def test_the_scale_of_a_map_does_not_count(maps, exponent):
+    np.testing.assert_array_equal(preprocessed(maps[0] * np.float32(2.0**exponent)), preprocessed(maps[0]))
+    assert 0 <= preprocessed(maps[0]).min() <= preprocessed(maps[0]).max() <= 1
+
+
+def test_what_is_above_the_99th_percentile_is_clipped():
+    one = np.arange(1000, dtype=np.float32).reshape(1, 25, 40)
+    spiked = one.copy()
+    spiked[0, -1, -5:] = 1e6
+    np.testing.assert_array_equal(preprocessed(spiked), preprocessed(one))
+    assert (preprocessed(one) == 1).sum() == 10
+    lonely = np.zeros((1, 20, 20))
+    lonely[0, 3, 3] = 5
+    assert not preprocessed(lonely).any()
+
+
+@pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
+@given(MAPS, MASKS)
+def test_exchanged_maps_turn_the_sign(name, maps, masks):
+    metric, right = load_metric(name), np.ones((2, B), bool)
+    ahead, back = (metric(**asked(metric, own, masks, right)) for own in (maps, maps[::-1]))
+    np.testing.assert_allclose(ahead, -back, atol=1e-12)
+
+
+@given(MAPS, MASKS)
+def test_exchanged_pictures_turn_the_rate(maps, masks):
+    metric, right = load_metric("saliency_idr"), np.ones((2, B), bool)
+    ahead = metric(**asked(metric, maps, masks, right, without=maps[0]))
+    back = metric(**asked(metric, maps[::-1], masks, right, without=maps[1]))
+    np.testing.assert_allclose(ahead + back, np.where(masks.any(axis=(1, 2)), 1, np.nan))
+
+
+class Knows(nn.Module):
+    """Logits that are right: the class of each picture is looked up by its pixels."""
+
+    def __init__(self, classes, known):
+        super().__init__()
+        self.classes, self.known = classes, known
+
+    def forward(self, images):
+        found = [self.known[key_of(image)] for image in images]
+        return 5 * one_hot(found, self.classes).to(images)
+
+
+def key_of(image):
+    return (255 * image).round().byte().cpu().numpy().tobytes()
+
+
+@pytest.fixture(scope="module")
+def planted(shapes):
+    """(rows, object model, scene model, {picture: (its object's mask, whether it shows the object)})"""
+    rows = sb.load_dataset(shapes)
+    plain = sb.load_classifier(Says(), mean=0, std=1, device="cpu")
+    batch = plain.prepare(rows[:], columns=["image_without_object"])
+    without = batch.columns["image_without_object"].values
+    objects, scenes, masks = {}, {}, {}
+    for index, mask in enumerate(batch.masks.numpy()):
+        for shown, pictures in ((True, batch.images), (False, without)):
+            key = key_of(pictures[index])
+            objects[key], scenes[key], masks[key] = rows["label"][index], rows["scene"][index], (mask, shown)
+    models = [
+        sb.load_classifier(Knows(8, known), mean=0, std=1, labels=rows.features[name].names, device="cpu")
+        for known, name in ((objects, "label"), (scenes, "scene"))
+    ]
+    return rows, *models, masks
+
+
+def test_planted_maps_come_out_as_computed_by_hand(planted, tmp_path):
+    rows, of_objects, of_scenes, masks = planted
+
+    def drawn(classifier, images, of_object, of_scene):
+        found = [masks[key_of(image)] for image in images]
+        is_scene = classifier.labels == of_scenes.labels
+        return torch.from_numpy(
+            np.stack([(of_scene if is_scene else of_object)(*one) for one in found]).astype(np.float32)
+        )
+
+    def truth(classifier, images, target):
+        """Of objects the object, of scenes the rest, or without the object all that was below it."""
+        return drawn(classifier, images, lambda mask, shown: mask, lambda mask, shown: ~mask if shown else mask)
+
+    def same(classifier, images, target):
+        """The object, whatever is asked."""
+        return drawn(classifier, images, lambda mask, shown: mask, lambda mask, shown: mask)
+
+    def swapped(classifier, images, target):
+        """Of scenes the object, and nothing once it is gone."""
+        return drawn(classifier, images, lambda mask, shown: ~mask, lambda mask, shown: mask & shown)
+
+    done = sb.run(dataset=rows, model=of_objects, other_model=of_scenes, other_label="scene", device="cpu",
+                  explainers=[truth, same, swapped, "random", "centre"], out=tmp_path / "run", progress=False,
+                  metrics=["saliency_mcs", "saliency_mcs:filter=each", "saliency_mcr", "saliency_idr"])  # fmt: skip
+    cells = {(cell.explainer, cell.metric_text): cell for cell in done.cells}
+    by_hand = {"truth": (1, 1, 0), "same": (0, 0, 0.5), "swapped": (-1, -1, 1), "centre": (0, 0, 0.5)}
+    for explainer, expected in by_hand.items():
+        found = [cells[explainer, f"saliency_{name}"].value for name in ("mcs", "mcr", "idr")]
+        assert found == pytest.approx(expected, abs=1e-9), explainer
+    for name, chance in (("mcs", 0), ("mcr", 0), ("idr", 0.5)):
+        cell = cells["random", f"saliency_{name}"]
+        assert cell.low < chance < cell.high
+    parts = cells["truth", "saliency_mcs"].parts
+    assert {name: part.value for name, part in parts.items()} == {"object model": 1, "scene model": 0}
+    each = cells["truth", "saliency_mcs:filter=each"]
+    assert (each.value, each.rank) == (1, None)
+    assert all(cell.n == len(rows) for cell in done.cells)
+    assert done.summary["model"]["accuracy"]["value"] == done.summary["other_model"]["accuracy"]["value"] == 1
+    assert {cell.metric: cell.rank for cell in done.cells if cell.explainer == "truth" and cell.rank} == {}  # few
+
+
+def test_each_is_the_difference_of_the_means_over_what_each_model_has_right(planted, tmp_path):
+    rows, of_objects, of_scenes, _ = planted
+    wrong = [
+        replace_known(of_objects, rows, lambda index: index % 3 == 0),
+        replace_known(of_scenes, rows, lambda i: i < 9),
+    ]
+    done = sb.run(dataset=rows, model=wrong[0], other_model=wrong[1], other_label="scene", explainers="edges",
+                  metrics=["saliency_mcs:filter=each", "saliency_mcs"], device="cpu", out=tmp_path / "run",
+                  progress=False)  # fmt: skip
+    each, both = done.cells
+    first, second = each.parts["object model"], each.parts["scene model"]
+    assert (first.n, second.n) == (len(rows) - len(range(0, len(rows), 3)), len(rows) - 9)
+    assert each.value == pytest.approx(first.value - second.value)
+    assert both.n == sum(index % 3 != 0 and index >= 9 for index in range(len(rows)))
+    assert both.left_out == {"not defined for this sample: a model does not classify it rightly": len(rows) - both.n}
+
+
+def replace_known(classifier, rows, is_wrong):
+    """A classifier that names another class for the pictures of these rows."""
+    network = classifier.model
+    keys = list(network.known)  # two for each row: with the object and without
+    known = {key: (number + is_wrong(place // 2)) % network.classes for place, (key, number) in
+             enumerate((key, network.known[key]) for key in keys)}  # fmt: skip
+    return sb.load_classifier(Knows(network.classes, known), mean=0, std=1, labels=classifier.labels, device="cpu")
+
+
+def test_outside_a_run_they_are_what_the_run_says(planted, tmp_path):
+    rows, of_objects, of_scenes, _ = planted
+    rows = rows.select(range(6))
+    batch = of_objects.prepare(rows[:], columns=["image_without_object"])
+    done = sb.run(dataset=rows, model=of_objects, other_model=of_scenes, other_label="scene", explainers="edges",
+                  metrics=["saliency_mcs", "saliency_mcr", "saliency_idr"], device="cpu", out=tmp_path / "run",
+                  progress=False)  # fmt: skip
+    given = {"masks": batch.masks, "other": of_scenes, "other_labels": rows["scene"]}
+    for cell in done.cells:
+        more = {"columns": {"image_without_object": batch.columns["image_without_object"].values}}
+        more = more if cell.metric == "saliency_idr" else {"labels": rows["label"]}
+        scores = score_samples(cell.metric, batch.images, of_objects, "edges", **given, **more)
+        assert scores.mean() == pytest.approx(cell.value)
