@@ -10,11 +10,12 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import registry
-from saliency_bench.analysis.comparison import compare_runs
+from saliency_bench.analysis.comparison import compare_runs, lines
 from saliency_bench.analysis.differences import differences
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import Result, check_records, of_run
+from saliency_bench.reports.comparison import difference_verdict
 from saliency_bench.results.cell import read_cells
 from saliency_bench.results.ranking import NOT_TESTED, UNRANKED, read_contrasts
 from saliency_bench.results.run_folder import read_run
@@ -156,3 +157,13 @@ def test_cells_of_earlier_versions_have_no_aggregate(done):
     for cell in cells:
         del cell["aggregate"], cell["note"]
     assert not any(cell.aggregate or cell.note for cell in read_cells(cells))
+
+
+def test_what_is_said_of_two_runs_calls_no_aggregate_too_few(done, shapes, model, tmp_path):
+    other = run(shapes, model, tmp_path / "other", ["gradient", "random"], target="predicted")
+    comparison = compare_runs([read_run(one.folder) for one in (done, other)])
+    (difference,) = comparison.differences
+    text = "\n".join([*lines(comparison, ["a", "b"]), difference_verdict("Run 1", "Run 2", difference.pairs)])
+    assert "too few" not in text
+    assert "; 2 not tested" in text
+    assert "2 differing values are aggregates, not tested." in text

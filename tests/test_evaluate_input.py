@@ -13,6 +13,7 @@ from torch import nn
 from saliency_bench import registry
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.scoring.samples import score_parts
 from saliency_bench.target import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
@@ -22,6 +23,7 @@ LABELLED = [metric.name for metric in METRICS if metric.needs == ("curves", "lab
 BOTH = ALIGNMENT + CURVES
 ALONE = [metric.name for metric in METRICS if metric.needs == ("maps",)]
 ASKING = [metric.name for metric in METRICS if "explain" in metric.needs]
+TOGETHER = [metric.name for metric in METRICS if metric.plan is not None]  # of several images at once
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.needs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.needs]
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.needs]
@@ -105,7 +107,7 @@ def says(load, name, line, **inputs):
 
 
 def test_every_metric_is_tested_here():
-    assert sorted(BOTH + ALONE + ASKING) == registry.names("metrics")
+    assert sorted(BOTH + ALONE + ASKING + TOGETHER) == registry.names("metrics")
     assert set(CLASSED) | set(GROUPED) < set(ASKING)
 
 
@@ -161,6 +163,26 @@ def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, sco
     which = int(np.flatnonzero(np.isfinite(expected))[0])
     single = load(name).compute(**asking(name, images=pictures[which : which + 1]))
     np.testing.assert_allclose(single["scores"], expected[which : which + 1], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+@pytest.mark.filterwarnings("ignore:.*samples left out")
+def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_classes(load, name):
+    pictures, labels = (images(8) * 64).round() / 64, [0, 1, 2, 1, 0, 1, 2, 0]  # exact in every type
+    given = {"classifier": plain(), "explainer": occluded, "k": 1}
+    parts = score_parts(name, pictures, given["classifier"], occluded, labels=labels, k=1)
+    metric = load_metric(name, k=1)
+    values = parts[np.isfinite(parts).any(axis=1)]
+    means = np.nan_to_num(values.mean(axis=0))[None]
+    expected = (metric.aggregate or metric.reduction)(means, dict(metric.options))[0]
+    for kind, read in KINDS.items():
+        if kind not in ("uint8", "int64"):  # images are shares of white
+            shown = pictures.numpy()
+            result = load(name).compute(images=read(shown), references=labels, **given)
+            assert result[name] == pytest.approx(expected, rel=1e-4), kind
+    for wrong in ({}, {"references": labels, "target": labels}, {"references": [*labels[:-1], 9]}):
+        with pytest.raises(ValueError, match="class"):
+            load(name).compute(images=pictures, **given, **wrong)
 
 
 @pytest.mark.parametrize("name", ASKING)

@@ -16,7 +16,7 @@ from saliency_bench.results.cell import CellResult, as_json
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import PARTNERS
 from saliency_bench.results.manifest import differing_settings
-from saliency_bench.results.ranking import TOO_FEW_TO_TELL, compare
+from saliency_bench.results.ranking import NOT_TESTED, TOO_FEW_TO_TELL, compare
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.results.summary import faults_of
 from saliency_bench.spec import one_after_the_other
@@ -275,8 +275,10 @@ def _difference_lines(difference: RunDifference, title: str) -> list[str]:
     if difference.reason:
         return [f"{title}: not compared, {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]
-    few = sum(pair.p is None for pair in difference.pairs)
+    few = sum(pair.p is None and pair.is_tested for pair in difference.pairs)
+    aggregates = sum(not pair.is_tested for pair in difference.pairs)
     untold = f"; {TOO_FEW_TO_TELL} for {few}" if few else ""
+    untold += f"; {aggregates} {NOT_TESTED}" if aggregates else ""
     return [
         f"{title}: {len(significant)} of {len(difference.pairs)} mean differences are significant{untold}",
         *(

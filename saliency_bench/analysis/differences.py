@@ -83,7 +83,7 @@ class Pair:
 
     @property
     def mean(self) -> float | None:
-        if self.cells[0].aggregate:
+        if not self.is_tested:
             return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None
 
@@ -96,8 +96,13 @@ class Pair:
     def word(self) -> str:
         """What the second is, in the words of a report."""
         if self.p is None:
-            return NOT_TESTED if self.cells[0].aggregate else TOO_FEW_TO_TELL
+            return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
+
+    @property
+    def is_tested(self) -> bool:
+        """Whether there is a test for it, as there is for means of scores, however few samples there are."""
+        return not self.cells[0].aggregate
 
     @property
     def few(self) -> bool:
@@ -233,13 +238,10 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
         columns.append(column)
     groups = [first.groups[index] for index in in_first]
     codes = cluster_codes(ids, groups)
-    tested = iter(_tested([pair for pair in found if not pair.cells[0].aggregate],
-                          [column for pair, column in zip(found, columns, strict=True) if not pair.cells[0].aggregate],
-                          codes))  # fmt: skip
-    return [
-        _of_aggregates(pair, first, second, (in_first, in_second), codes) if pair.cells[0].aggregate else next(tested)
-        for pair in found
-    ]
+    kept = [index for index, pair in enumerate(found) if pair.is_tested]
+    tested = iter(_tested([found[index] for index in kept], [columns[index] for index in kept], codes))
+    places = in_first, in_second
+    return [next(tested) if pair.is_tested else _of_aggregates(pair, first, second, places, codes) for pair in found]
 
 
 def _of_aggregates(

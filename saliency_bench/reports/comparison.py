@@ -10,7 +10,7 @@ from saliency_bench.analysis.names import names_of
 from saliency_bench.reports import words
 from saliency_bench.reports.figures import difference_bars, difference_means
 from saliency_bench.results.cell import CellResult
-from saliency_bench.results.ranking import NO_DIFFERENCE, TOO_FEW_TO_TELL
+from saliency_bench.results.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
 
 # Settings whose name already implies another one, and what introduces a value that would not be understood alone.
@@ -210,21 +210,26 @@ def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     """How often the second run is significantly better or worse, and how many cells are the same in both."""
     if not pairs:
         return "They share no pair of explainer and metric."
-    first, second = first.lower(), second.lower()
     differing = [pair for pair in pairs if not pair.is_same]
-    equal = len(pairs) - len(differing)
-    repeated = f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} the same in both."
-    if not differing:
-        return repeated
-    better, worse = (sum(pair.direction == sign for pair in differing) for sign in (1, -1))
-    untold = sum(pair.p is None for pair in differing)
-    of = f"Of {words.count(len(differing))} {'pair' if len(differing) == 1 else 'pairs'} of explainer and metric"
-    if untold == len(differing):
-        verdict = f"{of}, there are {TOO_FEW_TO_TELL} on any."
-    else:
-        verdict = (
-            f"{of}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
-            f"{words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(differing) - better - worse - untold)}"
-            + (f", {TOO_FEW_TO_TELL} on {words.count(untold)}." if untold else ".")
-        )
-    return f"{verdict} {repeated}" if equal else verdict
+    tested = [pair for pair in differing if pair.is_tested]
+    equal, aggregates = len(pairs) - len(differing), len(differing) - len(tested)
+    sentences = [_tested_verdict(first.lower(), second.lower(), tested)] if tested else []
+    if aggregates:
+        which = "differing value is an aggregate" if aggregates == 1 else "differing values are aggregates"
+        sentences.append(f"{words.count(aggregates)} {which}, {NOT_TESTED}.")
+    if equal:
+        sentences.append(f"{words.count(equal)} {'cell is' if equal == 1 else 'cells are'} the same in both.")
+    return " ".join(sentences)
+
+
+def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+    better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
+    untold = sum(pair.p is None for pair in pairs)
+    of = f"Of {words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
+    if untold == len(pairs):
+        return f"{of}, there are {TOO_FEW_TO_TELL} on any."
+    return (
+        f"{of}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
+        f"{words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - untold)}"
+        + (f", {TOO_FEW_TO_TELL} on {words.count(untold)}." if untold else ".")
+    )
