@@ -20,8 +20,13 @@ BATCH = 32
 def confident(
     rows: Dataset, classifier: Classifier, names: list[str], label_map: str | None, confidence: float
 ) -> dict[int, list[int]]:
-    """{class: positions of the images that the classifier names rightly with at least this probability}"""
+    """{class: positions of the images that the classifier names rightly with at least this probability}
+
+    Of a group, such as the rows of one photograph, the first one that it names so is taken.
+    """
     found: dict[int, list[int]] = defaultdict(list)
+    groups = rows["group"] if "group" in rows.column_names else [None] * len(rows)
+    taken = set()
     members = None
     for start in range(0, len(rows), BATCH):
         batch = classifier.prepare(rows[start : start + BATCH])
@@ -31,10 +36,15 @@ def confident(
             known = resolved(label_map, names, classifier.labels, p.shape[1])
             members = match(names, classifier.labels, p.shape[1], known)
         for place, label in enumerate(batch.labels.tolist()):
+            group = groups[start + place]
+            if label < 0 or group in taken:
+                continue
             right = np.isin(np.arange(p.shape[1]), members[label])
             sure = p[place, right].sum() if classifier.activation == "softmax" else p[place, right].max(initial=0)
             if sure >= confidence and recognised(p[place], right, classifier.activation):
                 found[label].append(start + place)
+                if group is not None:
+                    taken.add(group)
     return dict(found)
 
 

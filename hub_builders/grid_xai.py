@@ -41,12 +41,12 @@ CITATION = """@inproceedings{boehle2021convolutional,
   year = {2022}
 }"""
 RULE = """Images of the split, as the classifier sees them, that it names rightly with a probability of `confidence` or
-more, in grids of `cells` x `cells`, all of different classes and no image in two grids; the classes with the most
-images left come first. Place and target are drawn by the seed. `label` is the target's class, the mask its cell,
-`labels_of_cells` and `images_of_cells` say row by row what is where. A cell has the size of the classifier's images: in
-a run its `prepare` scales the grid into the frame, and the cells with it, and a frame that crops cuts off as much of
-each cell. The digest of the classifier is in every `image_id`, and so in the fingerprint; `chosen_by` names it, and
-reports of other classifiers say so."""
+more, one of each `group`, in grids of `cells` x `cells`, all of different classes and no image in two grids; the
+classes with the most images left come first. Place and target are drawn by the seed. `label` is the target's class, the
+mask its cell, `labels_of_cells` and `images_of_cells` say row by row what is where. A cell has the size of the
+classifier's images: in a run its `prepare` scales the grid into the frame, and the cells with it, and a frame that
+crops cuts off as much of each cell. The digest of the classifier is in every `image_id`, and so in the fingerprint;
+`chosen_by` names it, and reports of other classifiers say so."""
 
 
 def features(classes: dict[str, list[str]]) -> dict:

@@ -12,7 +12,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders._grids import grids_of, joined
+from saliency_bench.hub_builders._grids import confident, grids_of, joined
 from saliency_bench.metric import load_metric
 
 
@@ -135,3 +135,20 @@ def test_cells_are_joined_row_by_row():
     grid, mask = joined(images, 2)
     assert grid[:, :, 0].tolist() == [[0, 0, 0, 10, 10, 10]] * 2 + [[20, 20, 20, 30, 30, 30]] * 2
     assert mask.tolist() == [[False] * 6] * 2 + [[True] * 3 + [False] * 3] * 2
+
+
+def test_images_without_label_or_of_a_group_that_is_taken_are_not_chosen(shapes, fitted):
+    rows = load_folder(str(shapes), split="test")
+    names = rows.features["label"].names
+    classifier = sb.load_classifier(str(fitted), device="cpu")
+    plain = confident(rows, classifier, names, None, 0.99)
+    first = plain[0][0]
+    unlabelled = rows.map(lambda row, place: {"label": None if place == first else row["label"]}, with_indices=True)
+    assert confident(unlabelled, classifier, names, None, 0.99) == plain | {0: plain[0][1:]}
+    photograph = sorted(place for places in (plain[0], plain[1]) for place in places)
+    grouped = rows.map(lambda row, place: {"group": "one" if place in photograph else None}, with_indices=True)
+    found = confident(grouped, classifier, names, None, 0.99)
+    assert [place for places in (found.get(0, []), found.get(1, [])) for place in places] == photograph[:1]
+    assert {label: found[label] for label in plain if label > 1} == {
+        label: plain[label] for label in plain if label > 1
+    }
