@@ -1,5 +1,5 @@
 """Public name of `saliency_bench.explaining.composing`."""
 
-from saliency_bench.explaining.composing import absolute, over_layers, positive, smoothed
+from saliency_bench.explaining.composing import absolute, blurred, over_layers, positive, smoothed
 
-__all__ = ["absolute", "over_layers", "positive", "smoothed"]
+__all__ = ["absolute", "blurred", "over_layers", "positive", "smoothed"]

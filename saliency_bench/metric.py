@@ -45,6 +45,9 @@ A metric that asks for `partners`, other samples beside each sample, has
 of `scoring.partners.Predictions` of all samples of the run, by their places there; it depends on nothing else. Samples
 that it does not name take no part. The plan's hash is part of the id of the metric's cells.
 
+A metric that asks for `retrained` is a retraining metric (`scoring.retraining`): its options are those of `Protocol`,
+its parts `part_names`, and `KEEPS` says which pixels its pictures keep, "top" or "rest".
+
 Where options turn the direction, `higher_is_better(options) -> bool` says it; `HIGHER_IS_BETTER` is that of the
 defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and
 `README.md` the card.
@@ -86,11 +89,11 @@ NEEDS = {
     "other": "scoring.inputs.Other: a second classifier, with its target, logits and right classes",
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
     "run_seed": "a whole number, for what the metric draws once for all samples",
+    "retrained": "numpy int (B, P), the classes that networks give which were trained on changed pictures; -1: none",
 }
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
-OF_EXPLAINER = frozenset(
-    {"maps", "curves", "explain", "partners"}
-)  # needs through which scores depend on the explainer
+# Needs through which scores depend on the explainer.
+OF_EXPLAINER = frozenset({"maps", "curves", "explain", "partners", "retrained"})
 
 F = TypeVar("F", bound=Callable)
 Range = tuple[float, float]
@@ -122,6 +125,7 @@ class Metric:
     question: Callable[..., Sequence[tuple]] | None = None
     plan: Callable[..., Mapping[int, Sequence[int]]] | None = None
     target_range: Callable[[dict[str, object], TargetRange], Range] | None = None
+    keeps: str = ""  # of a retraining metric
     about: str = ""  # of your own function: the first line of its docstring, and what it leaves open
     columns: tuple[str, ...] = ()  # of the dataset, that it asks for
 
@@ -321,6 +325,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         note=getattr(module, "NOTE", ""),
         question=getattr(module, "question", None),
         plan=getattr(module, "plan", None),
+        keeps=getattr(module, "KEEPS", ""),
         target_range=of_target,
         columns=_columns(name, needs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
     )

@@ -82,7 +82,7 @@ def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
     seen = []
 
-    def scripted(classifier, rows, batch_size, images_of=None):
+    def scripted(classifier, source, batch_size):
         seen.append({key: value.clone() for key, value in classifier.model.state_dict().items()})
         return next(accuracies)
 
@@ -193,11 +193,12 @@ def splits_of(shapes):
     return chosen, sb.load_dataset(shapes, split="validation")
 
 
-def fitted(shapes, train_rows, validation_rows, progress=False, **options):
+def fitted(shapes, train_rows, validation_rows, progress=False, changed=lambda rows: rows):
     recipe = fitting.Recipe(epochs=3, size=32, limit=64)
     names = sb.load_dataset(shapes).features["label"].names
     classifier, _ = training.new_classifier(recipe, ResNetConfig(**CONFIG), names, "tiny")
-    log = fitting.fit(recipe, classifier, train_rows, validation_rows, progress=progress, **options)
+    sources = [changed(fitting.Rows(classifier, rows)) for rows in (train_rows, validation_rows)]
+    log = fitting.fit(recipe, classifier, *sources, progress=progress)
     return log, classifier.model.state_dict()
 
 
@@ -217,12 +218,21 @@ def test_the_bar_of_a_training_counts_batches_and_names_the_epoch(shapes, capsys
     assert "epoch=3/3" in line
 
 
+class Black(fitting.Counted):
+    def __init__(self, source):
+        super().__init__(source, lambda: None)
+
+    def batch(self, positions):
+        images, labels = super().batch(positions)
+        return torch.zeros_like(images), labels
+
+
 def test_a_recipe_can_train_on_changed_images(shapes):
     """Images changed in the batch are the same as rows whose pictures are changed."""
     rows = splits_of(shapes)
     black = [part.map(lambda row: {"image": Image.new("RGB", row["image"].size)}) for part in rows]
     expected_log, expected = fitted(shapes, *black)
-    log, found = fitted(shapes, *rows, images_of=lambda batch: torch.zeros_like(batch.images))
+    log, found = fitted(shapes, *rows, changed=Black)
     assert log == expected_log
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 

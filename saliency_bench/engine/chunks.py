@@ -214,10 +214,12 @@ def explain_and_score(
             logits = torch.tensor([row["logits"] for row in readable])
             inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, faults)
             inputs.map_faults, inputs.labels = reasons, _right(context, readable)
+            own_places = [samples[place] for place in chunk.readable]
             if context.other is not None and by_other is not None:
                 inputs.other = _of_other(context.other, chunk.batch, [by_other[place] for place in chunk.readable])
-            own_places = [samples[place] for place in chunk.readable]
             inputs.partners = PartnerSource(context.plans, own_places, context.partners, context.spec.batch_size)
+            retraining = [cell for cell in cells if cell.metric.keeps]
+            inputs.retrained = {cell.metric: context.retrained[cell.id][own_places] for cell in retraining}
             for cell in cells:
                 before = context.classifier.passes
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)

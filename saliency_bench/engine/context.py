@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.data.fingerprints import column_of, content_of
+from saliency_bench.data.fingerprints import column_of, content_of, fingerprint
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import order_of
@@ -35,9 +35,11 @@ from saliency_bench.engine.reading import (
     relabelled,
     sample_ids,
     selection_of,
+    training_splits,
 )
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.explaining.composing import blurred
 from saliency_bench.explaining.map_provider import reason_of
 from saliency_bench.metric import Metric, as_metric
 from saliency_bench.results.cell import CellKey, bounds, field_line
@@ -58,6 +60,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
 SAME = 1e-3  # of the largest logit; a GPU may change last bits
+TRAINED_ON = "set of training images"  # in the ids of cells
 UNSTEADY = (
     "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
     "calls; its scores cannot be reproduced"
@@ -140,6 +143,10 @@ class RunContext:
     other     the same run of the other model, whose label is another column; None where there is none
     folder    in `out`, of what the classifier says
     plans     of the metrics that ask for partners; none before all samples are predicted
+    trained_on  hash of the images that networks are retrained on; "" where no metric asks for that
+    controls  explainers that retraining metrics are compared with, which no other metric scores
+    retrained  {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
+               `retraining.stage` before chunks are computed
     """
 
     spec: RunSpec
@@ -163,6 +170,9 @@ class RunContext:
     other: "RunContext | None" = None
     folder: str = "predictions"
     plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
+    trained_on: str = ""
+    controls: frozenset[Explainer] = frozenset()
+    retrained: dict[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def in_memory(self) -> list[PythonObject]:
@@ -276,13 +286,19 @@ class RunContext:
                     f"{metric.name} needs groups of classes, and none are known for these; "
                     "give --groups FILE, JSON {group: [class, ...]} or CSV with class,group, or leave the metric out"
                 )
-        return [self._cell(explainer, metric) for explainer in self.explainers for metric in self.metrics]
+        return [
+            self._cell(explainer, metric)
+            for explainer in self.explainers
+            for metric in self.metrics
+            if metric.keeps or explainer not in self.controls
+        ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
         asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
         if "other" in metric.needs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
+        asked_for |= {TRAINED_ON: self.trained_on} if metric.keeps else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
@@ -376,10 +392,19 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         selection_of(spec.only, rows.select(range(samples)), names)
     needed = ids[:samples] if selection is None else ()
     precomputed = _precomputed(spec, objects, classifier, rows, published_ids, needed)
+    retraining = [metric for metric in metrics if metric.keeps]
+    if retraining and precomputed:
+        raise UserError(
+            f"{retraining[0].name} needs maps of the training images too; leave --maps out, or give the method as a "
+            "function"
+        )
+    controls = _controls(explainers) if retraining else []
     context = RunContext(
         spec=spec,
         out=out,
-        explainers=list(dict.fromkeys([*explainers, *precomputed])),
+        explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
+        trained_on=_trained_on(found, spec, names) if retraining else "",
+        controls=frozenset(controls) - set(explainers),
         metrics=list(dict.fromkeys(metrics)),
         found=found,
         data=Samples(
@@ -452,6 +477,16 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
         selection=None,
         folder="other_predictions",
     )
+
+
+def _trained_on(found: Found, spec: RunSpec, names: list[str] | None) -> str:
+    rows = training_splits(found, spec.label_column, names)
+    return hash_of([fingerprint(one) for one in rows.values()])
+
+
+def _controls(explainers: list[Explainer]) -> list[Explainer]:
+    """What retraining metrics are compared with: chance, and the same maps when they say less about where."""
+    return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
 
 
 def _precomputed(

@@ -1,7 +1,8 @@
 """Fits a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
 
     recipe = Recipe(epochs=5)
-    log = fit(recipe, classifier, train_rows, validation_rows)   # the classifier then has the best weights
+    train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
+    log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
 
 The order of the samples and dropout depend on the recipe's seed alone, so equal recipes, rows and initial weights give
 equal weights to the bit, also when the training was interrupted.
@@ -13,7 +14,7 @@ import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor, nn
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.types import Batch, Images
+from saliency_bench.types import Images
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import bar
@@ -35,7 +36,42 @@ class DivergedError(UserError):
     """A training whose loss is not a number; its state leads nowhere."""
 
 
-ImagesOf = Callable[[Batch], Images]
+class Source(Protocol):
+    """Images with their labels, which are trained on or looked at."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """(images in the prepared frame, labels) of these samples, on the classifier's device."""
+
+
+class Rows:
+    """The rows of a dataset, prepared whenever they are asked for."""
+
+    def __init__(self, classifier: Classifier, rows: Dataset):
+        self.classifier = classifier
+        self.rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        batch = self.classifier.prepare(self.rows[positions])
+        return batch.images, batch.labels.to(self.classifier.device)
+
+
+class Counted:
+    """A source that moves a bar."""
+
+    def __init__(self, source: Source, step: Callable[[], object]):
+        self.source, self.step = source, step
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        self.step()
+        return self.source.batch(positions)
 
 
 @dataclass(frozen=True)
@@ -85,12 +121,12 @@ class Training:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.classifier.parameters(), lr=self.recipe.learning_rate)
 
-    def next_epoch(self, train_rows: Dataset, validation_rows: Dataset, images_of: ImagesOf) -> dict[str, Any]:
+    def next_epoch(self, train: Source, validation: Source) -> dict[str, Any]:
         """Train one epoch, validate, and return its entry in the log."""
         recipe, epoch = self.recipe, len(self.log)
         seed = seed_of(recipe.seed, "epoch", epoch)
-        loss = one_epoch(self.classifier, self.optimizer, train_rows, recipe.batch_size, seed, images_of)
-        accuracy = accuracy_of(self.classifier, validation_rows, recipe.batch_size, images_of)
+        loss = one_epoch(self.classifier, self.optimizer, train, recipe.batch_size, seed)
+        accuracy = accuracy_of(self.classifier, validation, recipe.batch_size)
         if accuracy > max((entry["validation_accuracy"] for entry in self.log), default=-1.0):
             weights = self.classifier.model.state_dict()
             self.best = {key: value.detach().cpu().clone() for key, value in weights.items()}
@@ -128,25 +164,18 @@ class Training:
         self.best, self.log = state["best"], state["log"]
 
 
-def prepared(batch: Batch) -> Images:
-    """The images as they are."""
-    return batch.images
-
-
 def fit(
     recipe: Recipe,
     classifier: Classifier,
-    train_rows: Dataset,
-    validation_rows: Dataset,
+    train: Source,
+    validation: Source,
     *,
-    images_of: ImagesOf = prepared,
     state_file: Path | None = None,
     settings: dict[str, Any] | None = None,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Train a classifier in place; it ends with the weights of the epoch that is best on `validation_rows`.
+    """Train a classifier in place; it ends with the weights of the epoch that is best on `validation`.
 
-    images_of: from a prepared batch to the images that are trained on, for training on changed images.
     state_file: written after each epoch; a later call with equal `settings` resumes from it.
     Returns: for each epoch its number, mean training loss and validation accuracy.
     """
@@ -154,16 +183,12 @@ def fit(
     if state_file is not None:
         training.resume(state_file, settings)
     start = len(training.log)
-    steps = sum(math.ceil(len(rows) / recipe.batch_size) for rows in (train_rows, validation_rows))  # of an epoch
+    steps = sum(math.ceil(len(rows) / recipe.batch_size) for rows in (train, validation))  # of an epoch
     initial, total = start * steps, recipe.epochs * steps
     with bar(shown=progress, desc="train", unit="batch", initial=initial, total=total) as shown:
-
-        def counted(batch: Batch) -> Images:
-            shown.update()
-            return images_of(batch)
-
+        train, validation = Counted(train, shown.update), Counted(validation, shown.update)
         for epoch in range(start, recipe.epochs):
-            entry = training.next_epoch(train_rows, validation_rows, counted)
+            entry = training.next_epoch(train, validation)
             accuracy = f"{entry['validation_accuracy']:.3f}"
             shown.set_postfix(epoch=f"{epoch + 1}/{recipe.epochs}", loss=f"{entry['loss']:.3f}", validation=accuracy)
             if state_file is not None:
@@ -175,26 +200,25 @@ def fit(
 def one_epoch(
     classifier: Classifier,
     optimizer: torch.optim.Optimizer,
-    rows: Dataset,
+    source: Source,
     batch_size: int,
     seed: int,
-    images_of: ImagesOf = prepared,
 ) -> float:
     """Mean loss. The order and dropout depend on the seed alone, so an epoch is the same in a resumed training."""
-    order = np.argsort(random_bits(seed, len(rows)), kind="stable")
+    order = np.argsort(random_bits(seed, len(source)), kind="stable")
     classifier.train()
     total = 0.0
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        for images, labels in batches(classifier, rows, order, batch_size, images_of):
-            if len(images) == 1 and len(rows) > 1:  # batch norm cannot learn from a single image
+        for images, labels in batches(source, order, batch_size):
+            if len(images) == 1 and len(source) > 1:  # batch norm cannot learn from a single image
                 continue
             loss = nn.functional.cross_entropy(classifier(images), labels)
             total += finite(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-    return total / len(rows)
+    return total / len(source)
 
 
 def finite(loss: float, learning_rate: float) -> float:
@@ -205,20 +229,16 @@ def finite(loss: float, learning_rate: float) -> float:
 
 
 @torch.no_grad()
-def accuracy_of(classifier: Classifier, rows: Dataset, batch_size: int, images_of: ImagesOf = prepared) -> float:
-    """The share of correctly classified rows."""
+def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
+    """The share of correctly classified samples."""
     classifier.eval()
     right = 0
-    for images, labels in batches(classifier, rows, np.arange(len(rows)), batch_size, images_of):
+    for images, labels in batches(source, np.arange(len(source)), batch_size):
         right += int((classifier(images).argmax(dim=1) == labels).sum())
-    return right / len(rows)
+    return right / len(source)
 
 
-def batches(
-    classifier: Classifier, rows: Dataset, order: np.ndarray, batch_size: int, images_of: ImagesOf = prepared
-) -> Iterator[tuple[Images, Tensor]]:
-    """(images, labels) of the rows in this order."""
-    rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
+    """(images, labels) in this order."""
     for start in range(0, len(order), batch_size):
-        batch = classifier.prepare(rows[order[start : start + batch_size]])
-        yield images_of(batch), batch.labels.to(classifier.device)
+        yield source.batch(order[start : start + batch_size])

@@ -13,7 +13,7 @@ import pyarrow as pa
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.preparation import SampleError
 from saliency_bench.data.fingerprints import picture_digest, stored_bytes
-from saliency_bench.data.loading import is_text, with_classes
+from saliency_bench.data.loading import Found, is_text, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.reasons import is_expected
 from saliency_bench.results import records
@@ -189,6 +189,14 @@ def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
     """A chunk whose label is the class, one of `names`, that this column of its rows holds."""
     numbers = {name: number for number, name in enumerate(names)}
     return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
+
+
+def training_splits(found: Found, column: str, names: list[str] | None) -> dict[str, datasets.Dataset]:
+    """{"train", "validation": rows}, labelled as those of a run are. Raises: UserError for a dataset without them."""
+    try:
+        return {name: labelled(found.load(name), column, names) for name in ("train", "validation")}
+    except UserError as error:
+        raise UserError(f"retraining needs the splits train and validation: {error}") from error
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:

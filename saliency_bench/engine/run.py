@@ -49,6 +49,7 @@ from saliency_bench.engine.predictions import (
 from saliency_bench.engine.preflight import check_run_folder, check_settings
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
+from saliency_bench.engine.retraining.stage import retrain_for
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.accuracy import below_chance
@@ -186,6 +187,8 @@ def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, 
         todo = agreed(accelerator, lambda: planned(context, _noted(context).cells))
         share = dict(todo[accelerator.process_index :: accelerator.num_processes])
         start = time.perf_counter()
+        asked = {cell_id for _, missing in todo for cell_id in missing}
+        retrain_for(context, [cell for cell in context.cells if cell.id in asked], accelerator, progress)
         seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
         if accelerator.is_main_process:
             ran = [one for one in context.explainers if hash_of(one.identity) in seconds["explainers"]]

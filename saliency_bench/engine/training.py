@@ -11,7 +11,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.sources import Source
 from saliency_bench.data.loading import Found, class_names, find, fingerprint
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
-from saliency_bench.engine.fitting import DivergedError, Recipe, accuracy_of, fit
+from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
 from saliency_bench.engine.reading import labelled
@@ -71,8 +71,9 @@ def train(
             raise _has_model(out)
         state_file.unlink()
         return out
+    sources = {name: Rows(classifier, rows) for name, rows in splits.items()}
     try:
-        log = fit(recipe, classifier, splits["train"], splits["validation"],
+        log = fit(recipe, classifier, sources["train"], sources["validation"],
                   state_file=state_file, settings=settings, progress=progress)  # fmt: skip
     except DivergedError:
         state_file.unlink(missing_ok=True)
@@ -82,7 +83,7 @@ def train(
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
         "dataset": {"name": found.name, "repo": found.repo, "revision": found.revision},
     }
-    result = {"test_accuracy": accuracy_of(classifier, splits["test"], batch_size),
+    result = {"test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
               "test_samples": len(splits["test"]), "epochs": log}  # fmt: skip
     save_checkpoint(out, classifier.model, processor, about | {"settings": settings} | result)
     state_file.unlink(missing_ok=True)

@@ -3,6 +3,7 @@
     absolute(explainer)                    |map|
     positive(explainer)                    max(map, 0)
     smoothed(explainer, draws, sigma)      mean map over noisy copies of the image (SmoothGrad's, Smilkov et al., 2017)
+    blurred(explainer, sigma)              the map under a Gaussian, which says less about where (a control)
     over_layers(explainer, layers)         mean of the maps at several layers, each divided by its largest magnitude
 
 `smoothed("gradient:reduction=sum", draws=50)` is `smoothgrad:reduction=sum`, but in passes of one batch of images.
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 import torch
+from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
 from saliency_bench.classifiers.classifier import Classifier
@@ -50,6 +52,18 @@ def absolute(explainer: Inner) -> Explainer:
 def positive(explainer: Inner) -> Explainer:
     """max(map, 0): evidence for the target only."""
     return _composed("positive", _positive, explainer)
+
+
+def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
+    """The map under a Gaussian whose sigma is this share of the image's shorter side: it says less about where.
+
+    The control of retraining metrics: what scores better when it says less is not rewarded for where it points (Brocki
+    and Chung, Feature Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
+    Raises: UserError for a sigma that is not above 0 and finite.
+    """
+    if not 0 < sigma < float("inf"):
+        raise UserError(f"blurred needs a finite sigma above 0; got {sigma}")
+    return _composed("blurred", _blurred, explainer, sigma=float(sigma))
 
 
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
@@ -122,6 +136,15 @@ def _absolute(inner: Explainer, classifier: Classifier, images: Images, target: 
 
 def _positive(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
     return inner(classifier, images, target, seeds=seeds).relu()
+
+
+def _blurred(
+    inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], sigma: float
+) -> Maps:
+    maps = inner(classifier, images, target, seeds=seeds)
+    width = sigma * min(maps.shape[1:])
+    values = gaussian_filter(maps.double().cpu().numpy(), (0, width, width), mode="nearest")
+    return torch.from_numpy(values).to(maps)
 
 
 def _smoothed(

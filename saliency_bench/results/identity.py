@@ -43,6 +43,7 @@ class Identity(StrictModel):
     other model   the entries above of a run of the other model, and what the column of its labels holds
     partners      which samples go with which, by the metric's plan over the samples of the run: another `limit` may
                   give another plan and so another cell, `only` does not
+    set of training images  what networks are retrained on
     """
 
     fingerprint: Hash

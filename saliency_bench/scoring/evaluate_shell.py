@@ -316,6 +316,49 @@ class CurveShell(MapShell):
         return np.concatenate(scores)
 
 
+class AreaShell(MapShell):
+    """A module of evaluate for a metric that trains networks, which a run does: their accuracies come in.
+
+    compute(predictions=accuracies, references=exposures): the area under the accuracy over the exposure by the
+    trapezoid rule, divided by the width of the exposures; accuracies at one exposure, as of several trainings, are
+    averaged first.
+    """
+
+    def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        name = self.name  # type: ignore[attr-defined]
+        if references is None:
+            raise ValueError(f"{name} needs references, the exposure of each accuracy, a share from 0 to 1")
+        accuracies, exposures = (
+            read_array(what, given, "(N,)").astype(np.float64)
+            for what, given in (("predictions", predictions), ("references", references))
+        )
+        if accuracies.ndim != 1 or accuracies.shape != exposures.shape:
+            raise ValueError(
+                f"{name} needs one exposure for each accuracy; got {exposures.shape} for {accuracies.shape}"
+            )
+        for what, values in (("an accuracy", accuracies), ("an exposure", exposures)):
+            if len(outside := values[~((values >= 0) & (values <= 1))]):
+                raise ValueError(f"{name}: {what} is a share from 0 to 1; got {outside[0]:g}")
+        return accuracies, exposures
+
+    def _features(self, size: tuple[int, int]) -> datasets.Features:
+        return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
+
+    def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
+        """Add accuracies (N,) with their exposures (N,)."""
+        accuracies, exposures = self.read(predictions, references)
+        super(MapShell, self).add_batch(predictions=accuracies, references=exposures, **kwargs)  # type: ignore[misc]
+
+    def _averaged(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        name = self.name  # type: ignore[attr-defined]
+        _known(name, options, [])
+        exposures, places = np.unique(np.asarray(references, np.float64), return_inverse=True)
+        if len(exposures) < 2:
+            raise ValueError(f"{name} needs accuracies at two exposures or more; got {len(exposures)}")
+        means = np.bincount(places, np.asarray(predictions, np.float64)) / np.bincount(places)
+        return {name: float(np.trapezoid(means, exposures) / (exposures[-1] - exposures[0]))}
+
+
 def _options_of(name: str) -> list[str]:
     from saliency_bench.metric import load_metric
 

@@ -94,6 +94,7 @@ class MetricInputs:
     map_faults  {sample: what is wrong with its map}; no matter to a metric that asks a question of its own
     halved      how often a batch did not fit in memory when further maps were made
     run_seed    of what is drawn once for all samples
+    retrained   {retraining metric: (B, P), the class that each of its networks gives each image}
     """
 
     classifier: nn.Module
@@ -114,6 +115,7 @@ class MetricInputs:
     map_faults: dict[int, str] = field(default_factory=dict)
     halved: int = 0
     run_seed: int = 0
+    retrained: dict[Metric, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def curves(self) -> Curves:
@@ -259,6 +261,7 @@ class MetricInputs:
             "other": lambda: None if self.other is None else self.other.part(kept),
             "columns": lambda: {name: self.columns[name].part(kept).values for name in metric.columns},
             "run_seed": lambda: self.run_seed,
+            "retrained": lambda: self._of_networks(metric)[kept],
         }
         if self.other is not None and {"other", "explain"} <= set(metric.needs):
             made, faulty = self.maps_of_other
@@ -269,6 +272,13 @@ class MetricInputs:
     def _partners(self, metric: Metric, kept: list[int]) -> Partners:
         assert self.partners is not None
         return self.partners.of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
+
+    def _of_networks(self, metric: Metric) -> np.ndarray:
+        if metric not in self.retrained:
+            raise UserError(
+                f"{metric.name} trains networks on a whole dataset, as only a run does; use saliency_bench.run"
+            )
+        return self.retrained[metric]
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
         """Beside curves, which hold the whole batch, the labels of the whole batch."""

@@ -1,0 +1,85 @@
+"""How well networks learn from pictures without the top pixels of a map."""
+
+import numpy as np
+
+from saliency_bench.scoring.retraining import Test, check_protocol, part_names, retrained_area, right_answers
+from saliency_bench.targets.terms import TargetTerms
+
+PAPER = (
+    "Hooker et al., A Benchmark for Interpretability Methods in Deep Neural Networks, 2019, "
+    "https://arxiv.org/abs/1806.10758"
+)
+HIGHER_IS_BETTER = False
+RANGE = (0.0, 1.0)
+VERSION = 1
+KEEPS = "rest"
+UNDEFINED = ABSENT = "no map of the image"
+
+check, parts, reduce = check_protocol, part_names, retrained_area
+
+
+def saliency_roar(
+    retrained: np.ndarray,
+    labels: np.ndarray,
+    *,
+    test: Test = "modified",
+    trainings: int = 5,
+    epochs: int = 30,
+    learning_rate: float = 1e-3,
+    batch_size: int = 32,
+    images: int | None = None,
+) -> np.ndarray:
+    """Area under a(r): whether networks trained on pictures without their top share r are right.
+
+        score = integral of a(r) dr over [0, 1] by the trapezoid rule at r = 0, 5, 10, 15, 20, 30, 50, 75, 100 %
+
+    The explainer explains the class that the run's classifier predicts, on every training, validation and test image
+    (maps of the label would tell a network the label). The top share r of the pixels of each are replaced by the
+    mean colour of the training images. For each r networks of the classifier's structure are trained with
+    new weights by one recipe: Adam, the epoch that is best on the changed validation images. a(r) is the share of them
+    that are right about the sample's label. A run scores two controls beside every explainer: `random`, and
+    the explainer's maps under a strong Gaussian blur, as a map that says less often scores better (Brocki and Chung,
+    2023).
+
+    Args:
+        retrained: Int (B, P), the class that each network gives each image; -1 where there is none. P is the number of
+            exposures times that of trainings.
+        labels: Bool (B, K), the classes that are right for each image.
+        test: "modified": the test images are changed as the training images are (Hooker et al., 2019). "clean": they
+            are as they were (Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021).
+        trainings: how many for each exposure, each with initial weights and an order of the images of its own, the
+            same for all explainers.
+        epochs: passes over the training images.
+        learning_rate: of Adam.
+        batch_size: images in one step.
+        images: train on this many of the images, drawn with the run's seed; None: all.
+
+    Returns:
+        (B, P): 1 where a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1],
+        lower is better.
+
+    Example: one training for each exposure, and what it says of a 4 x 4 image of class 1:
+
+        exposure   0   5 %   10 %   15 %   20 %   30 %   50 %   75 %   100 %
+        answer     1   1     1      0      0      0      0      0      0
+        right      1   1     1      0      0      0      0      0      0
+
+        area = 0.05 * 1 + 0.05 * 1 + 0.05 * 1/2 = 0.125
+
+    >>> answers = np.array([[1, 1, 1, 0, 0, 0, 0, 0, 0]])
+    >>> labels = np.array([[False, True]])
+    >>> right = saliency_roar(answers, labels, trainings=1)
+    >>> reduce(right, {"trainings": 1}).round(6).tolist()
+    [0.125]
+
+    Raises: UserError for numbers that nothing can be trained with.
+    """
+    check_protocol(
+        trainings=trainings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, images=images
+    )
+    return right_answers(retrained, labels)
+
+
+def question(options: dict[str, object], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
+    """The class that is predicted."""
+    return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]

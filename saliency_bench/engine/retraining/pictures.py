@@ -1,0 +1,105 @@
+"""The prepared images of all splits in files that are read without loading them, so that no epoch decodes a picture.
+
+gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 255ths, as most are, else Float32
+gathered/images.json     what they are of; the mean colour of the training images; which of them there are
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.retraining.splits import Split, Splits
+from saliency_bench.errors import UserError
+from saliency_bench.types import Images
+from saliency_bench.utils.files import read_json, write_json, write_with
+
+# What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
+TABLES = {
+    "divided": np.arange(256, dtype=np.float32) / np.float32(255),
+    "multiplied": np.arange(256, dtype=np.float32) * np.float32(1 / 255),
+}
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """colour: Float32 (3,), the mean of the training images. there: {split: positions of the images that are}."""
+
+    folder: Path
+    colour: Tensor
+    there: dict[str, np.ndarray]
+    tables: dict[str, str | None]
+
+    def images(self, split: str, positions: np.ndarray) -> Images:
+        """Float (n, 3, H, W), exactly as they were prepared."""
+        stored = np.load(self.folder / f"{split}.npy", mmap_mode="r")[positions]
+        table = self.tables[split]
+        return torch.from_numpy(stored if table is None else TABLES[table][stored])
+
+    @classmethod
+    def read(cls, folder: Path) -> "Pictures":
+        found = read_json(folder / "images.json")
+        there = {name: np.array(positions, np.int64) for name, positions in found["there"].items()}
+        return cls(folder, torch.tensor(found["colour"], dtype=torch.float32), there, found["tables"])
+
+
+def gather_pictures(context: RunContext, splits: Splits, folder: Path, shown: bool) -> None:
+    """Write the files, unless they are there."""
+    path, of = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
+    if path.is_file() and read_json(path).get("of") == of:
+        return
+    there, tables, colour = {}, {}, [0.0, 0.0, 0.0]
+    for split in splits.all:
+        there[split.name], tables[split.name], mean = _gather(context, split, folder, shown)
+        if split is splits.train:
+            colour = mean
+    write_json(path, {"of": of, "colour": colour, "there": there, "tables": tables})
+
+
+def _gather(context: RunContext, split: Split, folder: Path, shown: bool) -> tuple[list[int], str | None, list[float]]:
+    """(positions of the images that are there, how they are stored, their mean colour)"""
+    there: list[int] = []
+    table: str | None = None
+    sums, pixels = torch.zeros(3, dtype=torch.float64), 0
+
+    def write(path: Path) -> None:
+        nonlocal table, pixels
+        array = None
+        for number, chunk in split.chunks(context, shown):
+            if chunk.batch is None:
+                continue
+            images = chunk.batch.images.cpu()
+            if array is None:
+                table = _table_of(images)
+                kind, shape = np.float32 if table is None else np.uint8, (len(split.labels), *images.shape[1:])
+                array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
+            elif images.shape[1:] != array.shape[1:]:
+                raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
+            places = [number * context.spec.batch_size + place for place in chunk.readable]
+            array[places] = images.numpy() if table is None else _stored(images, table)
+            there.extend(places)
+            sums.add_(images.double().sum((0, 2, 3)))
+            pixels += images[:, 0].numel()
+        if array is None:
+            raise UserError(f"no image of the split {split.name} can be read")
+        array.flush()
+
+    write_with(folder / f"{split.name}.npy", write)
+    return there, table, (sums / pixels).tolist()
+
+
+def _table_of(images: Images) -> str | None:
+    """The table by which these images are numbers from 0 to 255; None where there is none."""
+    whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    return next((name for name, table in TABLES.items() if np.array_equal(table[whole], images.numpy())), None)
+
+
+def _stored(images: Images, table: str) -> np.ndarray:
+    """Raises: UserError where the first images were such numbers and these are not."""
+    whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
+    if not np.array_equal(TABLES[table][whole], images.numpy()):
+        raise UserError("the classifier prepares some images in 255ths and others not; retraining cannot store them")
+    return whole

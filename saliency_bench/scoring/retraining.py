@@ -1,0 +1,92 @@
+"""Retraining metrics: what a network can learn from pictures whose top pixels, or all others, are replaced.
+
+    exposure r -> the top share r of the pixels of each picture, by a map -> replaced, or all but these -> a network is
+    trained on such pictures and asked about others of the kind
+
+`engine.retraining` trains; here is what a metric and its protocol have in common. Hooker et al., A Benchmark for
+Interpretability Methods in Deep Neural Networks, 2019, https://arxiv.org/abs/1806.10758
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from saliency_bench.errors import UserError
+from saliency_bench.maps import descending
+from saliency_bench.metric import Metric
+from saliency_bench.scoring.perturbation import EXPOSURES, area, fraction_counts
+from saliency_bench.types import Images
+
+Test = Literal["modified", "clean"]
+NO_ANSWER = -1
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How networks are retrained: the options of a retraining metric, and which pixels its pictures keep.
+
+    keeps: "rest", all but the top share (ROAR), or "top" (KAR).
+    """
+
+    keeps: str
+    test: Test
+    trainings: int
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    images: int | None
+
+    @classmethod
+    def of(cls, metric: Metric) -> "Protocol":
+        return cls(metric.keeps, **dict(metric.options))  # type: ignore[arg-type]
+
+
+def part_names(options: dict[str, Any], classifier: object) -> list[str]:
+    """The names of the parts: "0.05 training 1"."""
+    return [
+        f"{exposure:g} training {number}" for exposure in EXPOSURES for number in range(1, options["trainings"] + 1)
+    ]
+
+
+def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Float64 (B, P): 1 where an answer (B, P) is a right class, by labels Bool (B, K), else 0; NaN for none."""
+    right = np.take_along_axis(labels.astype(float), np.maximum(answers, 0), axis=1)
+    return np.where(answers == NO_ANSWER, np.nan, right)
+
+
+def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """(B,): the area over the exposures of the share of trainings that are right; NaN where a part is missing."""
+    return area(values.reshape(len(values), len(EXPOSURES), options["trainings"]).mean(axis=2), np.asarray(EXPOSURES))
+
+
+def check_protocol(**options: Any) -> None:
+    """Raises: UserError for numbers that nothing can be trained with."""
+    for name in ("trainings", "epochs", "batch_size", "images"):
+        if options[name] is not None and options[name] < 1:
+            raise UserError(f"{name}={options[name]} is too small; it must be at least 1")
+    if not 0 < options["learning_rate"] < float("inf"):
+        raise UserError(f"learning_rate={options['learning_rate']} must be above 0 and finite")
+
+
+def first_exposures(maps: np.ndarray) -> np.ndarray:
+    """Uint8 (B, H, W): the number in `EXPOSURES` of the first one at which a pixel is among the top ones."""
+    batch, height, width = maps.shape
+    places = np.empty((batch, height * width), np.int64)
+    np.put_along_axis(places, descending(maps).reshape(batch, -1), np.arange(height * width)[None], axis=1)
+    counts = fraction_counts(height, width, EXPOSURES)
+    return np.searchsorted(counts, places, side="right").astype(np.uint8).reshape(maps.shape)
+
+
+def changed(images: Images, first: Tensor | None, exposure: int, keeps: str, colour: Tensor) -> Images:
+    """Images in which pixels take a colour (3,): the top ones at exposure number `exposure`, or all but these.
+
+    first: as `first_exposures` gives them; None where it does not matter, at an exposure of nothing or everything.
+    """
+    if first is None:
+        keeps_all = (exposure == 0) == (keeps == "rest")
+        return images if keeps_all else colour.view(1, 3, 1, 1).expand_as(images).to(images)
+    top = (first <= exposure)[:, None]
+    return torch.where(top if keeps == "top" else ~top, images, colour.to(images).view(1, 3, 1, 1))

@@ -1,0 +1,273 @@
+"""Retraining metrics: every number against a literal second writing, and what stays the same after a kill."""
+
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import evaluate
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.engine import fitting
+from saliency_bench.engine.ordering import first_rows
+from saliency_bench.engine.retraining.networks import anew
+from saliency_bench.errors import UserError
+from saliency_bench.maps import top_pixels
+from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.scoring.retraining import changed, first_exposures, part_names, retrained_area, right_answers
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+METRICS = ["saliency_roar:trainings=1,epochs=2,images=24,batch_size=8", "saliency_kar:trainings=1,epochs=2,images=24,"
+           "batch_size=8,test=clean"]  # fmt: skip
+
+
+def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top_ones():
+    maps = np.round(np.random.default_rng(0).normal(size=(3, 6, 7)).astype(np.float32), 1)  # with ties
+    maps[2] = 0
+    first = first_exposures(maps)
+    for number, exposure in enumerate(EXPOSURES):
+        counts = np.full(3, round(exposure * 42))
+        assert np.array_equal(first <= number, top_pixels(maps, counts)), exposure
+
+
+@pytest.mark.parametrize("keeps", ["top", "rest"])
+def test_replaced_pixels_take_the_colour_and_no_others(keeps):
+    images, colour = torch.rand(2, 3, 4, 4), torch.tensor([0.1, 0.2, 0.3])
+    maps = torch.rand(2, 4, 4).numpy()
+    first = torch.from_numpy(first_exposures(maps))
+    for number, exposure in enumerate(EXPOSURES):
+        found = changed(images, first, number, keeps, colour)
+        for index in range(2):
+            top = set(np.argsort(-maps[index].ravel())[: round(exposure * 16)].tolist())
+            for pixel in range(16):
+                row, column = divmod(pixel, 4)
+                stays = (pixel in top) == (keeps == "top")
+                expected = images[index, :, row, column] if stays else colour
+                assert torch.equal(found[index, :, row, column], expected)
+    assert torch.equal(changed(images, None, 0, "rest", colour), images)
+    assert torch.equal(changed(images, None, len(EXPOSURES) - 1, "rest", colour)[1, :, 2, 3], colour)
+
+
+def test_the_score_is_the_area_under_the_mean_of_the_trainings():
+    answers = np.random.default_rng(1).integers(-1, 3, size=(20, 18))
+    labels = np.eye(3, dtype=bool)[np.random.default_rng(2).integers(0, 3, size=20)]
+    values = right_answers(answers, labels)
+    scores = retrained_area(values, {"trainings": 2})
+    assert len(part_names({"trainings": 2}, None)) == 18
+    for row in range(20):
+        accuracies = []
+        for exposure in range(9):
+            two = answers[row, 2 * exposure : 2 * exposure + 2]
+            accuracies.append(np.nan if -1 in two else sum(labels[row, answer] for answer in two) / 2)
+        expected = sum(
+            (right - left) * (accuracies[index] + accuracies[index + 1]) / 2
+            for index, (left, right) in enumerate(pairwise(EXPOSURES))
+        )
+        assert np.isnan(expected) if -1 in answers[row] else scores[row] == pytest.approx(expected, abs=1e-12)
+    assert part_names({"trainings": 2}, None)[:3] == ["0 training 1", "0 training 2", "0.05 training 1"]
+
+
+@pytest.fixture(scope="module")
+def run(shapes, resnet, tmp_path_factory):
+    out = tmp_path_factory.mktemp("retrained") / "run"
+    return sb.run(dataset=shapes, model=resnet, explainers=["gradcam"], metrics=[*METRICS, "saliency_pointing_game"],
+                  out=out, batch_size=16, progress=False)  # fmt: skip
+
+
+def outcomes(folder: Path) -> dict[str, dict]:
+    return {path.name: json.loads(path.read_text()) for path in folder.glob("retraining/*/outcomes/*.json")}
+
+
+def test_controls_stand_beside_the_explainer_and_no_other_metric_scores_them(run):
+    by_metric: dict[str, list[str]] = {}
+    for cell in run.cells:
+        by_metric.setdefault(cell.metric, []).append(cell.explainer_text)
+    both = ["gradcam", "random", "blurred(gradcam,sigma=0.1)"]
+    assert by_metric == {"saliency_roar": both, "saliency_kar": both, "saliency_pointing_game": ["gradcam"]}
+    assert not list(run.folder.glob("retraining/*/gathered"))
+    assert not list(run.folder.glob("retraining/*/states/*"))
+
+
+def test_trainings_that_are_the_same_are_one(run):
+    # 3 explainers, 7 exposures, 2 metrics; nothing and everything replaced
+    assert len(outcomes(run.folder)) == 3 * 7 * 2 + 2
+    parts = {(cell.metric, cell.explainer, name): part.value for cell in run.cells for name, part in cell.parts.items()}
+    for metric in ("saliency_roar", "saliency_kar"):
+        for end in ("0 training 1", "1 training 1"):
+            values = {value for (own, _, name), value in parts.items() if (own, name) == (metric, end)}
+            assert len(values) == 1
+
+
+def test_a_score_is_the_area_over_its_parts(run):
+    rows = run.records().to_list()
+    scores = [row for row in rows if row["part"] is None and row["metric"] == "saliency_roar"]
+    assert len(scores) == 3 * len({row["image_id"] for row in rows})
+    for row in scores[:5]:
+        own = [one for one in rows if one["image_id"] == row["image_id"] and one["cell_id"] == row["cell_id"]]
+        values = {one["part"]: one["value"] for one in own if one["part"] is not None}
+        accuracies = [values[f"{exposure:g} training 1"] for exposure in EXPOSURES]
+        assert row["value"] == pytest.approx(np.trapezoid(accuracies, EXPOSURES), abs=1e-12)
+        assert set(accuracies) <= {0.0, 1.0}
+
+
+def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24):
+    """{image: what one network says of it}, written down as the documentation says it, for Grad-CAM."""
+    own = sb.load_classifier(resnet)
+    found = {}
+    for split in ("train", "validation", "test"):
+        rows = sb.load_dataset(shapes, split=split)
+        if split == "train":
+            rows = first_rows(rows, images, 0, fingerprint(rows))
+        prepared = own.prepare(rows[:])
+        pictures, labels = prepared.images.clone(), prepared.labels
+        found[split] = pictures, labels, prepared.ids
+    colour = found["train"][0].double().mean((0, 2, 3)).float()
+    for split, (pictures, _, ids) in found.items():
+        if split == "test" and test == "clean":
+            continue
+        for start in range(0, len(pictures), 16):
+            part = slice(start, start + 16)
+            with torch.no_grad():
+                predicted = own(pictures[part]).argmax(1)
+            target = sb.targets.one_hot(predicted, own(pictures[:1]).shape[1])
+            seeds = [seed_of(0, one, "explain") for one in ids[part]]
+            maps = sb.load_explainer("gradcam")(own, pictures[part], target, seeds=seeds).numpy()
+            top = torch.from_numpy(top_pixels(maps, np.full(len(maps), round(exposure * maps[0].size))))
+            replaced = top if keeps == "rest" else ~top
+            for channel in range(3):
+                pictures[part][:, channel][replaced] = colour[channel]
+    torch.manual_seed(seed_of(0, "retraining weights", 1))
+    network = type(own.model)(own.model.config)
+    mean, std = own.mean, own.std
+    adam = torch.optim.Adam(network.parameters(), lr=1e-3)
+    best, chosen = -1.0, None
+    for epoch in range(epochs):
+        seed = seed_of(seed_of(0, "retraining", 1), "epoch", epoch)
+        network.train()
+        pictures, labels, _ = found["train"]
+        order = np.argsort(random_bits(seed, len(pictures)), kind="stable")
+        for start in range(0, len(order), size):
+            part = order[start : start + size]
+            loss = nn.functional.cross_entropy(network((pictures[part] - mean) / std).logits, labels[part])
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        network.eval()
+        pictures, labels, _ = found["validation"]
+        with torch.no_grad():
+            answers = torch.cat([network((part - mean) / std).logits.argmax(1) for part in pictures.split(size)])
+        accuracy = float((answers == labels).double().mean())
+        if accuracy > best:
+            best, chosen = accuracy, {key: value.clone() for key, value in network.state_dict().items()}
+    network.load_state_dict(chosen)
+    pictures, _, ids = found["test"]
+    with torch.no_grad():
+        answers = network.eval()((pictures - mean) / std).logits.argmax(1).tolist()
+    return dict(zip(ids, answers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("exposure", "keeps", "test", "metric"),
+    [(0.3, "top", "clean", "saliency_kar"), (0.05, "top", "clean", "saliency_kar"),
+     (0.2, "rest", "modified", "saliency_roar"), (0.0, "rest", "modified", "saliency_roar")],
+)  # fmt: skip
+def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure, keeps, test, metric):
+    answers = literal(shapes, resnet, exposure, keeps, test)
+    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
+    rows = [row for row in run.records().to_list() if row["metric"] == metric and row["explainer"] == "gradcam"]
+    values = {row["image_id"]: row["value"] for row in rows if row["part"] == f"{exposure:g} training 1"}
+    assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+
+
+def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(
+    run, shapes, resnet, tmp_path, monkeypatch
+):
+    write, written = fitting.Training.write, []
+
+    def stopping(self, *given):
+        write(self, *given)
+        written.append(self)
+        if len(written) in (7, 20):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(fitting.Training, "write", stopping)
+    settings = {"dataset": shapes, "model": resnet, "explainers": ["gradcam"], "metrics": METRICS[:1],
+                "out": tmp_path / "run", "batch_size": 16, "progress": False}  # fmt: skip
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            sb.run(**settings)
+    sb.run(**settings)
+    expected, found = outcomes(run.folder), outcomes(tmp_path / "run")
+    assert len(found) == 3 * 7 + 2
+    assert all(expected[name] == outcome for name, outcome in found.items())
+    trained = len(written)
+    assert sb.run(**settings).complete
+    assert len(written) == trained
+
+
+def test_networks_are_made_anew_from_the_generator_or_refused_by_name():
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4, 2))
+    network[1].running_mean += 1
+    torch.manual_seed(3)
+    one = anew(network, "mine")
+    torch.manual_seed(3)
+    two = anew(network, "mine")
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
+    assert not torch.equal(one[0].weight, network[0].weight)
+    assert not one[1].running_mean.any()
+
+    class Token(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token = nn.Parameter(torch.zeros(3))
+
+    with pytest.raises(UserError, match="mine cannot be retrained from new weights: Token 0 has no reset_parameters"):
+        anew(nn.Sequential(Token()), "mine")
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [({"activation": "sigmoid"}, "fits a softmax"), ({"split": "train"}, "")],
+)
+def test_what_cannot_be_retrained_on_is_refused_before_anything_is_computed(shapes, resnet, tmp_path, given, named):
+    settings = {"dataset": shapes, "model": resnet, "explainers": ["random"], "metrics": METRICS[:1]}
+    if not named:
+        settings["dataset"], given, named = sb.load_dataset(shapes), {}, "needs the splits train and validation"
+    with pytest.raises(UserError, match=named):
+        sb.run(**settings, **given, out=tmp_path / "run", progress=False)
+
+
+def test_maps_made_elsewhere_do_not_cover_the_training_images(shapes, resnet, tmp_path):
+    maps = np.zeros((len(sb.load_dataset(shapes)), 32, 32), np.float32)
+    with pytest.raises(UserError, match="saliency_roar needs maps of the training images too"):
+        sb.run(dataset=shapes, model=resnet, explainers=["random"], maps={"mine": maps}, metrics=METRICS[:1],
+               out=tmp_path / "run", progress=False)  # fmt: skip
+
+
+def test_outside_a_run_there_are_no_networks(resnet):
+    from saliency_bench.scoring.samples import score_samples
+
+    with pytest.raises(UserError, match="saliency_roar trains networks on a whole dataset"):
+        score_samples("saliency_roar", torch.rand(2, 3, 32, 32), resnet, "random", labels=[0, 1])
+
+
+@pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
+def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
+    module = evaluate.load(str(Path(__file__).parents[1] / "metrics" / name))
+    accuracies, exposures = [0.9, 0.7, 0.5, 0.3], [0, 0.5, 0.5, 1]
+    found = module.compute(predictions=accuracies, references=exposures)[name]
+    assert found == pytest.approx(0.5 * (0.9 + 0.6) / 2 + 0.5 * (0.6 + 0.3) / 2)
+    with pytest.raises(ValueError, match="an accuracy is a share from 0 to 1; got 90"):
+        module.compute(predictions=[90, 80], references=[0, 1])
+    with pytest.raises(ValueError, match="two exposures or more"):
+        module.compute(predictions=[0.9, 0.8], references=[0, 0])
+
+
+@pytest.mark.parametrize("wrong", ["trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"])
+def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
+    with pytest.raises(UserError, match=wrong.partition("=")[0]):
+        sb.load_metric(f"saliency_roar:{wrong}")
