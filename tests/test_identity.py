@@ -51,7 +51,7 @@ def test_every_entry_is_part_of_the_id_of_what_asks_for_it(entry):
         assert same == (ASKED.get(entry, need) != need), need
 
 
-@pytest.mark.parametrize("entry", ["column scene", "other model", "partners"])
+@pytest.mark.parametrize("entry", ["column scene", "other model", "partners", "set of training images"])
 def test_what_a_metric_asks_for_besides_is_part_of_its_id(entry):
     asked = [{}, {entry: "0" * 32}, {entry: "1" * 32}, {f"{entry}s": "0" * 32}]
     ids = [HAND_MADE.cell_id(EXPLAINER, METRIC, EVERYTHING, one) for one in asked]
