@@ -31,7 +31,8 @@ class Split:
         numbers = list(range(-(-len(self.labels) // size))) if of is None else of
 
         def read(number: int) -> Chunk:
-            return read_chunk(self.samples, context.classifier, number * size, (number + 1) * size, False)
+            places = range(number * size, min((number + 1) * size, len(self.labels)))
+            return read_chunk(self.samples, context.classifier, places, False)
 
         with bar(shown=shown, total=len(numbers), desc=f"{self.name} images", unit="batch") as advance:
             for number, chunk in ahead(read, numbers, lambda waited: None):
