@@ -63,9 +63,10 @@ for name, make in networks.items():
             fitting.append(chosen)
         except ValueError:
             pass
+    metrics = [one for one in sb.list_metrics() if not getattr(sb.load_metric(one), "keeps", "")]  # they train networks
     for target in ("label", "predicted", "contrast:second"):
         chosen = fitting if target == "label" else fitting[:4]
-        sb.run(dataset=str(data), model=str(out / name), explainers=chosen, metrics=sb.list_metrics(), target=target,
+        sb.run(dataset=str(data), model=str(out / name), explainers=chosen, metrics=metrics, target=target,
                out=out / "runs" / f"{name}-{target.partition(':')[0]}", limit=count, batch_size=4, device="cpu",
                progress=False)
 """

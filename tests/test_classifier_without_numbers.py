@@ -16,7 +16,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_samples
 
-NAMES = [name for name in contracts.complete("metrics") if "other" not in load_metric(name).needs]
+OTHERS = {"other", "retrained"}  # a second classifier, whole trainings
+NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).needs)]
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]
 # They do not; of a metric that is in neither list, either may be true.

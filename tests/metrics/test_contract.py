@@ -47,6 +47,7 @@ def inputs():
         "others": torch.rand(4, 3, H, W),
         "of": [[0, 1], [2, 3], [1, 2]],
         "other": second(images),
+        "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)),
         "columns": images * 0.99,
     }
 
