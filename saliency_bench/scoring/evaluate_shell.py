@@ -224,7 +224,7 @@ class ExplainerShell(MapShell):
         known = [*defaults(self.scores), *defaults(score_samples), *_options_of(name), "seeds", "per_sample"]
         options = _known(name, options, known)
         metric, has_classes = self._metric(options), references != NO_CLASS
-        if "labels" in metric.needs:
+        if "labels" in metric.needs and options.get("labels") is None:
             if not has_classes.all():
                 raise ValueError(f"{name} needs references, the class of each image")
             options["labels"] = references
