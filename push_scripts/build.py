@@ -57,6 +57,8 @@ def main(args: argparse.Namespace) -> int:
             progress=not as_json,
             seed=given["seed"],
             workers=given["workers"],
+            license=given.get("license"),
+            title=given.get("title"),
             **own,
         )
         build_report = read_report(out)
@@ -89,6 +91,11 @@ def builder_parser(name: str, builder: ModuleType) -> argparse.ArgumentParser:
     seed = "seed for the splits and everything drawn at random (default: 0)"
     parser.add_argument("--seed", type=int, default=0, metavar="N", help=seed)
     parser.add_argument("--workers", type=int, metavar="N", help="threads or processes (default: one per core)")
+    if own:
+        parser.add_argument("--name", dest="title", help="what the data are called in their card and in reports")
+        parser.add_argument(
+            "--license", metavar="LICENCE", help="their licence, such as cc-by-4.0 (default: not stated)"
+        )
     group = parser.add_argument_group(f"options of {name}")
     known = options.defaults(builder.samples)
     for key, default in known.items():
@@ -108,11 +115,12 @@ def epilog(name: str, builder: ModuleType) -> str:
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own} raw" if own else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
+    licence = builder.LICENSE if not own else "what --license says"
     lines = [
         "how a sample is made:",
         *(f"  {line}" for line in builder.RULE.splitlines()),
         "",
-        f"licence: {builder.LICENSE}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
+        f"licence: {licence}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
         "",
         *([f"paper: {counted(builder.PAPER_COUNTS)}", ""] if builder.PAPER_COUNTS else []),
         "example:",

@@ -8,6 +8,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench.cli import main
+from saliency_bench.errors import UserError
 from saliency_bench.results.accuracy import below_chance
 
 COLOURS = ["red", "green", "blue"]
@@ -93,3 +94,14 @@ def test_a_printed_run_says_what_the_command_says(shapes, resnet, tmp_path, caps
 @pytest.mark.parametrize("name", ["Run", "run"])
 def test_what_a_run_returns_is_public(name):
     assert name in dir(sb)
+
+
+def test_a_model_object_has_the_name_it_is_given(tmp_path):
+    model = sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS, name="three colours")
+    run = sb.run(dataset=pictures(20), model=model, explainers=["centre"], metrics=["saliency_insertion:steps=2"],
+                 split="train", device="cpu", progress=False, out=tmp_path / "run")  # fmt: skip
+    assert run.summary["model"]["id"] == "module:three colours"
+    assert "<em>three colours</em>" in run.report.read_text()
+    assert model.digest == sb.load_classifier(Brightest(), mean=0, std=1, labels=COLOURS).digest
+    with pytest.raises(UserError, match="is not a name"):
+        sb.load_classifier(Brightest(), mean=0, std=1, name="a/b")

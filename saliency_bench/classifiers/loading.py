@@ -30,6 +30,7 @@ def load_classifier(
     channels_last: bool | None = None,
     activation: str | None = None,
     logits: Select | None = None,
+    name: str | None = None,
 ) -> Classifier:
     """A classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
@@ -46,7 +47,7 @@ def load_classifier(
     that comes before it, a number or one per channel; mean=0, std=1 for a module that takes images in [0, 1].
     labels: class names; size: what `prepare` squashes images to (default: unchanged). What is given replaces what the
     object knows. logits: where the module returns more than its logits (B, K), a function that takes them from what it
-    returns: logits=lambda out: out["scores"].
+    returns: logits=lambda out: out["scores"]. name: what results and reports call it, instead of the name of its class.
 
     A module of one channel gets its images in grey, which a line says. What torch.compile or DataParallel wraps is used
     unwrapped. TorchScript has outputs and gradients, but no layers, which some explainers read.
@@ -56,7 +57,7 @@ def load_classifier(
     a single logit without activation, or an image processor that masks cannot follow.
     """
     target = None if device is None and not isinstance(model, str | Path) else device_of(device)  # None: as it is
-    given = model_objects.Given(mean, std, size, labels, logits)
+    given = model_objects.Given(mean, std, size, labels, logits, name)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
         return model.variant(layer, precision, channels_last, target, activation).eval()
@@ -88,6 +89,6 @@ def _named(name: str, revision: str | None, layer: str | None, activation: str |
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
     if given is not None and any(value is not None for value in vars(given).values()):
-        raise UserError(f"mean, std, size, labels and logits are for a torch module; {reason}")
+        raise UserError(f"mean, std, size, labels, logits and name are for a torch module; {reason}")
     if revision is not None:
         raise UserError(f"revision={revision} is for a Hub id; leave it out")

@@ -38,6 +38,7 @@ class Given:
     size: int | tuple[int, int] | None = None
     labels: Sequence[str] | None = None
     logits: Select | None = None
+    name: str | None = None
 
 
 def is_pipeline(model: object) -> bool:
@@ -53,21 +54,28 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
     model = _bare(model)
     name = getattr(model, "original_name", type(model).__name__)  # of TorchScript
     _refuse(model, name, given)
+    called = f"module:{name if given.name is None else _checked_name(given.name)}"
     geometry, frame, mean, std = _preprocessing(model, processor, given, name)
     if mean is None or std is None:
         raise UserError(_unknown(model, name))
     return Classifier(
         model,
-        id=f"module:{name}",
+        id=called,
         geometry=geometry,
         frame=frame,
         mean=mean,
         std=std,
         labels=_labels(model) if given.labels is None else given.labels,
         layer=layer,
-        channels=channels_of(model, f"module:{name}", geometry, mean, std),
+        channels=channels_of(model, called, geometry, mean, std),
         logits=given.logits,
     )
+
+
+def _checked_name(name: object) -> str:
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
+        raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
+    return name
 
 
 def _bare(model: nn.Module) -> nn.Module:

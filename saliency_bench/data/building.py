@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from functools import partial
@@ -39,6 +40,7 @@ from saliency_bench.utils import pictures
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.seeds import seed_of
 
+LONGEST_TITLE = 100
 MANY = 256  # jobs from which starting processes pays off
 HASH, SPLIT = "_hash", "_split"  # columns of the batches only
 
@@ -51,6 +53,8 @@ def build(
     progress: bool = True,
     seed: int = 0,
     workers: int | None = None,
+    license: str | None = None,
+    title: str | None = None,
     **options: Any,
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
@@ -60,6 +64,8 @@ def build(
     overwrite: replace `out` if it is a dataset built before; by default an existing non-empty folder is refused
     seed: of the split into train, validation and test, and of anything the builder draws at random
     workers: threads (for some large sources: processes) that read and write pictures; default: one per core
+    license, title: of your own data: their licence, as the Hub spells it ("cc-by-4.0"; default: not stated), and what
+        they are called in card and reports
     options: options of the builder, see `saliency-bench build NAME --help`
 
     `out` appears complete or not at all: everything is written next to it and renamed at the end. A build that was
@@ -69,20 +75,33 @@ def build(
     builder = registry.load("hub_builders", name)
     name = builder.__name__.rpartition(".")[2].replace("_", "-")
     source = options.pop(getattr(builder, "OWN_DATA", ""), source)
+    own = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is not a number of workers; use 1 or more")
-    made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, str(root)])
+    made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, own, str(root)])
     with build_lock(out):
         if not overwrite and finish_move(out, made_by):
             return out
         check_replaceable(out, overwrite)
         with build_workspace(out, made_by) as workspace:
-            _write_dataset(workspace, name, builder, root, settings, progress, workers or cores())
+            _write_dataset(workspace, name, builder, root, settings, own, progress, workers or cores())
             move_into_place(workspace / "dataset", out)
     return out
+
+
+def _own_words(name: str, builder: ModuleType, license: str | None, title: str | None) -> dict[str, str]:
+    """What the build report says of your own data, by what was given. Raises: UserError for a dataset that is not."""
+    words = {key: value for key, value in (("license", license), ("title", title)) if value is not None}
+    if words and not hasattr(builder, "OWN_DATA"):
+        raise UserError(f"{name} has its own {' and '.join(words)}; leave {'them' if len(words) > 1 else 'it'} out")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.-]*", license):
+        raise UserError(f"license={license!r} is not an identifier such as cc-by-4.0, mit or other")
+    if title is not None and not (title.strip() and title.isprintable() and len(title) <= LONGEST_TITLE):
+        raise UserError(f"the name of a dataset is one line of at most {LONGEST_TITLE} characters; got {title!r}")
+    return words
 
 
 def cores() -> int:
@@ -102,10 +121,14 @@ def _write_dataset(
     builder: ModuleType,
     source: Path | None,
     settings: dict[str, Any],
+    own: dict[str, str],
     progress: bool,
     workers: int,
 ) -> None:
-    """Write the dataset to `workspace / "dataset"`, by way of the batches in `workspace / "batches"`."""
+    """Write the dataset to `workspace / "dataset"`, by way of the batches in `workspace / "batches"`.
+
+    own: what the build report says in other words than the builder.
+    """
     log, duplicates = BuildLog(), NearDuplicates()
     features, jobs = builders.start(builder, source, log, builders.own_options(builder, settings))
     folder, data = workspace / "dataset", workspace / "dataset" / "data"
@@ -126,7 +149,7 @@ def _write_dataset(
             f"{name}: no usable image in {source}; compare the folder with `saliency-bench build {name} --help`"
         )
     public = {key: value for key, value in settings.items() if key not in builders.private(builder)}
-    build_report = build_report_of(name, builder, public, log, splits, files, duplicates)
+    build_report = build_report_of(name, builder, public, log, splits, files, duplicates) | own
     (folder / REPORT).write_bytes(report_bytes(build_report))
     (folder / "README.md").write_bytes(card(builder, build_report, features).encode())
     for file, content in log.files.items():

@@ -36,7 +36,7 @@ def card(
         images_license=images_license,
         terms=terms(builder, build_report["license"]),
         biases=biases(builder, build_report),
-        title=builder.TITLE,
+        title=build_report.get("title", builder.TITLE),
         paper=paper(builder),
         most=MOST_CLASSES,
         shown="test" if "test" in build_report["splits"] else next(iter(build_report["splits"])),
@@ -45,7 +45,8 @@ def card(
         group=group_line(builder),
         citation=builder.CITATION,
         columns=list(features),
-        **build_report | {"left_out": sorted(left_out.items())},
+        **{key: value for key, value in build_report.items() if key != "title"}
+        | {"left_out": sorted(left_out.items())},
     )
     return str(filled).rstrip() + "\n"
 
@@ -105,7 +106,7 @@ def metadata(builder: ModuleType, build_report: dict, features: Features, config
         license=license,
         license_name=name,
         license_link=link,
-        pretty_name=builder.TITLE,
+        pretty_name=build_report.get("title", builder.TITLE),
         task_categories=["image-classification", *(["image-segmentation"] if masks else [])],
         task_ids=[f"multi-{'label' if 'labels' in features else 'class'}-image-classification"]
         + (["semantic-segmentation"] if masks else []),

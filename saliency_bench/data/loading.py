@@ -116,6 +116,11 @@ class Found:
         """The commit of that repository."""
         return self.commit.sha if self.commit else None
 
+    @property
+    def title(self) -> str | None:
+        """What the owner calls it, as its build report says."""
+        return self._report().get("title") if self.source is None else None
+
     def load(self, split: str) -> Dataset:
         """Raises: UserError for an unknown split, or data that cannot be read or trusted."""
         if isinstance(self.rows, DatasetDict):

@@ -64,6 +64,7 @@ class Report(BaseModel):
     version: Annotated[str, StringConstraints(max_length=200)] = ""
     options: dict[str, bool | int | float | str | list[Words] | None] = {}
     license: str = ""
+    title: Annotated[str, StringConstraints(max_length=200)] = ""
     redistribute_images: bool = False
     counts: dict[str, int | dict[str, int]] = {}
     paper_counts: dict[str, JsonValue] = {}
@@ -250,7 +251,7 @@ def _inside(path: str, root: Path) -> bool:
 
 def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
     """The report, if nothing is missing in it. where: its name in messages. Raises: UserError naming what is."""
-    if missing := [name for name in Report.model_fields if name not in build_report]:
+    if missing := [name for name in Report.model_fields if name not in build_report and name != "title"]:
         raise UserError(f"the build report of {where} has no {missing[0]}; build or download the dataset again")
     return build_report
 

@@ -65,6 +65,7 @@ class Dataset(StrictModel):
     """
 
     id: Text
+    title: Text | None = None
     repo: Text | None = None
     revision: Text | None = None
     split: Text

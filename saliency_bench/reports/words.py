@@ -114,6 +114,7 @@ def options(chosen: dict) -> str:
 
 def short(identity: str) -> str:
     """A local path is cut to its last part; names and Hub ids stay."""
+    identity = identity.removeprefix("module:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 

@@ -19,6 +19,7 @@ class Facts(BaseModel):
 
 class DatasetFacts(Facts):
     id: str
+    title: str | None = None
     repo: str | None = None
     revision: str | None = None
     split: str

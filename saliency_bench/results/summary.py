@@ -44,8 +44,8 @@ SHOWN = 60  # characters of a reason in a table
 class RunFacts:
     """What a summary says of a run besides its cells and scores.
 
-    dataset_repo, dataset_revision, model_repo, revision: the repositories on the Hub that both were loaded from, and
-    the commits (of torchvision its weights); None of what came from elsewhere.
+    dataset_title: what its owner calls it. dataset_repo, dataset_revision, model_repo, revision: the repositories on
+    the Hub that both were loaded from, and the commits (of torchvision its weights); None of what came from elsewhere.
     samples: of the split; used: those the run covers. only: the conditions of those that are explained, and how many
     they are; None: all. activation_assumed: whether no one said that the network ends in a softmax. model_classes: the
     number of its logits. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
@@ -69,6 +69,7 @@ class RunFacts:
     seed: int
     batch_size: int
     provenance: dict
+    dataset_title: str | None = None
     dataset_repo: str | None = None
     dataset_revision: str | None = None
     model_repo: str | None = None
@@ -129,6 +130,7 @@ def summarise(facts: RunFacts) -> dict:
         "format": FORMAT,
         "dataset": {
             "id": facts.dataset,
+            "title": facts.dataset_title,
             "repo": facts.dataset_repo,
             "revision": facts.dataset_revision,
             "split": facts.split,

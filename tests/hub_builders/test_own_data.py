@@ -274,3 +274,39 @@ def test_own_data_are_published_under_a_name_only(tmp_path):
         dataset_publication(tmp_path / "out", "someone", tmp_path / "w")
     sent = dataset_publication(tmp_path / "out", "someone", tmp_path / "w", "cats", "cc-by-4.0")
     assert sent.repo == "someone/cats"
+
+
+def test_own_data_have_a_name_and_a_licence_in_card_report_and_page(tmp_path, resnet, capsys):
+    for number in range(4):
+        picture(tmp_path / f"images/{('disc', 'ring')[number % 2]}/{number}.png")
+    words = ["--images", str(tmp_path / "images"), "--out", str(tmp_path / "out")]
+    assert main(["build", "folder", *words, "--name", "Coins of <Rome>", "--license", "cc-by-4.0"]) == 0
+    report, card = read_report(tmp_path / "out"), (tmp_path / "out" / "README.md").read_text()
+    assert (report["title"], report["license"]) == ("Coins of <Rome>", "cc-by-4.0")
+    for line in ("license: cc-by-4.0", "pretty_name: Coins of <Rome>", "# Coins of <Rome>", "Licence: `cc-by-4.0`."):
+        assert line in card
+    run = sb.run(dataset=tmp_path / "out", model=str(resnet), explainers=["centre"], metrics=["saliency_insertion"],
+                 limit=2, device="cpu", progress=False, out=tmp_path / "run")  # fmt: skip
+    assert "<em>Coins of &lt;Rome&gt;</em>" in run.report.read_text()
+
+
+def test_own_data_without_a_licence_say_so(tmp_path):
+    picture(tmp_path / "images/disc/1.png")
+    built(tmp_path)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "Licence: not stated." in card
+    assert "title" not in read_report(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("folder", {"license": "Creative Commons"}, "not an identifier such as cc-by-4.0"),
+        ("folder", {"title": "two\nlines"}, "the name of a dataset is one line"),
+        ("shapes-xai", {"license": "mit"}, "shapes-xai has its own license; leave it out"),
+    ],
+)
+def test_names_and_licences_that_are_none(tmp_path, name, options, message):
+    picture(tmp_path / "images/disc/1.png")
+    with pytest.raises(UserError, match=message):
+        sb.build(name, tmp_path / "out", progress=False, **options)
