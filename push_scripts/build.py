@@ -20,6 +20,7 @@ from types import ModuleType
 
 from saliency_bench import options, registry
 from saliency_bench.cli import Help, Parser, parse
+from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 from saliency_bench.utils.progress import silent
 
@@ -41,6 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def main(args: argparse.Namespace) -> int:
     """The options depend on the dataset, so each dataset has its own parser."""
+    _check_name(args.name)
     builder = registry.load("hub_builders", args.name)
     given = vars(parse(builder_parser(args.name, builder), args.rest))
     from saliency_bench.data.build_report import read_report
@@ -64,6 +66,18 @@ def main(args: argparse.Namespace) -> int:
         build_report = read_report(out)
         print(json.dumps(build_report, indent=2, ensure_ascii=False) if as_json else summary(build_report, out))
     return 0
+
+
+def _check_name(name: str) -> None:
+    """Raises: UserError for a folder or file in the place of a name, with the command that was meant."""
+    path = Path(name).expanduser()
+    is_name = name.rpartition("/")[2] in registry.names(INNER) and not path.exists()
+    if name in registry.names(INNER) or is_name or not (path.exists() or "/" in name):
+        return
+    how = f"coco-json --json {name} --images DIR" if path.suffix == ".json" else f"folder --images {name}"
+    raise UserError(
+        f"{name} is not the name of a dataset; for pictures of your own: saliency-bench build {how} --out NEW"
+    )
 
 
 def inner(name: str) -> argparse.ArgumentParser:

@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
+from difflib import get_close_matches
 from io import TextIOWrapper
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +52,9 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if argv[0] in HELP:
         argv = [*asked, "--help"] if asked[0] in registry.names("push_scripts") else ["list", *asked]
+    if get_close_matches(argv[0], ["--version"], cutoff=0.75):
+        complain(f"error: unknown option '{argv[0]}'; did you mean --version?")
+        return 2
     if argv[0].startswith("-"):
         complain(f"error: options follow the command, as in {PROGRAM} list {argv[0]}; {PROGRAM} --help lists commands")
         return 2

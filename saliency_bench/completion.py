@@ -13,6 +13,7 @@ from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
 from saliency_bench import registry
 from saliency_bench.cli import PROGRAM, Parser, parser_of
+from saliency_bench.data.names import list_datasets
 
 Completer = Callable[..., Iterable[str]]
 NUMBERS = ("N", "X", "SECONDS")
@@ -64,7 +65,7 @@ def _completer(action: argparse.Action) -> Completer | None:
     if kind == "item":
         return lambda **_: ("datasets", "explainers", "metrics", "commands", "models", *_items())
     if kind == "dataset":
-        return partial(_or_folder, registry.names("hub_builders"))
+        return partial(_or_folder, list_datasets())
     if kind in ("model", "other_model"):
         return partial(_or_folder, registry.constant(SOURCES, "KNOWN", ()))
     if kind == "target" and action.metavar is None:  # the rule of a run, not a class

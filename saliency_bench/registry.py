@@ -87,6 +87,11 @@ def install_hint(extra: str) -> str:
 
 def unknown_item(kind: str, name: str) -> UserError:
     """An error for an unknown name, with the item that goes by it elsewhere, or the nearest ones."""
+    if name.endswith(".py") and kind in ("explainers", "metrics"):
+        return UserError(
+            f"{name} is a file, and --{kind} takes names; in Python sb.run({kind}=[my_function]) takes a function, and "
+            f"`saliency-bench new {KINDS[kind]} NAME` makes one that has a name"
+        )
     return unknown(KINDS[kind], name, names(kind), aliases(kind))
 
 

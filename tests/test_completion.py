@@ -49,6 +49,7 @@ def offered(line: str, folder) -> list[str]:
         ("run --metrics saliency_po", {"saliency_pointing_game"}),
         ("run --precision f", {"fp32", "fp16"}),
         ("run --dataset pe", {"pet-xai"}),
+        ("run --dataset f", {"food-101"}),
         ("run --model microsoft/resnet-1", {"microsoft/resnet-18"}),
         ("run --target pre", {"predicted"}),
         ("run --limit ", set()),

@@ -3,9 +3,11 @@
 from collections import Counter
 
 import pytest
+from PIL import Image
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.cli import main
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.registry import aliases
 
@@ -74,3 +76,29 @@ def test_what_is_like_nothing_gets_the_list():
     assert str(unknown("thing", "§§", ["one", "two"])) == "unknown thing '§§'; known: one, two"
     assert "did you mean 猫?" in str(unknown("class", "猫 ", ["猫", "犬"]))
     assert "did you mean batch_size?" in str(unknown("argument", "BatchSize", ["batch_size", "seed"]))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("build ./pictures --out x", "pictures of your own: saliency-bench build folder --images ./pictures --out NEW"),
+        ("build pictures --out x", "pictures of your own: saliency-bench build folder --images pictures --out NEW"),
+        ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
+        ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),
+        ("run --explainers my.py --model m --out x", "takes a function, and `saliency-bench new explainer NAME`"),
+        ("run --metrics a/my.py --model m --out x", "sb.run(metrics=[my_function])"),
+        ("--verison", "unknown option '--verison'; did you mean --version?"),
+    ],
+)
+def test_what_newcomers_type_is_answered_by_what_they_meant(line, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "pictures").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert main(line.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_of_pictures_without_labels_is_to_be_built(tmp_path, resnet):
+    Image.new("RGB", (32, 32)).save(tmp_path / "1.png")
+    with pytest.raises(UserError, match="build folder --images DIR"):
+        sb.run(dataset=tmp_path, model=str(resnet), explainers=["centre"], metrics=["saliency_insertion"],
+               device="cpu", out=tmp_path.parent / "x")  # fmt: skip

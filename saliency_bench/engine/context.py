@@ -542,6 +542,11 @@ def _class_names(rows: datasets.Dataset) -> list[str]:
         return names
     if (kind := rows.features.get("label")) is None:
         listed = ", ".join(rows.column_names)
+        if listed == "image":
+            raise UserError(
+                'the dataset has no column "label" (it has: image); pictures of your own become a dataset with labels '
+                "and masks by `saliency-bench build folder --images DIR --out NEW`"
+            )
         raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
     raise UserError(
         f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "

@@ -118,6 +118,11 @@ def check_dataset(name: str) -> None:
         near = " or ".join(near_folders(path))
         fix = f"did you mean {near}?" if near else "check the path"
         raise UserError(f"the dataset folder {name} does not exist; {fix}")
+    if text in registry.names("hub_builders"):
+        raise UserError(
+            f"{text} is a way to build a dataset of your own data; first `saliency-bench build {text} --images DIR "
+            "--out NEW`, then --dataset NEW"
+        )
     if "/" not in text:
         raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
 
