@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 from pydantic_core import PydanticUndefined
 
 from saliency_bench.spec import RunSpec, about, flag, hint, shown
-from saliency_bench.terminal import console_of, show_table
+from saliency_bench.terminal import console_of, narrower_than, show_table
 
 FEW = 8  # options that need no headings
 UNCHANGED = object()  # the default of RunSpec
@@ -58,12 +58,15 @@ def _kind(annotation: Any, name: str) -> dict[str, Any]:
 
 
 def show_cells(cells: Sequence[Any], used: int) -> None:
-    """Print the table of a run: drawn on a terminal, plain text in a file or pipe."""
+    """Print the table of a run: drawn on a terminal or for COLUMNS that it is too wide for, else plain text."""
     from saliency_bench.results.summary import fault_lines, table, table_rows
 
-    if (console := console_of(sys.stdout)) is None:
-        print(table(cells, used))
-        return
+    console = console_of(sys.stdout)
+    if console is None:
+        text = table(cells, used)
+        if (console := narrower_than(text, sys.stdout)) is None:
+            print(text)
+            return
     show_table(table_rows(cells, used), console)
     for line in fault_lines(cells):
         print(line)

@@ -71,9 +71,12 @@ def main(args: argparse.Namespace) -> int:
 def _check_name(name: str) -> None:
     """Raises: UserError for a folder or file in the place of a name, with the command that was meant."""
     path = Path(name).expanduser()
-    is_name = name.rpartition("/")[2] in registry.names(INNER) and not path.exists()
-    if name in registry.names(INNER) or is_name or not (path.exists() or "/" in name):
+    known = name.rpartition("/")[2] if not path.exists() else name
+    if known in registry.names(INNER) or not (path.exists() or "/" in name):
         return
+    unknown = registry.unknown_item(INNER, name)
+    if "/" not in name and str(unknown).endswith("?"):  # spelled nearly like a dataset
+        raise unknown
     how = f"coco-json --json {name} --images DIR" if path.suffix == ".json" else f"folder --images {name}"
     raise UserError(
         f"{name} is not the name of a dataset; for pictures of your own: saliency-bench build {how} --out NEW"

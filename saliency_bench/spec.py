@@ -25,6 +25,12 @@ F = TypeVar("F", bound=Callable)
 ARRAYS = "maps in memory"  # the kind of the Python objects among `maps`
 SHOWN = 60  # characters of a refused value
 TARGETS = ("label", "predicted", "contrast:second")  # the rules; else --target is a file
+# Good first choices, for those who leave a list out.
+FIRST = {
+    "explainers": "; good first choices: gradcam integrated_gradients rise:masks=1000, with centre random as baselines",
+    "metrics": "; good first choices: saliency_insertion saliency_deletion, and with masks saliency_miou "
+    "saliency_pointing_game",
+}
 NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
@@ -185,6 +191,11 @@ class RunSpec(BaseModel):
             return value if isinstance(value, bool) else index(value)  # type: ignore[arg-type]
         return value
 
+    @field_validator("only", mode="before")
+    @classmethod
+    def _one_condition(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
     @field_validator("only")
     @classmethod
     def _conditions(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
@@ -206,7 +217,7 @@ class RunSpec(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = str(first["loc"][0])
-            rule = f"is missing: {about(name)}"
+            rule = f"is missing: {about(name)}{FIRST.get(name, '')}"
             if first["type"] != "missing":
                 rule = f"{_rule(first['msg'])}; got {one_line(repr(first['input']), SHOWN)}"
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
@@ -329,6 +340,7 @@ def takes_settings(*without: str) -> Callable[[F], F]:
         taken = {parameter.name for parameter in own} | set(without)
         fields = {name: field for name, field in RunSpec.model_fields.items() if name not in taken}
         keywords = [_parameter(name, field) for name, field in fields.items()]
+        keywords.sort(key=lambda parameter: parameter.default is not parameter.empty)  # what must be given comes first
         positional = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
         named = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
         signature = inspect.signature(function).replace(parameters=[*positional, *keywords, *named])
@@ -341,8 +353,9 @@ def takes_settings(*without: str) -> Callable[[F], F]:
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    """Without its type, which pydantic spells at length; the docstring says what it takes."""
     default = inspect.Parameter.empty if field.is_required() else field.default
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=field.annotation)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def _rule(message: str) -> str:

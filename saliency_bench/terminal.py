@@ -67,6 +67,16 @@ def console_of(stream: TextIO) -> Any:
     return Console(file=stream, width=get_terminal_size().columns, highlight=False, emoji=False, markup=False)
 
 
+def narrower_than(text: str, stream: TextIO) -> Any:
+    """A console of rich, without colour, of the width that COLUMNS asks for; None where a text fits into it."""
+    width = get_terminal_size((UNLIMITED, 0)).columns
+    if max(map(len, text.splitlines()), default=0) <= width:
+        return None
+    from rich.console import Console
+
+    return Console(file=stream, width=width, highlight=False, emoji=False, markup=False, no_color=True)
+
+
 def required_usage(parser: ArgumentParser) -> str:
     """What must be given, then "[options]" for the rest: help lists them in groups."""
     words = [parser.prog]

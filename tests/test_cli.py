@@ -460,3 +460,14 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     assert "report.html" in shown
     assert main(["report", folder]) == 0
     assert "report.html" in capsys.readouterr().out
+
+
+def test_a_piped_table_is_as_wide_as_columns_says(place):
+    command = [sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")]
+    for width in (50, 70):
+        wide = os.environ | {"COLUMNS": str(width)}
+        shown = subprocess.run(command, capture_output=True, text=True, check=True, env=wide)
+        rows = shown.stdout[shown.stdout.index("explainer") :].partition("\n\n")[0].splitlines()
+        assert max(map(len, rows)) <= width
+        assert any(row.startswith("centre") for row in rows)
+        assert "\x1b" not in shown.stdout

@@ -215,3 +215,26 @@ def test_options_of_commands_are_in_the_order_of_the_fields():
     parser = argparse.ArgumentParser()
     _shared.settings(parser)
     assert list(options(parser))[1:] == list(RunSpec.model_fields)
+
+
+def test_help_of_run_begins_with_a_signature_that_can_be_read():
+    signature = str(inspect.signature(sb.run))
+    assert signature.startswith("(*, dataset, model, explainers, metrics, out, maps=(), ")
+    assert "pydantic" not in signature
+    assert "Annotated" not in signature
+
+
+def test_one_condition_may_be_a_text(tmp_path):
+    assert RunSpec.read(LEAST | {"only": "masked"}).only == ("masked",)
+    with pytest.raises(UserError, match="takes correct, masked or COLUMN=VALUE, not 'maskd'"):
+        RunSpec.read(LEAST | {"only": "maskd"})
+
+
+@pytest.mark.parametrize(("name", "first"), [("metrics", "saliency_insertion"), ("explainers", "gradcam")])
+@pytest.mark.parametrize("empty", [True, False])
+def test_a_run_without_metrics_or_explainers_names_good_first_choices(name, first, empty):
+    settings = LEAST | {"explainers": ["centre"], "metrics": ["saliency_miou"]} | {name: []}
+    if not empty:
+        del settings[name]
+    with pytest.raises(UserError, match=f"good first choices: {first}"):
+        sb.run(**settings)

@@ -212,7 +212,7 @@ new explainer mine | checkout
 new metric mine | saliency_mine
 new explainer mine --asks masks | --asks
 list banana | banana
-list explainers metrics | metrics
+list explainers metric | unknown explainer 'metric'
 install-metrics miou | did you mean saliency_miou
 install-metrics saliency_miou nope | nope
 demo --limit 0 --out X | limit

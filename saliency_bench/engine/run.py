@@ -59,7 +59,7 @@ from saliency_bench.results.parts import span_of
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
 from saliency_bench.scoring.partners import plan_of
-from saliency_bench.spec import RunSpec, takes_settings
+from saliency_bench.spec import FIRST, RunSpec, takes_settings
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
@@ -167,7 +167,8 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
     """`run` of settings that are written down; objects: the Python objects that they mention."""
     watch = Stopwatch()
     if not (spec.explainers or spec.maps) or not spec.metrics:
-        raise UserError("a run needs at least one explainer and one metric")
+        missing = "explainers" if spec.metrics else "metrics"
+        raise UserError(f"a run needs at least one explainer and one metric{FIRST[missing]}")
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
     accelerator = accelerator_on(spec.device)
