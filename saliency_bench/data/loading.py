@@ -118,8 +118,8 @@ class Found:
 
     @property
     def title(self) -> str | None:
-        """What the owner calls it, as its build report says."""
-        return self._report().get("title") if self.source is None else None
+        """What the owner calls it, as the build report in a local folder says."""
+        return read_report(self.folder).get("title") if self.folder else None
 
     def load(self, split: str) -> Dataset:
         """Raises: UserError for an unknown split, or data that cannot be read or trusted."""
