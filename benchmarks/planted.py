@@ -39,7 +39,7 @@ pictures that the metric shows it:
 - saliency_deletion, saliency_roae and saliency_cds prefer noise to a shifted mask. Black dots all over a picture are
   unlike anything the network was trained on, more so than one black patch that misses part of the object: a score that
   falls quickly need not say that what was deleted is what the classifier looked at. Insertion and saliency_kae have all
-  five in order.
+  five in order, and so has saliency_road, whose removed pixels are filled in from their neighbours.
 - saliency_cauc prefers the blurred mask to the mask: a few pixels less are above half of its range, which alone makes
   the score smaller, and the object's middle leaves first. What is not salient never leaves (see its card).
 - A difference in the third digit between the mask and its blurred copy is small against the choice of the metric. The
