@@ -50,6 +50,8 @@ def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
     ids = predictions.ids
     try:
         of = {int(sample): tuple(int(partner) for partner in partners) for sample, partners in found.items()}
+        if min(chain(of, *of.values()), default=0) < 0:
+            raise IndexError
         named = {ids[sample]: [ids[partner] for partner in own] for sample, own in of.items()}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         line = f"{metric}: plan must give {{sample: [its partners]}}, whole numbers below {len(ids)}"
