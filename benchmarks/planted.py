@@ -42,6 +42,8 @@ pictures that the metric shows it:
   five in order, and so has saliency_road, whose removed pixels are filled in from their neighbours.
 - saliency_cauc prefers the blurred mask to the mask: a few pixels less are above half of its range, which alone makes
   the score smaller, and the object's middle leaves first. What is not salient never leaves (see its card).
+- saliency_confidence prefers the inverted mask to noise: half of an image's pixels, scattered over another, are unlike
+  anything the network was trained on. saliency_correctness has all five in order.
 - A difference in the third digit between the mask and its blurred copy is small against the choice of the metric. The
   pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the middle comes first.
 
