@@ -29,11 +29,13 @@ EXPLAINERS = {
     "baselines, which do not look at the network": "nothing",
 }
 OWN, DRAWN = "your own data", "drawn by the package"
-METRICS = {
+METRICS = {  # the first that fits
     "false positives, seen by two classifiers": "other",
     "agreement with a mask": "masks",
     "response of the classifier as pixels are removed or inserted": "curves",
     "behaviour of the explainer, which is run again": "explain",
+    "salient regions pasted into other images": "partners",
+    "networks that are trained anew on changed images": "retrained",
 }
 HEADINGS = {
     "datasets": (OWN, DRAWN),
