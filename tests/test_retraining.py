@@ -1,6 +1,9 @@
 """Retraining metrics: every number against a literal second writing, and what stays the same after a kill."""
 
 import json
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -271,3 +274,17 @@ def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
 def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
     with pytest.raises(UserError, match=wrong.partition("=")[0]):
         sb.load_metric(f"saliency_roar:{wrong}")
+
+
+@pytest.mark.slow
+def test_two_processes_train_the_networks_of_one(run, shapes, resnet, tmp_path):
+    launch = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench"]
+    words = ["run", "--dataset", str(shapes), "--model", str(resnet), "--explainers", "gradcam", "--metrics", *METRICS,
+             "saliency_pointing_game", "--batch-size", "16", "--out", str(tmp_path / "run")]  # fmt: skip
+    caches = {name: str(tmp_path / "caches") for name in ("HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE")}
+    done = subprocess.run([sys.executable, *launch, *words], env=os.environ | caches | {"OMP_NUM_THREADS": "1"},
+                          capture_output=True, text=True, timeout=500)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert outcomes(tmp_path / "run") == outcomes(run.folder)
+    assert (tmp_path / "run" / "records.parquet").read_bytes() == (run.folder / "records.parquet").read_bytes()
+    assert "44 trainings of 24 images for 2 epochs, about" in done.stderr

@@ -3,6 +3,7 @@
 The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +34,17 @@ def parts_of(context: RunContext, folder: Path, explainer: Explainer, split: Spl
 def missing_chunks(context: RunContext, folder: Path, explainer: Explainer, split: Split) -> list[int]:
     """Drop what is damaged; the chunks that have no file. Only one process at a time."""
     size, parts = context.spec.batch_size, parts_of(context, folder, explainer, split).check()
-    chunks = -(-len(split.labels) // size)
-    there = held(parts, [KEY], chunks, size)[KEY].reshape(-1)[: len(split.labels)]
+    there = held(parts, [KEY], len(split.numbers(size)), size)[KEY].reshape(-1)[: len(split.labels)]
     return sorted({position // size for position in np.flatnonzero(~there).tolist()})
 
 
 def explain_chunks(
-    context: RunContext, folder: Path, explainer: Explainer, split: Split, numbers: list[int], shown: bool
-) -> None:
-    """Write the part files of these chunks."""
+    context: RunContext, folder: Path, explainer: Explainer, split: Split, numbers: list[int],
+    done: Callable[[], object],
+) -> None:  # fmt: skip
+    """Write the part files of these chunks. done: called after each."""
     parts = parts_of(context, folder, explainer, split)
-    for number, chunk in split.chunks(context, shown, numbers):
+    for number, chunk in split.chunks(context, numbers, done):
         first: list[bytes | None] = [None] * len(chunk.rows)
         if chunk.batch is not None:
             of_readable = _first_exposures(context, explainer, chunk.batch.images, chunk.batch.ids)

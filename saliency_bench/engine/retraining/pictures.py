@@ -4,6 +4,7 @@ gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 
 gathered/images.json     what they are of; the mean colour of the training images; which of them there are
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from saliency_bench.engine.retraining.splits import Split, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
 from saliency_bench.utils.files import read_json, write_json, write_with
+from saliency_bench.utils.progress import bar
 
 # What 0 to 255 become: by division, or by a product with 1/255, which differs in last bits.
 TABLES = {
@@ -52,14 +54,18 @@ def gather_pictures(context: RunContext, splits: Splits, folder: Path, shown: bo
     if path.is_file() and read_json(path).get("of") == of:
         return
     there, tables, colour = {}, {}, [0.0, 0.0, 0.0]
-    for split in splits.all:
-        there[split.name], tables[split.name], mean = _gather(context, split, folder, shown)
-        if split is splits.train:
-            colour = mean
+    total = sum(len(split.numbers(context.spec.batch_size)) for split in splits.all)
+    with bar(shown=shown, total=total, desc="images", unit="batch") as advance:
+        for split in splits.all:
+            there[split.name], tables[split.name], mean = _gather(context, split, folder, advance.update)
+            if split is splits.train:
+                colour = mean
     write_json(path, {"of": of, "colour": colour, "there": there, "tables": tables})
 
 
-def _gather(context: RunContext, split: Split, folder: Path, shown: bool) -> tuple[list[int], str | None, list[float]]:
+def _gather(
+    context: RunContext, split: Split, folder: Path, done: Callable[[], object]
+) -> tuple[list[int], str | None, list[float]]:
     """(positions of the images that are there, how they are stored, their mean colour)"""
     there: list[int] = []
     table: str | None = None
@@ -68,7 +74,7 @@ def _gather(context: RunContext, split: Split, folder: Path, shown: bool) -> tup
     def write(path: Path) -> None:
         nonlocal table, pixels
         array = None
-        for number, chunk in split.chunks(context, shown):
+        for number, chunk in split.chunks(context, split.numbers(context.spec.batch_size), done):
             if chunk.batch is None:
                 continue
             images = chunk.batch.images.cpu()

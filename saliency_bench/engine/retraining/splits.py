@@ -3,7 +3,7 @@
 OUT/retraining/survey.json   what the pictures themselves say: their mean colour, which of them cannot be read
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,6 @@ from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.reading import Samples, ahead, read_chunk, readable, sample_ids, training_splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk
-from saliency_bench.utils.progress import bar
 
 
 @dataclass(frozen=True)
@@ -25,19 +24,26 @@ class Split:
     samples: Samples
     labels: np.ndarray
 
-    def chunks(self, context: RunContext, shown: bool, of: list[int] | None = None) -> Iterator[tuple[int, Chunk]]:
-        """(number, samples) of each chunk, or of some; prepared in a thread while the one before is worked on."""
+    def numbers(self, size: int) -> list[int]:
+        """Of all its chunks of this size."""
+        return list(range(-(-len(self.labels) // size)))
+
+    def chunks(
+        self, context: RunContext, numbers: list[int], done: Callable[[], object]
+    ) -> Iterator[tuple[int, Chunk]]:
+        """(number, samples) of these chunks, each prepared in a thread while the one before is worked on.
+
+        done: called after each.
+        """
         size = context.spec.batch_size
-        numbers = list(range(-(-len(self.labels) // size))) if of is None else of
 
         def read(number: int) -> Chunk:
             places = range(number * size, min((number + 1) * size, len(self.labels)))
             return read_chunk(self.samples, context.classifier, places, False)
 
-        with bar(shown=shown, total=len(numbers), desc=f"{self.name} images", unit="batch") as advance:
-            for number, chunk in ahead(read, numbers, lambda waited: None):
-                yield number, chunk
-                advance.update()
+        for number, chunk in ahead(read, numbers, lambda waited: None):
+            yield number, chunk
+            done()
 
 
 @dataclass(frozen=True)

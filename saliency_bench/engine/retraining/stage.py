@@ -21,7 +21,7 @@ from saliency_bench.engine.fitting import Recipe, Training, one_epoch
 from saliency_bench.engine.retraining.maps import explain_chunks, gather, missing_chunks
 from saliency_bench.engine.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
 from saliency_bench.engine.retraining.pictures import Pictures, gather_pictures
-from saliency_bench.engine.retraining.splits import Split, Splits
+from saliency_bench.engine.retraining.splits import Splits
 from saliency_bench.explainer import Explainer
 from saliency_bench.scoring.perturbation import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
@@ -62,9 +62,9 @@ def _train(
         gather_pictures(context, splits, large, shown)
         _announce(context, splits, Pictures.read(large), cells, left, len(tasks) - len(todo), processes)
     wait_for_all(accelerator)
-    for explainer in dict.fromkeys(task.explainer for task in left if task.explainer is not None):
-        for split in splits.all:
-            _explain(context, explainer, split, folder, accelerator, shown)
+    _explain(
+        context, splits, [task.explainer for task in left if task.explainer is not None], folder, accelerator, shown
+    )
     _train_all(context, splits, Pictures.read(large), folder, left[accelerator.process_index :: processes], shown)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
@@ -72,14 +72,22 @@ def _train(
 
 
 def _explain(
-    context: RunContext, explainer: Explainer, split: Split, folder: Path, accelerator: Accelerator, shown: bool
-) -> None:
-    """What is missing of an explainer's maps of a split, each process its share."""
-    numbers = agreed(accelerator, lambda: missing_chunks(context, folder, explainer, split))
-    own = numbers[accelerator.process_index :: accelerator.num_processes]
-    explain_chunks(context, folder, explainer, split, own, shown)
+    context: RunContext, splits: Splits, explainers: list[Explainer], folder: Path, accelerator: Accelerator,
+    shown: bool,
+) -> None:  # fmt: skip
+    """What is missing of the explainers' maps, each process its share."""
+    each = [(explainer, split) for explainer in dict.fromkeys(explainers) for split in splits.all]
+    todo = agreed(accelerator, lambda: [missing_chunks(context, folder, *one) for one in each])
+    own = [numbers[accelerator.process_index :: accelerator.num_processes] for numbers in todo]
+    with bar(shown=shown, total=sum(map(len, own)), desc="explain", unit="batch") as advance:
+        for (explainer, split), numbers in zip(each, own, strict=True):
+            advance.set_postfix_str(f"{explainer}, {split.name} images")
+            explain_chunks(context, folder, explainer, split, numbers, advance.update)
     wait_for_all(accelerator)
-    agreed(accelerator, lambda: gather(context, folder, explainer, split, folder / "gathered"))
+    if accelerator.is_main_process:
+        for explainer, split in each:
+            gather(context, folder, explainer, split, folder / "gathered")
+    wait_for_all(accelerator)
 
 
 def _train_all(
