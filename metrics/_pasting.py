@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from saliency_bench.classifiers.passes import forward_many
 from saliency_bench.errors import UserError
-from saliency_bench.maps import normalise, top_pixels
+from saliency_bench.maps import is_flat, normalise, top_pixels
 from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
 from saliency_bench.scoring.partners import Partners, Predictions
 from saliency_bench.target import activation_of, no_probabilities, probabilities
@@ -88,12 +88,12 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
     """Bool (N, H, W) of maps: those above the threshold of the range, or above this percentile of the map's pixels.
 
-    The number of the latter is exact; ties are in the order of `saliency_bench.maps`.
+    The number of the latter is exact; ties are in the order of `saliency_bench.maps`. A constant map has none.
     """
     if by == "value":
         return normalise(maps) > threshold
     count = round((1 - threshold / 100) * maps[0].size)
-    return top_pixels(maps, np.full(len(maps), count))
+    return top_pixels(maps, np.where(is_flat(maps), 0, count))
 
 
 def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:

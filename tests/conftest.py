@@ -41,6 +41,12 @@ def own_caches(_caches, monkeypatch):
 
 
 @pytest.fixture(autouse=True)
+def as_wide_as_it_is(monkeypatch):
+    """Tables are not folded to the terminal of the person who runs the tests, which pytest-xdist passes on."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
 

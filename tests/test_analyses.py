@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -160,6 +161,22 @@ def test_orders_of_explainers_agree_as_scipy_says(run):
     assert {row["explainers"] for row in rows} == {len(METHODS)}, "random is included"
 
 
+def test_orders_are_compared_on_samples_that_all_have(run):
+    """Half of the samples have no score of one explainer by the second metric."""
+    cells = [[cell_of(run, name, metric) for name in METHODS] for metric in ("saliency_miou", "saliency_insertion")]
+    first, lacking = cells[1][0].cell_id, run.values[cells[1][0].cell_id].copy()
+    lacking[::2] = np.nan
+    spearman, kendall = agreement(replace(run, values=run.values | {first: lacking}), *cells)
+    known = np.isfinite(np.stack([run.values[cell.cell_id] for own in cells for cell in own])).all(axis=0)
+    known[::2] = False
+    means = [[run.values[cell.cell_id][known].mean() for cell in own] for own in cells]
+    assert spearman.value == pytest.approx(stats.spearmanr(*means).statistic)
+    assert kendall.value == pytest.approx(stats.kendalltau(*means).statistic)
+    assert spearman.n == known.sum() < len(run.ids)
+    nothing = {cell.cell_id: np.full(len(run.ids), np.nan) for cell in cells[1]}
+    assert math.isnan(agreement(replace(run, values=run.values | nothing), *cells)[0].value)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_tied_orders_agree_as_scipy_says(seed):
     first, second = np.random.default_rng(seed).integers(0, 3, (2, 6)).astype(float)
@@ -206,21 +223,23 @@ def test_a_sweep_is_a_point_with_interval_for_each_value(folder, run):
 
 
 def with_confidences(folder, out):
-    """A copy whose predictions have different confidences."""
+    """A copy whose predictions have different confidences; which of them are wrong is drawn too."""
     import shutil
 
     shutil.copytree(folder, out)
     table = pq.read_table(out / "predictions.parquet")
     confidences = np.random.default_rng(1).uniform(0.7, 1, len(table))
-    place = table.schema.get_field_index("confidence")
-    records.write(out / "predictions.parquet", table.set_column(place, "confidence", pa.array(confidences)),
-                  records.PREDICTIONS)  # fmt: skip
-    return dict(zip(table["image_id"].to_pylist(), confidences, strict=True))
+    correct = [(True, True, False, None)[number % 4] for number in range(len(table))]
+    for name, values in (("confidence", confidences), ("correct", correct)):
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    records.write(out / "predictions.parquet", table, records.PREDICTIONS)
+    ids = table["image_id"].to_pylist()
+    return dict(zip(ids, confidences, strict=True)), dict(zip(ids, correct, strict=True))
 
 
 @pytest.mark.parametrize("options", [{}, {"confidence": 0.8, "pointing_game": 0.7, "insertion": 0.3}])
 def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, run, tmp_path, options):
-    confidences = with_confidences(folder, tmp_path / "run")
+    confidences, correct = with_confidences(folder, tmp_path / "run")
     found = sb.analyse(tmp_path / "run", "clever-hans", **options)
     expected = []
     for name in ("gradcam", "rise", "integrated_gradients"):  # no baseline
@@ -229,7 +248,7 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
         least = options.get("insertion", sorted(insertion[both])[len(both) // 2 - 1 : len(both) // 2 + 1])
         least = float(np.mean(least))
         for k in both:
-            confident = confidences[run.ids[k]] > options.get("confidence", 0.9)
+            confident = confidences[run.ids[k]] > options.get("confidence", 0.9) and correct[run.ids[k]] is not False
             if confident and pointing[k] < options.get("pointing_game", 0.5) and insertion[k] > least:
                 expected.append((name, run.ids[k]))
     assert sorted((row["explainer"], row["sample"]) for row in found.data["samples"]) == sorted(expected)

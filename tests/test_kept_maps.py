@@ -173,3 +173,13 @@ def test_a_setting_that_keeps_maps_is_no_part_of_ids_and_is_in_the_command(done)
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(UserError, match="not the folder of a finished run"):
         sb.load_maps(tmp_path)
+
+
+def test_a_damaged_file_of_maps_is_named_instead_of_read(done, tmp_path):
+    folder = shutil.copytree(done.folder, tmp_path / "run")
+    path = next((folder / "maps").glob("*/*.parquet"))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"{path.name} is damaged; start the run again"):
+        [np.asarray(maps) for maps in sb.load_maps(folder).values()]

@@ -169,7 +169,7 @@ def test_other_outputs_are_refused_with_what_to_pass(give, take, words):
 
 def test_logits_belong_to_a_module(resnet):
     for model in (str(resnet), load_classifier(resnet, device="cpu")):
-        with pytest.raises(UserError, match="logits are for a torch module"):
+        with pytest.raises(UserError, match="logits and name are for a torch module"):
             load_classifier(model, logits=scores_of)
 
 

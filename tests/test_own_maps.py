@@ -263,6 +263,12 @@ def parquet(path, ids, maps):
     return path
 
 
+def test_ids_may_be_the_large_texts_that_pandas_writes(blank, values, tmp_path):
+    ids, maps = list(values), [value.ravel() for value in values.values()]
+    found = score(blank, parquet(tmp_path / "maps.parquet", pa.array(ids, pa.large_string()), maps))
+    assert {cell.n for cell in found.cells} == {COUNT}
+
+
 def test_parquet_that_is_not_as_it_should_be(blank, values, tmp_path):
     ids, good = list(values), [value.ravel() for value in values.values()]
     path = tmp_path / "maps.parquet"

@@ -1,4 +1,4 @@
-"""Clever Hans finder: samples that the network gets with confidence, from pixels outside the object.
+"""Clever Hans finder: samples that the network gets right with confidence, from pixels outside the object.
 
 Equation 19 of Li et al. (2020): confidence above 0.9, pointing game below 0.5, insertion above the run's median. The
 map points outside the mask, and the pixels it points at suffice for the network: it may look at the wrong thing.
@@ -26,19 +26,19 @@ def clever_hans(
 ) -> Findings:
     """Of each explainer that looks at the network, the samples on which all three hold, highest insertion first.
 
-    confidence: of the prediction, above this. pointing_game: below this. insertion: above this; default: the median of
-    the explainer's own scores in the run.
+    confidence: of the prediction, above this; one that is known to be wrong is left out. pointing_game: below this.
+    insertion: above this; default: the median of the explainer's own scores in the run.
     """
     rows: list[tuple] = []
     counts: list[tuple] = []
     for run in runs:
-        confidences = _confidences(run)
+        confidences, right = _predicted(run)
         about = run.summary["dataset"]["id"], run.summary["model"]["id"]
         for row, pointing, inserted in _scored_by_both(run):
             scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
             common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
             least = float(np.median(scores[1][common])) if insertion is None and common.any() else insertion or 0.0
-            hits = common & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
+            hits = common & right & (confidences > confidence) & (scores[0] < pointing_game) & (scores[1] > least)
             order = sorted(np.flatnonzero(hits).tolist(), key=lambda index: -scores[1][index])
             named = _samples(run, pointing, [run.ids[index] for index in order])
             for index in order:
@@ -52,7 +52,8 @@ def clever_hans(
         )
     above = "the median of the explainer" if insertion is None else f"{insertion:g}"
     notes = [
-        f"Confidence above {confidence:g}, pointing game below {pointing_game:g}, insertion above {above}.",
+        f"Confidence above {confidence:g}, pointing game below {pointing_game:g}, insertion above {above}; none "
+        "that is known to be wrong.",
         "Look at each: the mask may be wrong, and evidence may well lie beside the object.",
     ]
     data = {"samples": dicts(HEADER, rows), "explainers": dicts(COUNTS, counts)}
@@ -69,11 +70,16 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]
             yield row, cells[POINTING], cells[INSERTION]
 
 
-def _confidences(run: RunData) -> np.ndarray:
-    """(n,) in the order of the run's ids; NaN where none is known."""
-    table = pq.read_table(_predictions(run.folder), columns=["image_id", "confidence"])
-    known = dict(zip(table["image_id"].to_pylist(), table["confidence"].to_pylist(), strict=True))
-    return np.array([np.nan if (one := known.get(image_id)) is None else one for image_id in run.ids], dtype=float)
+def _predicted(run: RunData) -> tuple[np.ndarray, np.ndarray]:
+    """(confidences (n,) in the order of the run's ids, NaN where none is known; which predictions may be right)"""
+    table = pq.read_table(_predictions(run.folder), columns=["image_id", "confidence", "correct"])
+    confidences, correct = (
+        dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True))
+        for name in ("confidence", "correct")
+    )
+    known = [confidences.get(image_id) for image_id in run.ids]
+    right = np.array([correct.get(image_id) is not False for image_id in run.ids])
+    return np.array([np.nan if one is None else one for one in known], dtype=float), right
 
 
 def _predictions(folder: Path) -> Path:

@@ -22,6 +22,8 @@ FEWEST = 3  # explainers whose order says anything
 def rank(runs: Sequence[RunData]) -> Findings:
     """Agreement of every two metrics on the order of the explainers by their means, baselines included.
 
+    Means are over the samples that every explainer has scores of by both metrics; n says how many they are.
+
     Spearman's rho and Kendall's tau-b; higher is better for all, ties are ties. The interval is a percentile bootstrap
     over clusters, all means being computed anew in each draw.
     """
@@ -57,9 +59,15 @@ def _has_mean(cell: CellResult) -> bool:
 
 
 def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
-    """(Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics."""
+    """(Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics, on common samples.
+
+    NaN where there is none.
+    """
     columns = [_oriented(run, cells) for cells in (first, second)]
-    scored = np.isfinite(np.concatenate(columns, axis=1)).any(axis=1)
+    scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
+    if not scored.any():
+        nothing = Estimate(np.nan, np.nan, np.nan, 0, 0)
+        return nothing, nothing
     codes = cluster_codes([run.ids[k] for k in np.flatnonzero(scored)], [run.groups[k] for k in np.flatnonzero(scored)])
     values = [own[scored] for own in columns]
 

@@ -210,7 +210,8 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
         kind = kind.value_type
     if not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise UserError(f"{path}: map holds {kind}, not lists of numbers")
-    if not pa.types.is_string(schema.field("image_id").type):
+    texts = pa.types.is_string, pa.types.is_large_string  # the second is that of pandas
+    if not any(is_text(schema.field("image_id").type) for is_text in texts):
         raise UserError(f"{path}: image_id must be string, not {schema.field('image_id').type}")
     if file.metadata.num_rows > most:
         raise UserError(f"{path} has {file.metadata.num_rows:,} rows for {most:,} images")

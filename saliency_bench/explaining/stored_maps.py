@@ -5,6 +5,7 @@ keep the 11 bits of float16: values are exact to 1/2048 of themselves, and to 2^
 `map` and `scale` are null where the explainer gave no map.
 """
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.hashing import sha256_of
 
 SCHEMA = pa.schema(
     [
@@ -68,6 +70,7 @@ class StoredMaps(Mapping[str, np.ndarray]):
         """{image id: (file, row)}, by position."""
         found: dict[int, tuple[str, Path, int]] = {}
         for path in sorted(self.folder.glob("*.parquet")):
+            _check_bytes(path)
             table = _read(path, ["position", "image_id", "scale"])
             for row, (position, image_id, scale) in enumerate(zip(*map(pa.ChunkedArray.to_pylist, table), strict=True)):
                 if scale is not None and (self._ids is None or image_id in self._ids):
@@ -94,6 +97,13 @@ class StoredMaps(Mapping[str, np.ndarray]):
 
     def __repr__(self) -> str:
         return f"StoredMaps({str(self.folder)!r}, {len(self)} maps)"
+
+
+def _check_bytes(path: Path) -> None:
+    """Raises: UserError for a file whose name has the hash of other bytes."""
+    known = re.search(r"-([0-9a-f]{16})$", path.stem)
+    if known and not sha256_of(path).startswith(known[1]):
+        raise UserError(f"{path} is damaged; start the run again to restore it")
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:

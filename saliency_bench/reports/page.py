@@ -64,13 +64,15 @@ def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = 
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """The file of the page. Raises: UserError for several runs without an `out`, or one that is not a file."""
+    """The file of the page. Raises: UserError for several runs without an `out`, or one that is no page of HTML."""
     if out is None and len(folders) > 1:
         raise UserError("a report of several runs needs a file to write: --out report.html")
     if out is None:
         return folders[0] / NAME
     path = out / NAME if out.is_dir() else out
     check_output_file(path)
+    if path.exists() and path.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"{path} exists and is no page; give --out a file that ends in .html")
     return path
 
 
