@@ -1,6 +1,6 @@
 """Grids: images of different classes of a dataset side by side, each of which a classifier names confidently.
 
-    saliency-bench build grid-xai --from shapes --model models/shapes --out grids
+    saliency-bench build grid-xai --from shapes --model models/net --out grids
 
 Source: the folder of a built dataset; the classifier `--model` chooses among its images. The mask is the cell of the
 class that is asked about, so that `saliency_energy` on it is the grid pointing game, GridPG (Boehle et al., 2021; Rao
@@ -19,7 +19,7 @@ VERSION = "1"
 OWN_DATA = "from"
 DERIVED = True
 SECTION = "made of a dataset that is built, and a classifier"
-USAGE = "--from shapes --model models/shapes"
+USAGE = "--from shapes --model models/net"
 ALSO_CALLED = ("gridpg", "grid pointing game")
 TITLE = "Grid-XAI"
 ANNOTATORS = ("machine-generated",)
