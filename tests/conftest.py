@@ -8,6 +8,9 @@ from pathlib import Path
 # slow each other down many times over. Set before torch is imported, which reads it once.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tables are not folded to the terminal of the person who runs the tests, whose width pytest-xdist passes on.
+os.environ.pop("COLUMNS", None)
+
 import datasets
 import hypothesis
 import pytest
@@ -38,12 +41,6 @@ def own_caches(_caches, monkeypatch):
     monkeypatch.setenv("SALIENCY_BENCH_CACHE", str(_caches / "saliency-bench"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", _caches / "datasets")
     monkeypatch.setenv("HF_DATASETS_CACHE", str(_caches / "datasets"))  # for child processes
-
-
-@pytest.fixture(autouse=True)
-def as_wide_as_it_is(monkeypatch):
-    """Tables are not folded to the terminal of the person who runs the tests, which pytest-xdist passes on."""
-    monkeypatch.delenv("COLUMNS", raising=False)
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,7 @@ class Run:
 
     @property
     def lines(self) -> list[str]:
-        """What stands below the table: the verdict, samples and accuracy, the page of the run."""
+        """The verdict, samples and accuracy, and the page of the run, as they stand below the table."""
         return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
 
     @property
