@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageColor
@@ -96,7 +97,9 @@ class Names:
         return [given] if given in exact else exact or (self.known.get(stem(given), []) if has_ending else [])
 
 
-def masks_for(pictures: list[str], masks: list[str]) -> tuple[dict[str, str], dict[str, str], list[str]]:
+def masks_for(
+    pictures: list[str], masks: list[str], what: str = "mask"
+) -> tuple[dict[str, str], dict[str, str], list[str]]:
     """({picture: its mask}, {picture: why it has none}, masks without a picture), by their names without ending.
 
     A mask belongs to the picture whose path ends as its own: `masks/cat/1.png` to `images/cat/1.jpg`, and so does
@@ -121,11 +124,11 @@ def masks_for(pictures: list[str], masks: list[str]) -> tuple[dict[str, str], di
             chosen[picture] = several[0]
         else:
             lacking[picture] = (
-                "no mask file of its name"
+                f"no {what} file of its name"
                 if not several
-                else "several mask files of its name"
+                else f"several {what} files of its name"
                 if len(several) > 1
-                else "its mask file has the name of several pictures"
+                else f"its {what} file has the name of several pictures"
             )
     return chosen, lacking, [mask for mask in masks if mask not in users]
 
@@ -195,3 +198,13 @@ def _coded(image: Image.Image) -> tuple[np.ndarray, bool, int]:
         return codes, False, int(black[0]) if len(black) == 1 else 0
     is_grey = (colours == colours[..., :1]).all()
     return (colours[..., 0], False, BLACK) if is_grey else (packed, True, BLACK)
+
+
+def boxed(box: Any, height: int, width: int) -> np.ndarray:
+    """bool (H, W): the pixels of a box [x, y, width, height], whose centres lie inside. Raises: UnreadableError."""
+    numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
+    if not numbers or not np.isfinite(box).all():
+        raise UnreadableError("a box that is not four numbers")
+    left, top, across, down = box
+    columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
+    return (columns > left) & (columns < left + across) & (rows > top) & (rows < top + down)

@@ -35,8 +35,8 @@ checksums.
 
 Images are turned upright according to their EXIF orientation. Masks, boxes and outlines are assumed to be drawn on the
 file as stored and are turned with it, unless only the upright image has their size; where both have it (squares, half
-turns) the two cases cannot be told apart. Annotations of any other size are left out with that reason. Written by
-`python -m saliency_bench.hub_builders._page`.
+turns) the two cases cannot be told apart. Annotations of any other size are left out with that reason. YOLO labels,
+which have no size, are those of the upright image. Written by `python -m saliency_bench.hub_builders._page`.
 
 | dataset | classes | samples (paper) | masks (paper) | licence | images may be published |
 | --- | --- | ---: | ---: | --- | --- |

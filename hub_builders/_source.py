@@ -290,8 +290,10 @@ def as_spelled(path: Path) -> Path:
     return next((other for other in spelled if other.is_file()), path)
 
 
-def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
-    """The picture, or None with the reason in the log."""
+def picture_of(
+    log: BuildLog, image_id: str, path: Path, drawn: str = ", with what was drawn on the file"
+) -> Picture | None:
+    """The picture, or None with the reason in the log. drawn: what a remark says of the annotations of a turned one."""
     try:
         if not path.is_file():
             raise UnreadableError("no such image file")
@@ -300,9 +302,7 @@ def picture_of(log: BuildLog, image_id: str, path: Path) -> Picture | None:
         log.leave_out(image_id, "image", str(error))
         return None
     if picture.orientation != 1:
-        log.remark(
-            image_id, f"turned upright (EXIF orientation {picture.orientation}), with what was drawn on the file"
-        )
+        log.remark(image_id, f"turned upright (EXIF orientation {picture.orientation}){drawn}")
     return picture
 
 

@@ -22,6 +22,7 @@ from saliency_bench.utils.pictures import Picture, UnreadableError, turned
 
 VERSION = "1"
 OWN_DATA = "images"
+USAGE = "--json my.json --images raw"
 TITLE = "Pictures with COCO annotations"
 ANNOTATORS = ("found",)
 SOURCES = ("original",)
@@ -142,17 +143,7 @@ def _shape(outline: Any, box: Any, frame: tuple[int, int], boxes: bool) -> np.nd
         return _coco.mask_of(outline, *frame)
     if not boxes:
         raise UnreadableError("an object without an outline; --boxes takes its box" if box else "an empty outline")
-    return boxed(box, *frame)
-
-
-def boxed(box: Any, height: int, width: int) -> np.ndarray:
-    """bool (H, W): the pixels of a box [x, y, width, height], whose centres lie inside. Raises: UnreadableError."""
-    numbers = isinstance(box, list) and len(box) == 4 and all(type(value) in (int, float) for value in box)
-    if not numbers or not np.isfinite(box).all():
-        raise UnreadableError("a box that is not four numbers")
-    left, top, across, down = box
-    columns, rows = np.arange(width) + 0.5, np.arange(height)[:, None] + 0.5
-    return (columns > left) & (columns < left + across) & (rows > top) & (rows < top + down)
+    return _own.boxed(box, *frame)
 
 
 def example(folder: Path, count: int, side: int) -> None:

@@ -24,6 +24,7 @@ from saliency_bench.hub_builders._source import base_of, mask_or_none, needed, p
 
 VERSION = "1"
 OWN_DATA = "images"
+USAGE = "--images pictures --masks masks"
 TITLE = "Pictures in a folder"
 ANNOTATORS = ("found",)
 SOURCES = ("original",)
@@ -129,6 +130,12 @@ def _masks(folder: Path | None, names: list[str], log: BuildLog) -> tuple[dict[s
     if folder is None:
         return {}, {}
     chosen, lacking, spare = _own.masks_for(names, _own.pictures_in(folder, log))
+    if spare and names and not chosen:
+        wanted = PurePosixPath(names[0]).with_suffix(".png")
+        raise UserError(
+            f"no mask in {folder} has the name of a picture: it holds {spare[0]}, and the mask of {names[0]} would be "
+            f"{wanted} or {wanted.name}; rename the masks"
+        )
     for mask in spare:
         log.leave_out(mask, "mask", "a mask file without a picture of its name")
     return chosen, lacking

@@ -77,7 +77,10 @@ def _check_name(name: str) -> None:
     unknown = registry.unknown_item(INNER, name)
     if "/" not in name and str(unknown).endswith("?"):  # spelled nearly like a dataset
         raise unknown
-    how = f"coco-json --json {name} --images DIR" if path.suffix == ".json" else f"folder --images {name}"
+    how = {
+        ".json": f"coco-json --json {name} --images DIR",
+        ".yaml": f"yolo --names {name} --images DIR --labels DIR",
+    }.get(path.suffix, f"folder --images {name}")
     raise UserError(
         f"{name} is not the name of a dataset; for pictures of your own: saliency-bench build {how} --out NEW"
     )
@@ -132,18 +135,22 @@ def epilog(name: str, builder: ModuleType) -> str:
     source = "" if getattr(builder, "EMBEDDED", False) else f" --{own} raw" if own else " --source raw"
     source = f" {builder.USAGE}" if hasattr(builder, "USAGE") else source
     allowed = "images, masks and labels" if builder.REDISTRIBUTE else "masks and labels only; users need the source too"
-    licence = builder.LICENSE if not own else "what --license says"
     lines = [
         "how a sample is made:",
         *(f"  {line}" for line in builder.RULE.splitlines()),
         "",
-        f"licence: {licence}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
+        f"licence: {licence_of(builder)}{' (see above)' * (builder.LICENSE == 'other')}; may be published: {allowed}",
         "",
         *([f"paper: {counted(builder.PAPER_COUNTS)}", ""] if builder.PAPER_COUNTS else []),
         "example:",
         f"  saliency-bench build {name}{source} --out {name}",
     ]
     return "\n".join(lines)
+
+
+def licence_of(builder: ModuleType) -> str:
+    """The licence of a dataset; of one's own data, where it is said."""
+    return "what --license says" if getattr(builder, "OWN_DATA", "") else builder.LICENSE
 
 
 def counted(paper: dict) -> str:

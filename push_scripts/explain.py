@@ -13,6 +13,7 @@ import json
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
+from saliency_bench.errors import without_controls
 from saliency_bench.push_scripts import _shared
 
 SECTION = "start here"
@@ -48,9 +49,9 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(_result(args, seen), indent=2))
         return
-    print(f"{seen[0].prediction} ({seen[0].probability:.1%})")
+    print(f"{without_controls(seen[0].prediction)} ({seen[0].probability:.1%})")
     for one in seen:
-        print(f"  {one.explainer} of {one.target}")
+        print(f"  {one.explainer} of {without_controls(one.target)}")
     print(f"picture: {out}")
 
 

@@ -11,6 +11,8 @@ from shutil import get_terminal_size
 from textwrap import wrap
 from typing import Any, TextIO
 
+from saliency_bench.errors import without_controls
+
 WIDEST, UNLIMITED = 120, 10**6  # columns of help, and of what is not a terminal
 HEADING, OPTION = r"(?m)^\S.*:$|^usage:", r"(?<![\w-])--?[a-z][a-z-]*"
 ITEM = r"(?m)^ {2,4}[a-z][\w.:/-]*(?=  )"
@@ -54,7 +56,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
     for name in header:
         table.add_column(Text(name), overflow="fold", no_wrap=name == header[0])
     for row in body:
-        table.add_row(*(Text(cell, style="green" if "best" in cell.split() else "") for cell in row))
+        table.add_row(*(Text(without_controls(cell), style="green" if "best" in cell.split() else "") for cell in row))
     console.print(table)
 
 

@@ -36,7 +36,7 @@ def offered(line: str, folder) -> list[str]:
     ("line", "words"),
     [
         ("", set(registry.names("push_scripts")) | {"help"}),
-        ("re", {"report"}),
+        ("re", {"recompute", "report", "review"}),
         ("help tr", {"train"}),
         ("run --met", {"--metrics"}),
         ("run --explainers ", set(registry.names("explainers"))),

@@ -184,6 +184,26 @@ def test_a_parquet_file_that_datasets_has_not_written(form, rows, run, tmp_path)
     assert [cell.value for cell in run(tmp_path / "mine.parquet").cells] == [cell.value for cell in run(rows).cells]
 
 
+def test_data_without_the_splits_of_a_training_say_what_makes_them(rows, resnet, tmp_path, capsys):
+    for number in range(40):
+        folder = tmp_path / "pictures" / NAMES[number % 2]
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(drawing(number)).save(folder / f"{number}.png")
+    built = sb.build("folder", tmp_path / "built", tmp_path / "pictures", progress=False)
+    again = "build it again with saliency-bench build folder ... --split hash --out NEW"
+    for data in (tmp_path / "pictures", built):
+        assert cli.main(["train", "--dataset", str(data), "--model", str(resnet), "--out", str(tmp_path / "out")]) == 2
+        error = capsys.readouterr().err
+        assert "has no split" in error
+        assert again in error
+    with pytest.raises(UserError, match=r"no split validation, test \(only train\).*train_test_split"):
+        sb.train(dataset=datasets.DatasetDict(train=rows), model=resnet, out=tmp_path / "out", progress=False)
+    split = sb.build("folder", tmp_path / "split", tmp_path / "pictures", split="hash", progress=False)
+    every = datasets.DatasetDict({name: sb.load_dataset(split, name) for name in ("train", "validation", "test")})
+    for name, data in (("path", split), ("memory", every)):
+        assert sb.train(dataset=data, model=resnet, out=tmp_path / name, epochs=1, size=32, progress=False).is_dir()
+
+
 def test_one_split_is_not_trained_and_tested_on(rows, resnet, tmp_path):
     rows.to_parquet(tmp_path / "mine.parquet")
     for single in (rows, tmp_path / "mine.parquet"):

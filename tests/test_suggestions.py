@@ -84,9 +84,11 @@ def test_what_is_like_nothing_gets_the_list():
         ("build ./pictures --out x", "pictures of your own: saliency-bench build folder --images ./pictures --out NEW"),
         ("build pictures --out x", "pictures of your own: saliency-bench build folder --images pictures --out NEW"),
         ("build a/b.json --out x", "saliency-bench build coco-json --json a/b.json --images DIR --out NEW"),
+        ("build a/b.yaml --out x", "build yolo --names a/b.yaml --images DIR --labels DIR --out NEW"),
         ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),
         ("run --explainers my.py --model m --out x", "takes a function, and `saliency-bench new explainer NAME`"),
         ("run --metrics a/my.py --model m --out x", "sb.run(metrics=[my_function])"),
+        ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --batch-size"),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
     ],
 )

@@ -60,7 +60,7 @@ def build(
     """Build the dataset `name` into the folder `out` and return it.
 
     source: folder with the raw data as downloaded; None for datasets that need none. Of your own data ("folder",
-        "coco-json") also `images`
+        "coco-json", "yolo") also `images`
     overwrite: replace `out` if it is a dataset built before; by default an existing non-empty folder is refused
     seed: of the split into train, validation and test, and of anything the builder draws at random
     workers: threads (for some large sources: processes) that read and write pictures; default: one per core

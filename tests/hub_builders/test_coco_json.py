@@ -10,7 +10,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.build_report import read_report
 from saliency_bench.errors import UserError
-from saliency_bench.hub_builders.coco_json import boxed
+from saliency_bench.hub_builders._own import boxed
 
 OUTLINE = [[4, 4, 20, 4, 20, 12, 4, 12]]
 

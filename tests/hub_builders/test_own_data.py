@@ -99,6 +99,15 @@ def test_a_mask_that_cannot_be_used_is_left_out_with_the_reason(tmp_path, reason
     assert rows["cat/1"]["mask"] is None
 
 
+def test_masks_of_which_none_is_called_like_a_picture_are_refused_with_the_name_that_would_fit(tmp_path):
+    picture(tmp_path / "images/cat/1.jpg")
+    mask(tmp_path / "masks/1_mask.png")
+    with pytest.raises(
+        UserError, match=r"it holds 1_mask\.png, and the mask of cat/1\.jpg would be cat/1\.png or 1\.png"
+    ):
+        built(tmp_path, masks=str(tmp_path / "masks"))
+
+
 def test_which_mask_belongs_to_which_picture(tmp_path):
     for name in (
         "cat/1.png",

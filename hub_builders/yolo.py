@@ -1,0 +1,237 @@
+"""Your own pictures with YOLO labels, one text file for each picture: boxes or outlines.
+
+    saliency-bench build yolo --images PICTURES --labels LABELS --names data.yaml --out my-data
+
+Source: a folder of pictures, and of each picture a text file of its name with a line for each object:
+`class cx cy w h`, the centre and size of a box, or `class x1 y1 x2 y2 x3 y3 ...`, the corners of an outline or of a
+turned box, all as parts of width and height. Poses are not read. The names of the classes are `names` in a `data.yaml`,
+or the lines of a `classes.txt`. A source with `images/` and `labels/`, or with `train/images/` and `train/labels/`, and
+with `data.yaml` needs `--images` (or `--source`) only; folders called train, valid or val, and test give splits.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import yaml
+
+from saliency_bench.data.jobs import BuildLog, Job
+from saliency_bench.data.untrusted import PICTURES
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub_builders import _coco, _examples, _multilabel, _own
+from saliency_bench.hub_builders._source import base_with, needed, picture_of, text_of
+from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.pictures import Picture, UnreadableError, turned
+
+VERSION = "1"
+OWN_DATA = "images"
+USAGE = "--images raw --labels txt --names a.yaml"
+ALSO_CALLED = ("ultralytics", "yolov5", "yolov8", "darknet")
+TITLE = "Pictures with YOLO labels"
+ANNOTATORS = ("found",)
+SOURCES = ("original",)
+LICENSE = _own.LICENSE
+REDISTRIBUTE = False
+PAPER_COUNTS: dict = {}
+PRIVATE = ("labels", "names")
+GROUP = _multilabel.GROUP
+CITATION = _own.CITATION
+EXAMPLE = {"stored": True}
+RULE = f"""{_multilabel.RULE} The mask is the union of the class's boxes and outlines. They are those of the upright
+picture, as YOLO reads it; with `stored`, of the file without a look at its EXIF orientation."""
+
+HOME = "the pictures (`--images DIR`) and their labels (`--labels DIR`, `--names data.yaml`)"
+NAMES = ("data.yaml", "data.yml", "dataset.yaml", "classes.txt")
+LARGEST = 2**24  # bytes of a label file, and of the names
+SLACK = 0.01  # by which rounded coordinates may lie outside of the picture, as in Ultralytics
+
+
+def check(*, labels: str, names: str, split: str, **others: object) -> None:
+    _own.check_split("yolo", split)
+    if labels:
+        _own.given_path(labels, "labels", folder=True)
+    if names:
+        _own.given_path(names, "names")
+
+
+def features(classes: dict[str, list[str]]) -> dict:
+    """The classes are those of the names, in the order of their numbers."""
+    return _multilabel.features(classes["label"])
+
+
+def samples(
+    source: Path | None,
+    log: BuildLog,
+    *,
+    labels: str = "",
+    names: str = "",
+    classes: str = "all",
+    drop: tuple[str, ...] = (),
+    split: str = "",
+    stored: bool = False,
+) -> Iterator[Job]:
+    """The pictures in the order of their names.
+
+    labels: folder of the label files (default: labels/ beside images/ in the source, else beside the pictures)
+    names: data.yaml, or a text file with a name in each line (default: data.yaml or classes.txt in the source)
+    classes: all gives a sample for each class of an image, image gives one for each image
+    drop: leave out images that show one of these classes
+    split: train, validation or test for all; hash for 70, 15 and 15 percent (default: as folders say, or test)
+    stored: boxes and outlines are those of the file as stored, not of the upright picture
+    """
+    base = base_with(needed(source, "yolo", HOME), *NAMES[:-1], "labels")
+    images = base / "images" if (base / "images").is_dir() else base
+    beside = base / "labels" if images != base and (base / "labels").is_dir() else images
+    folder = _own.given_path(labels, "labels", folder=True) if labels else beside
+    known = names_in(_own.given_path(names, "names") if names else _names_file(base, folder))
+    log.classes = {"label": [known[number] for number in sorted(known)]}
+    without = _multilabel.dropped("yolo", classes, drop, log.classes["label"])
+    pictures = _own.pictures_in(images, log)
+    if not pictures:
+        raise UserError(f"{images} has no pictures ({', '.join(PICTURES)}); give the folder that holds them")
+    chosen, lacking = _labels(folder, pictures, log)
+    log.expected = len(chosen)
+    for name, image_id in _own.ids_of(pictures).items():
+        if name in lacking:
+            log.leave_out(image_id, "image", lacking[name])
+            continue
+        part = None if split == "hash" else split or _split_of(name) or "test"
+        yield Job(samples_of, image_id, images / name, folder / chosen[name], part, known, without, classes, stored)
+
+
+def samples_of(
+    log: BuildLog, name: str, path: Path, label: Path, split: str | None, known: dict[int, str], without: list[str],
+    classes: str, stored: bool,
+) -> list[dict]:  # fmt: skip
+    try:
+        objects = objects_in(label)
+    except UnreadableError as error:
+        log.leave_out(name, "image", str(error))
+        return []
+    if lost := sorted(objects.keys() - known.keys()):
+        log.remark(name, f"class {lost[0]} is not among the names and is skipped")
+    found = {known[number]: shapes for number, shapes in sorted(objects.items()) if number in known}
+    if hidden := [label for label in without if label in found]:
+        log.leave_out(name, "image", f"it shows a class that is dropped ({hidden[0]})")
+        return []
+    if not found:
+        log.leave_out(name, "image", "no object")
+        return []
+    picture = picture_of(log, name, path, f", its labels as drawn on the {'file' if stored else 'upright picture'}")
+    if picture is None:
+        return []
+    masks = {label: partial(_mask, shapes, picture, stored) for label, shapes in found.items()}
+    own = {"split": split} if split else {}
+    return [sample | own for sample in _multilabel.samples_of(log, name, picture, masks, classes)]
+
+
+def _names_file(*folders: Path) -> Path:
+    """The first of the usual files. Raises: UserError."""
+    for path in (folder / name for folder in folders for name in NAMES):
+        if path.is_file():
+            return path
+    raise UserError(f"{folders[0]} has no {' or '.join(NAMES)}; give --names FILE with the names of the classes")
+
+
+def names_in(path: Path) -> dict[int, str]:
+    """{number: name of the class}. Raises: UserError."""
+    if path.stat().st_size > LARGEST:
+        raise UserError(f"{path} has more than {LARGEST:,} bytes; give the names of the classes only")
+    text = text_of(path)
+    found: object = [line.strip() for line in text.splitlines() if line.strip()]
+    if path.suffix.lower() in (".yaml", ".yml"):
+        try:
+            content = yaml.load(text, yaml.BaseLoader)  # texts only: `no` is a name, nothing is made
+        except (yaml.YAMLError, RecursionError) as error:
+            raise UserError(f"{path} is not YAML ({one_line(error, 200)})") from error
+        found = content.get("names") if isinstance(content, dict) else None
+    if isinstance(found, list):
+        found = {str(number): name for number, name in enumerate(found)}
+    if not found or not isinstance(found, dict):
+        raise UserError(f"{path} has no list `names`; write names: [first, second]")
+    for number, name in found.items():
+        if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
+            raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write 0: name")
+        if not name.isprintable():
+            raise UserError(f"{path}: the name of class {number} holds signs that cannot be printed; write it anew")
+    if len(set(found.values())) < len(found):
+        raise UserError(f"{path} names two classes alike; each class needs a name of its own")
+    return {int(number): name for number, name in found.items()}
+
+
+def _labels(folder: Path, pictures: list[str], log: BuildLog) -> tuple[dict[str, str], dict[str, str]]:
+    """{picture: its label file}, {picture: why it has none}; files of no picture go into the log. Raises: UserError."""
+    texts = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*.txt")) if path.name != NAMES[-1]]
+    if not texts:
+        raise UserError(f"{folder} has no label files (.txt); give the folder that holds them with --labels")
+    meant = {_beside(name): name for name in pictures}
+    meant = meant if len(meant) == len(pictures) else {name: name for name in pictures}
+    chosen, lacking, spare = _own.masks_for(list(meant), texts, "label")
+    for text in spare:
+        log.remark(text, "a label file without a picture of its name")
+    return {meant[name]: text for name, text in chosen.items()}, {meant[name]: why for name, why in lacking.items()}
+
+
+def _beside(name: str) -> str:
+    """The picture's path with `labels` for the last folder `images`, where YOLO looks for its labels."""
+    before, found, after = f"/{name}".rpartition("/images/")
+    return f"{before}/labels/{after}".lstrip("/") if found else name
+
+
+def _split_of(name: str) -> str | None:
+    return next((_own.SPLITS[part] for part in PurePosixPath(name).parts[:-1] if part in _own.SPLITS), None)
+
+
+def objects_in(path: Path) -> dict[int, list[list[str]]]:
+    """{number of the class: the words behind it in each of its lines}. Raises: UnreadableError."""
+    try:
+        lines = read_bytes(path, LARGEST).decode("utf-8-sig").splitlines()
+    except (OSError, ValueError):
+        raise UnreadableError(f"its labels, {path.name}, cannot be read as text") from None
+    objects: dict[int, list[list[str]]] = {}
+    for place, line in enumerate(lines, 1):
+        if not (words := line.split()):
+            continue
+        number = words[0].removesuffix(".0")  # some programs write all as floats
+        if not (number.isascii() and number.isdecimal()):
+            raise UnreadableError(f"line {place} of its labels does not begin with the number of a class")
+        objects.setdefault(int(number), []).append(words[1:])
+    return objects
+
+
+def _mask(shapes: list[list[str]], picture: Picture, stored: bool) -> np.ndarray:
+    """bool (H, W): the union of the objects on the upright picture. Raises: UnreadableError."""
+    frame = picture.stored if stored else (picture.height, picture.width)
+    mask = np.any([shape_of(words, *frame) for words in shapes], axis=0)
+    return turned(mask, picture.orientation) if stored else mask
+
+
+def shape_of(words: list[str], height: int, width: int) -> np.ndarray:
+    """bool (H, W): the pixels of a box, those whose centres lie inside, or of an outline. Raises: UnreadableError."""
+    try:
+        values = [float(word) for word in words]
+    except ValueError:
+        raise UnreadableError("labels with coordinates that are not numbers") from None
+    if not all(-SLACK <= value <= 1 + SLACK for value in values):
+        raise UnreadableError("labels with coordinates that are not parts of width and height, from 0 to 1")
+    if len(values) == 4:
+        x, y, across, down = values
+        box = [(x - across / 2) * width, (y - down / 2) * height, across * width, down * height]
+        return _own.boxed(box, height, width)
+    if len(values) < 6 or len(values) % 2:
+        raise UnreadableError(f"labels with {len(values)} numbers, neither a box (4) nor an outline (6, 8, 10 ...)")
+    outline = [value * (height if place % 2 else width) for place, value in enumerate(values)]
+    return _coco.mask_of([outline], height, width)
+
+
+def example(folder: Path, count: int, side: int) -> None:
+    _examples.text(folder / "classes.txt", "box\noutline\n")
+    for index in range(count):
+        mask = _examples.picture(folder / f"images/{index}.jpg", index + 40, side)
+        rows, columns = (np.flatnonzero(mask.any(axis)) / side for axis in (1, 0))
+        top, bottom, left, right = rows[0], rows[-1] + 1 / side, columns[0], columns[-1] + 1 / side
+        box = ((left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+        outline = (left, box[1], box[0], top, right, box[1], box[0], bottom)
+        lines = [" ".join([str(kind), *map(str, shape)]) for kind, shape in enumerate((box, outline))]
+        _examples.text(folder / f"labels/{index}.txt", "\n".join(lines) + "\n")

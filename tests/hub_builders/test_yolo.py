@@ -1,0 +1,182 @@
+"""Your own pictures with YOLO labels: boxes, outlines, names, where labels lie, EXIF, and what is said otherwise."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.data.build_report import read_report
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders.yolo import names_in, objects_in, shape_of
+from saliency_bench.utils.pictures import UnreadableError
+
+BOX = "0.4 0.5 0.4 0.5"  # of 10 x 8 pixels: columns 2 to 5, rows 2 to 5
+NAMES = "names: [no, cat]\n"
+
+
+def text(path, content):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def picture(path, exif=None):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    settings = {"exif": exif} if exif else {}
+    Image.effect_noise((10, 8), 60).convert("RGB").save(path, **settings)
+
+
+def built(folder, **options):
+    """{image id: row} of all splits, and {(id, what): reason}."""
+    out = sb.build("yolo", folder / "out", folder / "in", progress=False, overwrite=True, **options)
+    report = read_report(out)
+    rows = {
+        row["image_id"]: row | {"split": split} for split in report["splits"] for row in sb.load_dataset(out, split)
+    }
+    return rows, {(one["id"], one["what"]): one["reason"] for one in report["left_out"]}, report
+
+
+def of_mask(row):
+    return None if row["mask"] is None else np.asarray(row["mask"]) > 0
+
+
+def test_pixels_of_boxes_and_outlines_by_hand():
+    expected = np.zeros((8, 10), bool)
+    expected[2:6, 2:6] = True
+    assert (shape_of(BOX.split(), 8, 10) == expected).all()
+    assert (shape_of(["0.2", "0.25", "0.6", "0.25", "0.6", "0.75", "0.2", "0.75"], 8, 10) == expected).all()
+    half = shape_of(["0", "0", "1", "0", "0", "1"], 10, 10)  # above the diagonal
+    rows, columns = np.indices((10, 10)) + 0.5
+    assert half[rows + columns < 9].all()
+    assert not half[rows + columns > 11].any()
+    assert shape_of(["0", "0", "0.4", "0.5"], 8, 10).sum() == 2 * 2  # a box that the border cuts
+    for words, message in (
+        ("0.1 0.1 0.1", "3 numbers, neither a box"),
+        ("0.4 0.5 0.4 0.5 0.9", "5 numbers, neither a box"),  # of a prediction: with its confidence
+        ("4 4 3 3", "not parts of width and height"),
+        ("0.4 0.5 nan 0.5", "not parts of width and height"),
+        ("0.4 0.5 x 0.5", "not numbers"),
+    ):
+        with pytest.raises(UnreadableError, match=message):
+            shape_of(words.split(), 8, 10)
+
+
+@pytest.mark.parametrize("layout", ["folders", "splits", "roboflow", "beside", "given"])
+def test_labels_are_found_where_programs_put_them(tmp_path, layout):
+    at, labels = {
+        "folders": ("in/images/a.png", "in/labels/a.txt"),
+        "splits": ("in/images/val/a.png", "in/labels/val/a.txt"),
+        "roboflow": ("in/valid/images/a.png", "in/valid/labels/a.txt"),
+        "beside": ("in/a.png", "in/a.txt"),
+        "given": ("in/a.png", "elsewhere/a.txt"),
+    }[layout]
+    picture(tmp_path / at)
+    text(tmp_path / labels, f"1 {BOX}\n\n1.0 0.85 0.0625 0.1 0.125\n")
+    text(tmp_path / "in/data.yaml", NAMES)
+    given = {"labels": str(tmp_path / "elsewhere")} if layout == "given" else {}
+    rows, left_out, _ = built(tmp_path, **given)
+    ((name, row),) = rows.items()
+    assert name.endswith("a:cat")
+    assert of_mask(row)[2:6, 2:6].all()
+    assert of_mask(row).sum() == 16 + 1
+    assert left_out == {}
+    assert row["split"] == ("validation" if layout in ("splits", "roboflow") else "test")
+
+
+def test_names_of_the_classes(tmp_path):
+    text(tmp_path / "data.yaml", NAMES + "nc: 2\n")
+    assert names_in(tmp_path / "data.yaml") == {0: "no", 1: "cat"}  # `no` is no truth value here
+    text(tmp_path / "data.yaml", "names:\n  7: dog\n  2: 1e3\n")
+    assert names_in(tmp_path / "data.yaml") == {7: "dog", 2: "1e3"}
+    text(tmp_path / "classes.txt", "dog\nblack cat\n\n")
+    assert names_in(tmp_path / "classes.txt") == {0: "dog", 1: "black cat"}
+    for content, message in (
+        ("train: a\n", "has no list `names`"),
+        ("names: [a, a]\n", "names two classes alike"),
+        ("names: [a, [b]]\n", "class 1 needs a number and a name"),
+        ("names: {x: a}\n", "class x needs a number and a name"),
+        ("names: [", "is not YAML"),
+        ("[" * 5000, "is not YAML"),
+    ):
+        text(tmp_path / "data.yaml", content)
+        with pytest.raises(UserError, match=message):
+            names_in(tmp_path / "data.yaml")
+
+
+def test_what_cannot_be_used_is_named_and_the_rest_is_kept(tmp_path):
+    contents = {
+        "good": f"0 {BOX}\n1 {BOX}\n",
+        "empty": "\n",
+        "confidence": f"0 {BOX} 0.9\n1 {BOX}\n",
+        "strange": f"9 {BOX}\n0 {BOX}\n",
+        "words": f"cat {BOX}\n",
+    }
+    for name, content in contents.items():
+        picture(tmp_path / f"in/images/{name}.png")
+        text(tmp_path / f"in/labels/{name}.txt", content)
+    picture(tmp_path / "in/images/none.png")
+    text(tmp_path / "in/labels/spare.txt", f"0 {BOX}\n")
+    (tmp_path / "in/images/damaged.png").write_bytes(b"no picture")
+    text(tmp_path / "in/labels/damaged.txt", f"0 {BOX}\n")
+    text(tmp_path / "in/classes.txt", "dog\ncat\n")
+    rows, left_out, report = built(tmp_path)
+    assert set(rows) == {"good:dog", "good:cat", "confidence:dog", "confidence:cat", "strange:dog"}
+    assert [name for name, row in rows.items() if row["mask"] is None] == ["confidence:dog"]
+    assert left_out.pop(("damaged", "image"))
+    assert left_out == {
+        ("none", "image"): "no label file of its name",
+        ("empty", "image"): "no object",
+        ("confidence:dog", "mask"): "labels with 5 numbers, neither a box (4) nor an outline (6, 8, 10 ...)",
+        ("words", "image"): "line 1 of its labels does not begin with the number of a class",
+    }
+    remarks = {one["id"]: one["text"] for one in report["remarks"]}
+    assert remarks["strange"] == "class 9 is not among the names and is skipped"
+    assert remarks["spare.txt"] == "a label file without a picture of its name"
+    assert sb.load_dataset(tmp_path / "out").features["label"].names == ["dog", "cat"]
+    assert set(built(tmp_path, drop=("cat",))[0]) == {"strange:dog"}
+    assert set(built(tmp_path, classes="image")[0]) == {"good", "confidence", "strange"}
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_labels_are_those_of_the_upright_picture_unless_they_were_drawn_on_the_file(tmp_path, stored):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # stored 10 x 8 lie on their side: upright they are 8 x 10, turned clockwise
+    picture(tmp_path / "in/a.jpg", exif)
+    text(tmp_path / "in/a.txt", "0 0.05 0.0625 0.1 0.125\n")  # one pixel of 10 x 8 in the top left corner
+    text(tmp_path / "in/classes.txt", "dog\n")
+    rows, _, report = built(tmp_path, stored=stored)
+    mask = of_mask(rows["a:dog"])
+    assert mask.shape == (10, 8)
+    # an upright picture of 8 columns: 0.1 of it has the centre of the first column; stored, the corner moves right
+    assert np.argwhere(mask).tolist() == ([[0, 7]] if stored else [[0, 0]])
+    assert f"drawn on the {'file' if stored else 'upright picture'}" in report["remarks"][0]["text"]
+
+
+def test_splits_by_hash_and_the_command_line(tmp_path, capsys):
+    for number in range(30):
+        picture(tmp_path / f"in/images/{number}.png")
+        text(tmp_path / f"in/labels/{number}.txt", f"{number % 2} {BOX}\n")
+    text(tmp_path / "names.yaml", NAMES)
+    line = ["build", "yolo", "--images", tmp_path / "in/images", "--labels", tmp_path / "in/labels", "--names",
+            tmp_path / "names.yaml", "--split", "hash", "--out", tmp_path / "out"]  # fmt: skip
+    assert main([str(word) for word in line]) == 0
+    assert "masks     30" in capsys.readouterr().out
+    assert set(read_report(tmp_path / "out")["splits"]) == {"train", "validation", "test"}
+
+
+def test_a_source_without_its_parts_is_one_line_that_names_the_option(tmp_path):
+    picture(tmp_path / "in/a.png")
+    with pytest.raises(UserError, match="give --names FILE"):
+        built(tmp_path)
+    text(tmp_path / "in/classes.txt", "dog\n")
+    with pytest.raises(UserError, match=r"has no label files.*--labels"):
+        built(tmp_path)
+    with pytest.raises(UserError, match=r"--labels nowhere is not a folder"):
+        built(tmp_path, labels="nowhere")
+    text(tmp_path / "none/a.txt", "0\n")
+    (tmp_path / "in/a.png").unlink()
+    with pytest.raises(UserError, match="has no pictures"):
+        built(tmp_path, labels=str(tmp_path / "none"))
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\0")
+    with pytest.raises(UnreadableError, match="cannot be read as text"):
+        objects_in(tmp_path / "binary.txt")
