@@ -5,8 +5,9 @@ example:
 
 Maps are smooth random fields of 224 x 224 without ties, masks are discs. What runs the classifier is measured with one
 that does next to nothing, so that the metric and the drawing of pictures are what counts: the last column says how
-many pictures it classifies. Times are seconds of the processor, on one thread, medians over rounds: what else runs on
-the machine disturbs them little.
+many pictures it classifies. What makes further maps is measured with the gradient of a small network, in both packages,
+and as a function alone. Times are seconds of the processor, on one thread, medians over rounds: what else runs on the
+machine disturbs them little.
 """
 
 import argparse
@@ -31,6 +32,7 @@ from torchvision.transforms.functional import gaussian_blur
 from saliency_bench import load_classifier, registry
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import EXPOSURES, Curves
+from saliency_bench.scoring.samples import score_samples
 from saliency_bench.target import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
@@ -44,6 +46,11 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the s
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
     "saliency_road": ("noisy_linear_imputation", {}),  # alone: their ROAD fails on images of three channels
+}
+FURTHER: dict[str, tuple[str, dict]] = {  # of those that make further maps; their MPRT fails with their ssim
+    "saliency_randomisation:form=spearman": ("MPRT", {"similarity_func": "correlation_spearman"}),
+    "saliency_randomisation:form=complexity": ("EfficientMPRT", {}),
+    "saliency_max_sensitivity": ("MaxSensitivity", {"nr_samples": 10}),
 }
 
 parser = argparse.ArgumentParser(
@@ -147,6 +154,42 @@ def imputed_by_quantus(count: int) -> None:
             noisy_linear_imputation(np.zeros((3, args.size, args.size)), order[: int(exposure * one.size)])
 
 
+def network() -> nn.Module:
+    """Three layers with weights, of which the maps are gradients."""
+    layers = [nn.Conv2d(3, 4, 7, 8), nn.ReLU(), nn.Conv2d(4, 8, 3, 4), nn.ReLU(), nn.Flatten(), nn.LazyLinear(10)]
+    made = nn.Sequential(*layers).eval()
+    made(torch.zeros(1, 3, args.size, args.size))
+    return made
+
+
+def gradient(classifier, images, target):
+    images = images.detach().requires_grad_()
+    (found,) = torch.autograd.grad((classifier(images) * target).sum(), images)
+    return found.sum(dim=1)
+
+
+def further(text: str) -> tuple[float, float]:
+    """Milliseconds an image of ours and of Quantus, maps included."""
+    import quantus
+
+    count = min(4, args.maps)
+    module, images = network(), torch.rand(count, 3, args.size, args.size)
+    classifier = load_classifier(module, mean=0, std=1)
+    name, options = FURTHER[text]
+    if "similarity_func" in options:
+        options = options | {"similarity_func": getattr(quantus.similarity_func, options["similarity_func"])}
+        options |= {"return_average_correlation": False, "layer_order": "top_down"}
+    theirs = getattr(quantus, name)(disable_warnings=True, display_progressbar=False, **options)
+
+    def explain(model, inputs, targets, **_):
+        target = one_hot(torch.as_tensor(targets), 10)
+        return gradient(model, torch.as_tensor(inputs, dtype=torch.float32), target).numpy()[:, None]
+
+    given = {"model": module, "x_batch": images.numpy(), "y_batch": np.zeros(count, int), "explain_func": explain}
+    ours = milliseconds(lambda: score_samples(text, images, classifier, gradient, target=[0] * count), count)
+    return ours, milliseconds(lambda: theirs(**given), count)
+
+
 needed = {"maps", "masks", "curves", "labels"}
 names = [metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= needed]
 texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
@@ -160,5 +203,8 @@ for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).needs,
     if not pictures:
         kind = "an order" if text in RANKED or text.endswith("mask_area") else "a threshold"
         worst[kind], worst["evaluate"] = max(worst[kind], ours), max(worst["evaluate"], outside - ours)
+for text in FURTHER:
+    ours, theirs = further(text)
+    print(f"{text:<40} {ours:>9.3f} {'':>9} {'':>7} {theirs:>9.3f} {theirs / ours:>6.1f}x", flush=True)
 asked = zip(worst.items(), (ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL), strict=True)
 print("\nat most: " + "; ".join(f"{kind} {value:.3f} (asked: {limit:g})" for (kind, value), limit in asked))

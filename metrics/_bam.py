@@ -3,6 +3,8 @@
 Maps of both are brought to one scale as in BAM: the positive part, clipped at its 99th percentile, min-max.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -19,6 +21,20 @@ PAPER = (
 )
 HIGHEST = 99  # percentile of a map at which it is clipped
 MODELS = ("object model", "scene model")  # the run's own and the other: the parts of a score
+
+
+def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
+    return MODELS
+
+
+def difference(means: np.ndarray, options: dict[str, object]) -> np.ndarray:
+    """(D,) of (D, 2): the object model's minus the scene model's."""
+    return means[:, 0] - means[:, 1]
+
+
+def is_of_means(options: dict[str, object]) -> bool:
+    """Whether the difference is one of two means over different images."""
+    return options["filter"] == "each"
 
 
 def preprocessed(maps: np.ndarray) -> np.ndarray:

@@ -17,12 +17,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import is_flat, normalise, top_pixels
 from saliency_bench.reasons import NO_PROBABILITIES_CHANGED
 from saliency_bench.scoring.partners import Partners, Predictions
-from saliency_bench.target import activation_of, no_probabilities, probabilities
+from saliency_bench.target import activation_of, no_probabilities, probabilities, recognised
 from saliency_bench.types import Images
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"
 By = Literal["value", "percentile"]
+NO_FIVE = "five classes or fewer, or no softmax"
 
 
 def plan(options: dict[str, Any], predictions: Predictions) -> dict[int, list[int]]:
@@ -96,10 +97,30 @@ def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:
     return top_pixels(maps, np.where(is_flat(maps), 0, count))
 
 
+def accuracies(p: np.ndarray, right: np.ndarray, activation: str) -> np.ndarray:
+    """Float64 (..., 2) of p (..., K): whether a right class comes first, and whether one is among the first five."""
+    first = recognised(p, right, activation).astype(float)
+    if not has_five(activation, p.shape[-1]):
+        return np.stack([first, np.full(first.shape, np.nan)], axis=-1)
+    best = np.argsort(-p, axis=-1, kind="stable")[..., :5]
+    among = np.take_along_axis(np.broadcast_to(right, p.shape), best, axis=-1).any(axis=-1)
+    return np.stack([first, among.astype(float)], axis=-1)
+
+
+def has_five(activation: str, classes: int) -> bool:
+    """Whether it says something that a class is among the first five."""
+    return activation == "softmax" and classes > 5
+
+
 def check(*, k: int, pairings: int, threshold: float, by: By, **others: object) -> None:
     """Raises: UserError for values that make no picture."""
     if k < 1 or pairings < 1:
         raise UserError(f"k and pairings are at least 1; got k={k}, pairings={pairings}")
+    check_threshold(threshold, by)
+
+
+def check_threshold(threshold: float, by: By) -> None:
+    """Raises: UserError for one that is no share of a range, or no percentile."""
     low, high = (0, 1) if by == "value" else (0, 100)
     if not low <= threshold < high:
         further = "; by=percentile takes 0 to 100" if by == "value" else ""

@@ -5,11 +5,15 @@ example:
   saliency-bench analyse runs/first --what sensitivity --out analyses
   saliency-bench analyse runs/first --what clever-hans --confidence 0.95
   saliency-bench analyse runs/pets runs/shapes runs/voc --what correlation
+  saliency-bench analyse runs/first --what randomisation --bound 0.5
+  saliency-bench analyse runs/first --what agreement --answers answers.csv
 
 correlation: of every two metrics over samples, per explainer, and over the means of datasets (three runs or more).
 sensitivity: the rank of each explainer over all settings of a metric in the runs. sweep: a metric along one of its
 options. rank: do metrics agree on the order of explainers? clever-hans: samples recognised with confidence from outside
-the object. Runs that ask the same question become one. --out is a folder for JSON, CSV, Markdown, LaTeX and a plot.
+the object. randomisation: which explainers do not depend on the weights, by saliency_randomisation. agreement: of
+metrics and people on the order of explainers at each exposure. Runs that ask the same question become one. --out is a
+folder for JSON, CSV, Markdown, LaTeX and a plot.
 """
 
 import json
@@ -18,19 +22,23 @@ from argparse import ArgumentParser, Namespace
 from saliency_bench.push_scripts import _shared
 
 SECTION = "measure"
-WHAT = ("correlation", "sensitivity", "clever-hans", "sweep", "rank")
-OPTIONS = ("confidence", "pointing_game", "insertion", "option")
+WHAT = ("correlation", "sensitivity", "clever-hans", "sweep", "rank", "randomisation", "agreement")
+OPTIONS = ("confidence", "pointing_game", "insertion", "option", "bound", "answers")
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
-    parser.add_argument("--what", required=True, choices=WHAT, help=f"the analysis: {', '.join(WHAT)}")
+    parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
     parser.add_argument("--out", metavar="DIR", help="folder for JSON, tables and plot (default: print only)")
     parser.add_argument("--option", metavar="NAME", help="of a sweep: the option (default: each with several values)")
     hans = parser.add_argument_group("for clever-hans")
     hans.add_argument("--confidence", type=float, metavar="P", help="of the prediction, above this (default: 0.9)")
     hans.add_argument("--pointing-game", type=float, metavar="X", help="below this (default: 0.5)")
     hans.add_argument("--insertion", type=float, metavar="X", help="above this (default: the explainer's median)")
+    about = "of randomisation: the similarity above which a map has not changed (default: 0.5)"
+    parser.add_argument("--bound", type=float, metavar="X", help=about)
+    about = "of agreement: CSV or Parquet with image_id, explainer, exposure, person, right"
+    parser.add_argument("--answers", metavar="FILE", help=about)
     _shared.output(parser)
 
 

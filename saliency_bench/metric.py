@@ -24,9 +24,9 @@ harmonic mean, the module has in place of `reduce`
 
     def AGGREGATE(means, options) -> (D,)            of means (D, P) of the parts, over all samples or drawn ones
 
-Each row of `means` stands by itself; of the parts of one sample it is what the records hold as that sample's score, or
-the mean of the parts that are there where it is not defined. Such cells have an interval but no rank. `NOTE` says what
-must be known about it, in a few words. Where `aggregated(options) -> bool` beside it says no, it is what `reduce` is.
+Each row of `means` stands by itself. A sample has no score then, only parts. Such cells have an interval but no rank.
+`NOTE` says what must be known about it, in a few words. Where `aggregated(options) -> bool` beside it says no, it is
+what `reduce` is.
 
 A metric that asks for `columns` names them, further columns of the dataset, in `COLUMNS`: ("image_without_object",).
 Where a sample has none of a column, or the dataset has no such column, it is left out.
@@ -133,7 +133,7 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> Scores:
-        """Float64 (B,): a score per sample, NaN where it is not defined."""
+        """Float64 (B,): a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
@@ -146,10 +146,10 @@ class Metric:
             return values, None
         if values.ndim != 2:
             raise ValueError(f"it returned {_shape(values)}; with parts a score is (B, P), a number for each part")
-        with no_exit():
-            scores = _numbers((self.aggregate or self.reduction or mean_of_parts)(values, dict(self.options)))
         if self.aggregate is not None:
-            scores = np.where(np.isnan(scores), mean_of_parts(values), scores)
+            return np.full(len(values), np.nan), values
+        with no_exit():
+            scores = _numbers((self.reduction or mean_of_parts)(values, dict(self.options)))
         _check_range(scores, limits)
         return scores, values
 
@@ -225,18 +225,27 @@ class Metric:
     def __str__(self) -> str:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
+    @property
+    def facts(self) -> dict[str, str]:
+        """{what: text}: direction, range, what it asks for, paper."""
+        ends = _span(self.range)
+        if self.target_range is not None:
+            ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, where a map explains one class; else {ends}"
+        return {
+            "direction": "higher is better" if self.higher_is_better else "lower is better",
+            "range": ends,
+            "asks for": ", ".join(self.needs).replace("columns", f"columns ({', '.join(self.columns)})"),
+            "paper": self.paper,
+        }
+
     def _repr_html_(self) -> str:
-        low, high = (f"{end:g}" for end in self.range)
         return displays.facts(
             str(self),
             {
                 "": self.about
                 or (registry.summary(registry.score_file("metrics", self.name)) if self.name in list_metrics() else ""),
-                "direction": "higher is better" if self.higher_is_better else "lower is better",
-                "range": "unbounded" if self.range == (-inf, inf) else f"{low} to {high}",
-                "asks for": ", ".join(self.needs),
+                **self.facts,
                 "options": options.listed(self.options),
-                "paper": self.paper,
                 "version": self.version,
             },
         )
@@ -266,6 +275,13 @@ def _check_range(values: np.ndarray, limits: Range) -> None:
     if len(wrong := outside(values, limits)):
         low, high = limits
         raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
+
+
+def _span(limits: Range) -> str:
+    low, high = limits
+    if (low, high) == (-inf, inf):
+        return "unbounded"
+    return f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:

@@ -11,13 +11,17 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.analysis.comparison import compare_runs, lines
-from saliency_bench.analysis.differences import differences
+from saliency_bench.analysis.differences import conflicts, differences
+from saliency_bench.analysis.pairs import explainer_pairs
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.schema import Result, check_records, of_run
+from saliency_bench.leaderboard.schema import Result
+from saliency_bench.leaderboard.submission import check_records, of_run
+from saliency_bench.reasons import PARTS_ONLY
 from saliency_bench.reports.comparison import difference_verdict
+from saliency_bench.reports.samples import sample_groups
 from saliency_bench.results.cell import read_cells
-from saliency_bench.results.ranking import NOT_TESTED, UNRANKED, read_contrasts
+from saliency_bench.results.ranking import NOT_TESTED, UNRANKED, compare, read_contrasts
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.results.summary import legend
 from saliency_bench.utils.seeds import random_bits, seed_of
@@ -96,8 +100,8 @@ def test_the_value_is_of_the_means_with_an_interval_of_drawn_samples_and_no_rank
             UNRANKED,
             None,
         )
-        of_samples = [row["value"] for row in rows if row["part"] is None]
-        assert of_samples == pytest.approx([literal(own[None]) for own in columns])
+        assert {(row["value"], row["reason"]) for row in rows if row["part"] is None} == {(None, PARTS_ONLY)}
+        assert (cell.left_out, cell.scored) == ({}, 1.0)
         assert cell.parts["0.2"].value == pytest.approx(columns[:, 4].mean())
     assert all(cell.rank for cell in done.cells if not cell.aggregate)
 
@@ -110,6 +114,17 @@ def test_a_difference_has_an_interval_and_no_test(done):
     ends = drawn(lambda chosen: literal(first[chosen]) - literal(second[chosen]))
     assert (contrast.low, contrast.high) == pytest.approx(tuple(ends))
     assert contrast.p is None
+
+
+def test_aggregates_of_which_a_part_is_nowhere_are_not_compared(done):
+    """As where a second classifier is right about no image."""
+    cells = [cell for cell in done.cells if cell.metric == "saliency_kae"]
+    parts = {cell.cell_id: np.full((SAMPLES, len(cell.parts)), 0.5) for cell in cells}
+    scores, clusters = {cell.cell_id: np.full(SAMPLES, np.nan) for cell in cells}, np.arange(SAMPLES)
+    assert len(compare(cells, scores, clusters, 0, parts)[0]) == 1
+    for columns in parts.values():
+        columns[:, 4] = np.nan
+    assert compare(cells, scores, clusters, 0, parts)[0] == []
 
 
 def test_page_and_console_say_what_it_is(done):
@@ -167,3 +182,39 @@ def test_what_is_said_of_two_runs_calls_no_aggregate_too_few(done, shapes, model
     assert "too few" not in text
     assert "; 2 not tested" in text
     assert "2 differing values are aggregates, not tested." in text
+
+
+def test_no_single_sample_has_a_number_anywhere(done):
+    run = read_run(done.folder)
+    cells = [cell for cell in run.cells if cell.aggregate]
+    for cell in cells:
+        assert np.isnan(run.values[cell.cell_id]).all()
+        assert run.takes_part(cell).sum() == cell.n == SAMPLES
+    shown = [overlay["scores"] for group in sample_groups(run) for sample in group["samples"]
+             for overlay in sample["overlays"]]  # fmt: skip
+    assert shown
+    assert {name for scores in shown for name, _ in scores} == {"miou"}
+    (pairs,) = [pairs for column, pairs in explainer_pairs(run) if column.name == "saliency_kae"]
+    assert [(one.better, one.equal, one.worse, one.ahead, one.behind) for one in pairs] == [(None, None, None, [], [])]
+    page = (done.folder / "report.html").read_text()
+    assert page.count("Mean with 95 % interval") == 2
+    assert page.count("Scores of the samples:") == 1
+
+
+def test_a_run_of_aggregates_alone_shows_the_first_samples(shapes, model, tmp_path):
+    done = sb.run(dataset=str(shapes), model=model, split="train", explainers=["gradient"], metrics=["saliency_kae"],
+                  out=tmp_path / "run", batch_size=20, limit=30, device="cpu", progress=False)  # fmt: skip
+    run = read_run(done.folder)
+    (first,) = sample_groups(run)
+    assert first["kind"] == "first"
+    assert [sample["id"] for sample in first["samples"]] == run.ids[: len(first["samples"])]
+    assert "Chosen by" not in (done.folder / "report.html").read_text()
+
+
+def test_parts_that_differ_under_one_id_are_a_conflict(done, shapes, model, tmp_path):
+    run = read_run(done.folder)
+    changed = read_run(done.folder)
+    (cell, _) = [cell for cell in run.cells if cell.aggregate]
+    changed.parts[cell.cell_id][3, 2] = 1 - changed.parts[cell.cell_id][3, 2]
+    (conflict,) = conflicts(run, changed)
+    assert (conflict.cell_id, conflict.samples, conflict.of, conflict.largest) == (cell.cell_id, 1, SAMPLES, None)

@@ -18,8 +18,10 @@ from saliency_bench.analysis.rankings import agreement, kendall_of, means_of, or
 from saliency_bench.analysis.tables import Table
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.reports.plots import _about_tiles
 from saliency_bench.results import records
 from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.summary import aligned
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 SETTINGS = ("saliency_miou", "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.7", "saliency_insertion",
@@ -136,7 +138,10 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
         assert row["pearson"] == pytest.approx(stats.pearsonr(*means).statistic)
         assert row["spearman"] == pytest.approx(stats.spearmanr(*means).statistic)
         assert row["datasets"] == 5
-    assert sb.analyse(folders[:2], "correlation").data["datasets"] == []
+    two = sb.analyse(folders[:2], "correlation")
+    assert two.data["datasets"] == []
+    assert "needs runs on 3 datasets, told apart by their ids; these are on dataset-0" in two.data["notes"][-1]
+    assert len(found.data["notes"]) == 2
 
 
 def test_orders_of_explainers_agree_as_scipy_says(run):
@@ -310,6 +315,32 @@ def test_bad_input_is_one_line(line, message, tmp_path, capsys, monkeypatch):
     shown = capsys.readouterr().err
     assert message in shown
     assert shown.count("\n") == 1
+
+
+def test_only_files_of_an_earlier_analysis_are_replaced(folder, tmp_path):
+    found = sb.analyse(folder, "correlation")
+    for name in ("correlation.csv", "correlation.json"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(UserError, match=rf"{name} exists and is not of an analysis"):
+            found.save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+        (tmp_path / name).unlink()
+    written = found.save(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine")
+    assert found.save(tmp_path) == written
+
+
+def test_a_gallery_says_what_it_leaves_out():
+    picture = np.zeros((2, 2, 3), np.uint8)
+    assert _about_tiles(2, [picture, picture]) == ""
+    assert _about_tiles(40, [picture] * 12) == "12 of the 40 found"
+    assert "without a photograph" in _about_tiles(2, [picture, None])
+
+
+def test_a_class_whose_name_turns_the_writing_turns_no_line():
+    name = "dog\u202egod\x1b[2J"
+    shown = aligned([["class"], [name]])
+    assert shown.splitlines()[2] == r"dog\u202egod\x1b[2J"
 
 
 def test_metrics_and_analyses_that_are_missing_are_named(tmp_path):

@@ -270,6 +270,15 @@ def test_the_module_of_evaluate_gives_the_area_of_accuracies(name):
         module.compute(predictions=[0.9, 0.8], references=[0, 0])
 
 
+@pytest.mark.parametrize("name", ["saliency_roar", "saliency_kar"])
+def test_the_module_of_evaluate_computes_as_a_run_does(name):
+    right = np.random.default_rng(3).random((7, len(EXPOSURES) * 2)) < 0.7
+    expected = retrained_area(right.astype(float), {"trainings": 2}).mean()
+    module = evaluate.load(str(Path(__file__).parents[1] / "metrics" / name))
+    found = module.compute(predictions=right.mean(axis=0), references=np.repeat(EXPOSURES, 2))[name]
+    assert found == pytest.approx(expected, abs=1e-15, rel=0)
+
+
 @pytest.mark.parametrize("wrong", ["trainings=0", "epochs=0", "learning_rate=0.0", "images=0", "test=other"])
 def test_numbers_that_nothing_can_be_trained_with_are_refused_by_name(wrong):
     with pytest.raises(UserError, match=wrong.partition("=")[0]):

@@ -69,3 +69,8 @@ def saliency_cauc(
 
 
 check = check_deletion
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return height * width // options["step"] + 2, 0

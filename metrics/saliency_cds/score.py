@@ -66,3 +66,8 @@ def saliency_cds(curves: Curves, *, reference: Reference = "black") -> np.ndarra
     counts = fraction_counts(curves.height, curves.width, FRACTIONS)
     p = curves.weighted(curves.target > 0, "rest", reference, [0, *counts])
     return area(p[:, :1] - p[:, 1:], np.array(FRACTIONS))
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return 10, 0

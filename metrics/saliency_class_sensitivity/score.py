@@ -66,3 +66,8 @@ def _unit(rows: np.ndarray) -> np.ndarray:
     centred = np.where(constant, 0, rows - rows.mean(axis=1, keepdims=True))
     centred /= np.where(constant, 1, np.abs(centred).max(axis=1, keepdims=True))
     return centred / np.where(constant, 1, np.linalg.norm(centred, axis=1, keepdims=True))
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return 0, 2

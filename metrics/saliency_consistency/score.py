@@ -10,8 +10,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
-from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.registry import install_hint
+from saliency_bench.scoring.transforms import TRANSFORMS, Choice, Transform
 from saliency_bench.target import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 
@@ -137,3 +137,8 @@ def shares(values: np.ndarray) -> np.ndarray:
     """Float64 (N,) of sum 1."""
     normal = normalise(values.astype(np.float64).reshape(1, 1, -1)).ravel()
     return normal / normal.sum() if normal.any() else np.full(len(normal), 1 / len(normal))
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return len(chosen_transforms(options["transform"])), len(chosen_transforms(options["transform"]))

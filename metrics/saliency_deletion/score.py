@@ -62,3 +62,8 @@ def saliency_deletion(curves: Curves, *, reference: Reference = "black", steps: 
 
 
 check = check_steps
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return (options["steps"] or height) + 1, 0

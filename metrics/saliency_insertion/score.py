@@ -90,3 +90,8 @@ def check(*, steps: int | None, start: str, **others: object) -> None:
     check_steps(steps=steps)
     if start not in STARTS:
         raise UserError(f"start='{start}' is none of {', '.join(STARTS)}")
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return (options["steps"] or height) + 1, 0

@@ -2,20 +2,17 @@
 
 import numpy as np
 
+from saliency_bench.scoring import retraining
 from saliency_bench.scoring.retraining import Test, check_protocol, part_names, retrained_area, right_answers
-from saliency_bench.targets.terms import TargetTerms
 
-PAPER = (
-    "Hooker et al., A Benchmark for Interpretability Methods in Deep Neural Networks, 2019, "
-    "https://arxiv.org/abs/1806.10758"
-)
+PAPER = retraining.PAPER
 HIGHER_IS_BETTER = True
 RANGE = (0.0, 1.0)
 VERSION = 1
 KEEPS = "top"
 UNDEFINED = ABSENT = "no map of the image"
 
-check, parts, reduce = check_protocol, part_names, retrained_area
+check, parts, reduce, question = check_protocol, part_names, retrained_area, retraining.predicted
 
 
 def saliency_kar(
@@ -78,8 +75,3 @@ def saliency_kar(
         trainings=trainings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, images=images
     )
     return right_answers(retrained, labels)
-
-
-def question(options: dict[str, object], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
-    """The class that is predicted."""
-    return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]

@@ -80,3 +80,8 @@ def saliency_max_sensitivity(
 def check(*, radius: float, draws: int, **others: object) -> None:
     if not 0 < radius < float("inf") or draws < 1:
         raise UserError(f"saliency_max_sensitivity needs radius > 0 and draws >= 1; got {radius} and {draws}")
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return 0, options["draws"]

@@ -1,6 +1,5 @@
 """By how much more of its map an object model gives to the object than a scene model does of its own."""
 
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -14,10 +13,12 @@ from saliency_bench.types import Images
 PAPER = _bam.PAPER
 HIGHER_IS_BETTER = True
 RANGE = (-1.0, 1.0)
-VERSION = 1
+VERSION = 2
 UNDEFINED = "a model does not classify it rightly"
 ABSENT = "the model does not classify it rightly"
 ALSO_CALLED = ("model contrast ratio", "MCR")
+
+parts, AGGREGATE, aggregated = _bam.parts, _bam.difference, _bam.is_of_means
 
 
 def saliency_mcr(
@@ -62,13 +63,6 @@ def saliency_mcr(
     return _bam.where_right((shares[0], shares[1]), logits, labels, classifier, other, filter == "each")
 
 
-def parts(options: dict[str, object], classifier: object) -> Sequence[str]:
-    return _bam.MODELS
-
-
-def AGGREGATE(means: np.ndarray, options: dict[str, object]) -> np.ndarray:  # noqa: N802
-    return means[:, 0] - means[:, 1]
-
-
-def aggregated(options: dict[str, object]) -> bool:
-    return options["filter"] == "each"
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return 0, 1

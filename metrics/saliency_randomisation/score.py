@@ -65,11 +65,13 @@ def saliency_randomisation(
         classifier: is copied, and left as it is. explain: makes the maps of the copy.
         seeds: of each image, for the noise of `smooth`. run_seed: for the weights.
         form: "ssim": structural similarity of the absolute maps, min-max to [0, 1] (windows of 7 x 7 pixels; smaller
-            ones where the image is smaller). "spearman": rank correlation of the absolute maps. "complexity" (eMPRT,
-            Hedstroem et al., 2024): relative rise of the entropy of the map's histogram under full randomisation,
-            (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)) in 100 bins between its minimum and maximum; higher is better.
+            ones where the image is smaller; variances within a window have ddof 1, as in scikit-image). "spearman":
+            rank correlation of the absolute maps. "complexity" (eMPRT, Hedstroem et al., 2024): relative rise of the
+            entropy of the map's histogram under full randomisation, (H(E(x; f_1)) - H(E(x; f))) / H(E(x; f)) in 100
+            bins between its minimum and maximum; higher is better.
         smooth: each map is the mean over so many noisy copies of the image, normal noise of 0.1 times the range of the
-            normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise.
+            normalised image (sMPRT, Hedstroem et al., 2024, who take 50); 0: no noise. Signed maps are averaged, and
+            the mean made absolute, as in Quantus, whose last copy has no noise; here all have.
         layers: stages at which maps are compared, at equal distances, of which the last has no old weights; 0: one for
             each layer.
 

@@ -71,3 +71,8 @@ def saliency_roae(
     """
     check(exposure=exposure)
     return recognised_at(curves, labels, "rest", reference, exposure)
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return 9, 0

@@ -101,3 +101,8 @@ def _without(curves: Curves, patches: np.ndarray, grid: int, reference: Referenc
 def check(*, grid: int, **others: object) -> None:
     if isinstance(grid, bool) or not isinstance(grid, int) or grid < 2:
         raise UserError(f"grid={grid!r} of saliency_single_deletion must be a whole number of patches, 2 or more")
+
+
+def passes(options: dict, height: int, width: int) -> tuple[int, int]:
+    """(pictures it classifies, further maps it asks for) for each image, at most."""
+    return options["grid"] ** 2, 0

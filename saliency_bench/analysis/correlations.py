@@ -32,7 +32,19 @@ def correlation(runs: Sequence[RunData]) -> Findings:
         tables.append(Table(DATASETS, means, "datasets"))
     notes = ["Metrics where lower is better are negated: 1 means that both agree.",
              "Intervals: 95 %, percentile bootstrap over clusters, not corrected for several."]  # fmt: skip
+    if len(runs) > 1 and not means:
+        notes.append(_why_no_datasets(runs))
     return Findings("correlation", tables, {"samples": dicts(SAMPLES, rows), "datasets": dicts(DATASETS, means)}, notes)
+
+
+def _why_no_datasets(runs: Sequence[RunData]) -> str:
+    known = sorted({run.summary["dataset"]["id"] for run in runs})
+    why = (
+        f"needs runs on {FEWEST} datasets, told apart by their ids; these are on {', '.join(known)}"
+        if len(known) < FEWEST
+        else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets; none of these has them"
+    )
+    return f"No correlation over datasets: it {why}."
 
 
 def _over_samples(run: RunData) -> Iterator[tuple]:
@@ -49,7 +61,7 @@ def _over_samples(run: RunData) -> Iterator[tuple]:
 
 def of_cells(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
     """(Spearman's, Pearson's) correlation of two cells of a run on the samples that both have, higher being better."""
-    scores = [_oriented(run.values[cell.cell_id], cell) for cell in (first, second)]
+    scores = [run.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
     codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
     one, other = (column[rows] for column in scores)
@@ -96,10 +108,6 @@ class Ranked:
         times = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(times, axis=1) - times
         return (below + (times + 1) / 2)[:, self.place]
-
-
-def _oriented(values: np.ndarray, cell: CellResult) -> np.ndarray:
-    return values if cell.higher_is_better else -values
 
 
 def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:

@@ -47,7 +47,10 @@ class SampleDifference:
 
 @dataclass(frozen=True)
 class Pair:
-    """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run."""
+    """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
+
+    first, second: the scores; NaN of aggregates.
+    """
 
     explainer: str
     metric: str
@@ -79,7 +82,8 @@ class Pair:
     def is_same(self) -> bool:
         """The same cell with the same scores."""
         first, second = self.cells
-        return first.cell_id == second.cell_id and self.unpaired == 0 and not self.differences.any()
+        equal = not self.differences.any() and not self.aggregate
+        return first.cell_id == second.cell_id and self.unpaired == 0 and equal
 
     @property
     def mean(self) -> float | None:
@@ -111,8 +115,8 @@ class Pair:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Of samples on which the second is better, equal, worse."""
-        if not len(self.ids):
+        """Of samples on which the second is better, equal, worse; None of aggregates, whose samples have no scores."""
+        if not len(self.ids) or not self.is_tested:
             return None
         gains = self.differences if self.higher_is_better else -self.differences
         return float(np.mean(gains > 0)), float(np.mean(gains == 0)), float(np.mean(gains < 0))
@@ -222,7 +226,7 @@ def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, 
     found, columns = [], []
     for one, other, explainer, metric in cells:
         scores = first.values[one.cell_id][in_first], second.values[other.cell_id][in_second]
-        kept = np.isfinite(scores[0]) & np.isfinite(scores[1])
+        kept = first.takes_part(one)[in_first] & second.takes_part(other)[in_second]
         pair = Pair(
             explainer=explainer,
             metric=metric,
@@ -318,11 +322,22 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
         if other is None:
             continue
         scores = first.values[cell.cell_id][in_first], second.values[cell.cell_id][in_second]
-        differing = np.flatnonzero(~same(*scores))
+        differing = np.flatnonzero(~same(*scores) | _parts_differ(cell, first, second, (in_first, in_second)))
         if len(differing) or (same_samples and not same(_number(cell), _number(other))):
-            largest = _furthest(ids, scores, differing)
+            largest = None if cell.aggregate else _furthest(ids, scores, differing)
             contradictory.append(Conflict((cell, other), len(differing), len(ids), largest))
     return contradictory
+
+
+def _parts_differ(
+    cell: CellResult, first: RunData, second: RunData, places: tuple[np.ndarray, np.ndarray]
+) -> np.ndarray:
+    """Bool (n,): the samples whose parts differ, of an aggregate. places: of the samples, in each run."""
+    parts = [run.parts.get(cell.cell_id) for run in (first, second)]
+    if parts[0] is None or parts[1] is None:
+        return np.zeros(len(places[0]), bool)
+    differing: np.ndarray = ~same(parts[0][places[0]], parts[1][places[1]])
+    return np.any(differing, axis=1)
 
 
 def _number(cell: CellResult) -> float:

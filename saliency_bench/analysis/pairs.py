@@ -18,14 +18,15 @@ MOST = 3  # samples named per side of a pair
 class ExplainerPair:
     """Two explainers by one metric on the samples that both have.
 
-    better, equal, worse: shares of samples on which the first is. ahead, behind: the samples on which it is furthest
-    ahead of the other, and furthest behind; `difference` is first minus second.
+    better, equal, worse: shares of samples on which the first is; None of an aggregate, whose samples have no scores.
+    ahead, behind: the samples on which it is furthest ahead of the other, and furthest behind; `difference` is first
+    minus second.
     """
 
     against: Against
-    better: float
-    equal: float
-    worse: float
+    better: float | None
+    equal: float | None
+    worse: float | None
     ahead: list[SampleDifference]
     behind: list[SampleDifference]
 
@@ -62,7 +63,7 @@ def _row(pair: ExplainerPair) -> list[str]:
     contrast = one.contrast
     ends = "" if contrast.low is None else f" [{contrast.low:+.3f}, {contrast.high:+.3f}]"
     p = "-" if contrast.p is None else f"{contrast.p:.4f}"
-    shares = "/".join(f"{share:.0%}" for share in (pair.better, pair.equal, pair.worse))
+    shares = "/".join("-" if share is None else f"{share:.0%}" for share in (pair.better, pair.equal, pair.worse))
     samples = (side[0].image_id if side else "-" for side in (pair.ahead, pair.behind))
     return [one.name, one.other, f"{contrast.difference:+.3f}{ends}", one.word, p, str(contrast.n), shares, *samples]
 
@@ -81,6 +82,8 @@ def _by_mean(cell: CellResult) -> float:
 
 
 def _pair(run: RunData, against: Against, first: CellResult, second: CellResult) -> ExplainerPair:
+    if first.aggregate:
+        return ExplainerPair(against, None, None, None, [], [])
     one, other = run.values[first.cell_id], run.values[second.cell_id]
     common = np.flatnonzero(np.isfinite(one) & np.isfinite(other))
     one, other = one[common], other[common]

@@ -63,7 +63,7 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
 
     NaN where there is none.
     """
-    columns = [_oriented(run, cells) for cells in (first, second)]
+    columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
     if not scored.any():
         nothing = Estimate(np.nan, np.nan, np.nan, 0, 0)
@@ -79,10 +79,6 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
         cluster_bootstrap(lambda weights: spearman_of(*signs(weights)), codes, seed),
         cluster_bootstrap(lambda weights: kendall_of(*signs(weights)), codes, seed),
     )
-
-
-def _oriented(run: RunData, cells: Sequence[CellResult]) -> np.ndarray:
-    return np.stack([run.values[cell.cell_id] * (1 if cell.higher_is_better else -1) for cell in cells], axis=1)
 
 
 def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:

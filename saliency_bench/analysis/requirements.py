@@ -19,6 +19,7 @@ from saliency_bench.results.cell import CellResult, explainer_names, metric_name
 from saliency_bench.results.intervals import INTERVAL_FROM
 from saliency_bench.results.run_folder import RunData
 
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)  # no 0_1, which Python reads as 1
 MET, UNDECIDED, FAILED = "met", "undecided", "failed"
 FORM = "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou>=0.3'"
 
@@ -37,10 +38,7 @@ class Requirement:
         found = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
         if found is None or ":" not in found[1]:
             raise UserError(f"'{text}' is not a requirement; {FORM}")
-        try:
-            bound = float(found[3])
-        except ValueError:
-            bound = float("nan")
+        bound = float(found[3]) if NUMBER.fullmatch(found[3]) else float("nan")
         if not isfinite(bound):
             raise UserError(f"'{found[3]}' in '{text}' is not a number; {FORM}")
         return cls(found[1], found[2] == ">=", bound)
@@ -89,6 +87,8 @@ class Checked:
         text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.cell.n}"
         if self.verdict == UNDECIDED:
             text += ", the interval contains the bound"
+        if not ends:
+            text += ", no interval: all scores are equal"
         if self.pair is None:
             return text
         ends_of_pair = f" [{self.pair.low:+.3f}, {self.pair.high:+.3f}]" if isfinite(self.pair.low) else ""

@@ -10,7 +10,7 @@ from typing import Any
 Value = str | float | int | None
 # Of LaTeX, beside the signs that a backslash escapes.
 SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", ">": "$>$",
-         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--"}  # fmt: skip
+         "↑": r"$\uparrow$", "↓": r"$\downarrow$", "–": "--", "−": "$-$", "†": r"\dag{}"}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from PIL import Image
 
 from saliency_bench import displays, targets
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.errors import UserError, unknown
+from saliency_bench.errors import UserError, unknown, without_controls
 from saliency_bench.explainer import Explainer, as_explainer, load_explainer
 from saliency_bench.explaining.choice import fitting
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
@@ -51,7 +51,7 @@ class Explanation:
     def __repr__(self) -> str:
         height, width = self.map.shape
         chosen = f" (chosen: {self.why})" if self.why else ""
-        return (
+        return without_controls(
             f"{self.prediction} ({self.probability:.1%}), {self.explainer}{chosen} of {self.target}, "
             f"map {height} x {width}"
         )

@@ -143,6 +143,11 @@ def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
         raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
     if dtype.kind not in "fiub":
         raise UserError(f"{path} holds {dtype}, not numbers; write float32")
+    if len(shape) == 3 and len(found) == 2:
+        raise UserError(
+            f"{path} holds one map, {found[0]} x {found[1]}; a .npy file holds that of every sample, (N, H, W), in the "
+            "order of the dataset; a folder of IMAGE-ID.npy files holds one map each"
+        )
     if len(found) != len(shape) or found[-2:] != size:
         raise _wrong_size(path, tuple(found), size)
     if path.stat().st_size != begin + dtype.itemsize * int(np.prod(found, dtype=object)):

@@ -2,20 +2,23 @@
 
 import inspect
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from saliency_bench.analysis.agreement import agreement
 from saliency_bench.analysis.clever_hans import clever_hans
 from saliency_bench.analysis.comparison import compare_runs
 from saliency_bench.analysis.correlations import correlation
+from saliency_bench.analysis.randomisation import randomisation
 from saliency_bench.analysis.rankings import rank, sensitivity
 from saliency_bench.analysis.sweeps import sweep
 from saliency_bench.analysis.tables import Findings, Table
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.results.run_folder import RunData, read_run
-from saliency_bench.utils.files import write_text
+from saliency_bench.utils.files import read_json, write_text
 
 ANALYSES: dict[str, Callable[..., Findings]] = {
     "correlation": correlation,
@@ -23,6 +26,8 @@ ANALYSES: dict[str, Callable[..., Findings]] = {
     "clever-hans": clever_hans,
     "sweep": sweep,
     "rank": rank,
+    "randomisation": randomisation,
+    "agreement": agreement,
 }
 
 
@@ -59,6 +64,7 @@ class Analysis:
         for table in self.tables:
             name = f"{what}-{table.name}" if table.name else what
             texts |= {f"{name}.csv": table.csv(), f"{name}.md": table.markdown(), f"{name}.tex": table.latex()}
+        _check_replaced(folder, what, [*texts, f"{what}.svg"])
         for name, text in texts.items():
             write_text(folder / name, text)
         plot(self.findings, self.runs, folder / f"{what}.svg")
@@ -70,6 +76,21 @@ class Analysis:
     __repr__ = __str__
 
 
+def _check_replaced(folder: Path, what: str, names: Sequence[str]) -> None:
+    """Raises: UserError for files of these names that are not those of an earlier analysis, which WHAT.json tells."""
+    present = [name for name in names if os.path.lexists(folder / name)]
+    if present and not _is_analysis(folder / f"{what}.json", what):
+        raise UserError(f"{folder / present[0]} exists and is not of an analysis; choose another --out")
+
+
+def _is_analysis(path: Path, what: str) -> bool:
+    try:
+        content = read_json(path)
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and content.get("what") == what and "notes" in content
+
+
 def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     """Analyse the scores of a run or several: neither model nor dataset is needed.
 
@@ -77,7 +98,9 @@ def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there are
     three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples that are
     recognised with confidence from outside the object (options `confidence`, `pointing_game`, `insertion`); "sweep",
-    a metric along an option (`option`); "rank", agreement of metrics on the order of explainers.
+    a metric along an option (`option`); "rank", agreement of metrics on the order of explainers; "randomisation",
+    whether explainers depend on the weights, by the parts of saliency_randomisation (`bound`); "agreement" of metrics
+    and people on the order of explainers at each exposure (`answers`, a file of `saliency_bench.analysis.agreement`).
 
     Raises: UserError for an unknown analysis or option, and for runs that do not hold what it needs.
     """

@@ -1,6 +1,6 @@
 """How good the classifier of a run is: accuracy, and of a multi-label head mean average precision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -62,9 +62,21 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
     scores: (n, C). truth: bool (n, C). codes: (n,) the cluster of each image. AP = sum over distinct scores of
     (R_i - R_(i-1)) P_i, images of equal score together (as scikit-learn). A class that no image has does not count.
     """
-    present = np.flatnonzero(truth.any(axis=0))
-    if len(present) == 0:
+    if not truth.any():
         return Interval(value=None, low=None, high=None, n=0, clusters=0)
+    return Interval.of(cluster_bootstrap(_mean_of_classes(scores, truth), codes, seed, DRAWS))
+
+
+def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
+    """The mean average precision alone, without interval; NaN where no image has a class."""
+    if not truth.any():
+        return float("nan")
+    return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])
+
+
+def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    """Of weights (draws, n) the mean (draws,) over the classes that some image has."""
+    present = np.flatnonzero(truth.any(axis=0))
     orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
     ends = [np.append(np.diff(scores[order, index]) != 0, True) for order, index in zip(orders, present, strict=True)]
     sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
@@ -76,7 +88,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
         with np.errstate(invalid="ignore"):  # NaN where no class was drawn
             return np.nansum(each, axis=0) / np.isfinite(each).sum(axis=0)
 
-    return Interval.of(cluster_bootstrap(weighted, codes, seed, DRAWS))
+    return weighted
 
 
 def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:

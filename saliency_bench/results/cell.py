@@ -6,7 +6,7 @@ so every field is checked when it is read.
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf, isfinite
 from typing import Annotated, Self, TypeVar
 
@@ -32,6 +32,7 @@ Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16,64}$")]
 Name = TypeVar("Name", str, tuple[str, int | str])
 Model = TypeVar("Model", bound="StrictModel")
 Key = TypeVar("Key", bound="CellKey")
+Cell = TypeVar("Cell", bound="CellResult")
 Count = Annotated[int, Field(ge=0)]
 Rank = Annotated[int, Field(ge=1)]
 BEST_FROM = 0.95  # of the samples must be scored
@@ -78,6 +79,11 @@ class Interval(StrictModel):
     def few(self) -> bool:
         """Whether the interval rests on few samples."""
         return self.ends is not None and self.clusters < FEW
+
+    @property
+    def small(self) -> bool:
+        """Whether the value itself rests on so few samples that their number belongs beside it."""
+        return self.n > 0 and self.clusters < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
@@ -219,6 +225,12 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
     for key in keys:
         groups.setdefault(key.metric_id, []).append(key)
     return list(groups.values())
+
+
+def of_samples(cells: Sequence[Cell]) -> list[Cell]:
+    """Those of the first metric that scores single samples, by which pictures are chosen; [] where none does."""
+    first = next((cell.metric_text for cell in cells if not cell.aggregate), None)
+    return [cell for cell in cells if cell.metric_text == first]
 
 
 def best(cells: Iterable[CellResult]) -> frozenset[str]:

@@ -18,8 +18,9 @@ def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]
 
 def cluster_codes(ids: Sequence[str], groups: Sequence[str | None]) -> np.ndarray:
     """(n,) the number of each sample's cluster, in the order of their names: its group, or where it has none itself."""
-    names = np.array(cluster_names(ids, groups))
-    return np.unique(names, return_inverse=True)[1] if len(names) else np.empty(0, dtype=np.intp)
+    names = cluster_names(ids, groups)
+    codes = {name: code for code, name in enumerate(sorted(set(names)))}  # numpy would give all the length of one
+    return np.array([codes[name] for name in names], dtype=np.intp)
 
 
 def summable(columns: np.ndarray, terms: int) -> np.ndarray:

@@ -16,7 +16,7 @@ from pydantic import Field, TypeAdapter
 
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
-from saliency_bench.results.cell import CellKey, Count, Hash, StrictModel, Text, by_metric, read_list
+from saliency_bench.results.cell import FEW, CellKey, CellResult, Count, Hash, StrictModel, Text, by_metric, read_list
 from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import Aggregate, Estimate, aggregate_difference, aggregate_interval, difference
 from saliency_bench.results.paired_test import Member, Pair, adjusted_p
@@ -47,6 +47,11 @@ class Contrast(StrictModel):
     low: float | None
     high: float | None
     p: Annotated[float, Field(gt=0, le=1)] | None
+
+    @property
+    def small(self) -> bool:
+        """Whether it rests on so few samples that their number belongs beside it."""
+        return self.clusters < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
         """The same with this cell as the first."""
@@ -94,13 +99,13 @@ def compare(
 
     scores: {cell id: a score per sample, NaN where there is none}, over the same samples for all cells. codes: the
     cluster of each sample (`clusters.cluster_codes`). parts: {cell id: (n, P)} of the cells that are aggregates, whose
-    pairs need them.
+    pairs and shares need them; without them a result keeps its share.
     """
     aggregates = [own for own in by_metric(keys) if own[0].aggregate]
     contrasts, standings = _tested([own for own in by_metric(keys) if not own[0].aggregate], scores, codes, seed)
     for own in aggregates:
         contrasts += _of_aggregates(own, parts or {}, codes, seed)
-        shares = scored_shares([scores[key.cell_id] for key in own])
+        shares = _shares_of_aggregates(own, parts or {})
         standings |= {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(own, shares, strict=True)}
     return contrasts, standings
 
@@ -125,6 +130,12 @@ def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int) ->
     return Estimate(np.nan, np.nan, np.nan, int(known.sum()), len(np.unique(codes[known])))
 
 
+def _shares_of_aggregates(own: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
+    if all(key.cell_id in parts for key in own):
+        return scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in own])
+    return [key.scored if isinstance(key, CellResult) else 0.0 for key in own]
+
+
 def _of_aggregates(
     own: Sequence[CellKey], parts: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> list[Contrast]:
@@ -134,7 +145,7 @@ def _of_aggregates(
         columns = [parts.get(own[index].cell_id) for index in pair]
         if aggregate is not None and columns[0] is not None and columns[1] is not None:
             one = aggregate_difference(aggregate, columns[0], columns[1], codes, seed)
-            found += [_contrast(own, pair, one, None)] if one.n else []
+            found += [_contrast(own, pair, one, None)] if np.isfinite(one.value) else []  # a part may be nowhere
     return found
 
 

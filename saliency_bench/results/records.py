@@ -1,13 +1,16 @@
 """Records: one sample, one metric, one part of a score: a row of Parquet."""
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from saliency_bench.reasons import MARKS, PARTS_ONLY, has_parts_only
 from saliency_bench.results.parts import POSITION
 from saliency_bench.utils.files import write_with
 
@@ -151,6 +154,26 @@ def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarra
     found, first = np.unique(codes, return_index=True)
     for code in found[np.argsort(first)]:
         yield None if code < 0 else column.dictionary[int(code)].as_py(), np.flatnonzero(codes == code)
+
+
+def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
+    """({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
+
+    A sample that has parts and no score of its own is not left out.
+    """
+    reasons, has_value = scores.column("reason"), pc.is_valid(scores.column("value"))
+    without = _times(reasons.filter(pc.invert(has_value)))
+    by_parts = Counter({reason: times for reason, times in without.items() if has_parts_only(reason)})
+    marks: Counter[str] = Counter()
+    for reason, times in (_times(reasons.filter(has_value)) + by_parts).items():
+        marks += Counter({one: times * count for one, count in Counter(reason.split(MARKS)).items()})
+    del marks[PARTS_ONLY]
+    return without - by_parts, marks
+
+
+def _times(reasons: pa.Array) -> Counter[str]:
+    plain = reasons.drop_null().cast(pa.string())
+    return Counter({one["values"]: one["counts"] for one in plain.value_counts().to_pylist()})
 
 
 def numbers(rows: pa.RecordBatch) -> np.ndarray:

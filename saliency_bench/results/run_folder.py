@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from zipfile import BadZipFile
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.errors import UserError, one_line
+from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.explaining.stored_maps import StoredMaps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
@@ -65,7 +65,7 @@ class RunData:
     """A finished run.
 
     groups      the cluster of each of `ids`; None where it stands for itself
-    values      {cell id: one number per entry of `ids`, NaN for what was left out}
+    values      {cell id: one number per entry of `ids`, NaN for what was left out, and everywhere of an aggregate}
     parts       {cell id: (n, P), the parts of the scores} of the cells that are aggregates
     summary     summary.json without its cells
     timings     timings.json
@@ -91,6 +91,17 @@ class RunData:
     def as_json(self) -> dict:
         """summary.json."""
         return self.summary | {"cells": as_json(self.cells)}
+
+    def oriented(self, cell: CellResult) -> np.ndarray:
+        """The scores of a cell, negated where lower is better."""
+        return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
+
+    def takes_part(self, cell: CellResult) -> np.ndarray:
+        """Bool (n,): the samples that count in the value of a cell; of an aggregate those with a part."""
+        columns = self.parts.get(cell.cell_id)
+        if not cell.aggregate or columns is None:
+            return np.isfinite(self.values[cell.cell_id])
+        return np.isfinite(columns).any(axis=1)
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
@@ -168,7 +179,8 @@ def read_run(folder: Path) -> RunData:
     except FileNotFoundError as error:
         raise UserError(f"{folder} has no {Path(error.filename).name}; {RESUME}") from error
     for cell in cells:
-        count = scores.count(cell.cell_id)
+        columns = parts.get(cell.cell_id)
+        count = scores.count(cell.cell_id) if columns is None else int(np.isfinite(columns).any(axis=1).sum())
         if count != cell.n or cell.cell_id not in scores.values:
             raise UserError(
                 f"records.parquet of {folder} has {count} scores of {cell.explainer_text} by {cell.metric_text}, but "
@@ -192,6 +204,13 @@ def _parts(path: Path, cells: list[CellResult]) -> dict[str, np.ndarray]:
     return {key: np.stack(own, axis=1) for key, own in whole.items() if own}
 
 
+class MapsByExplainer(dict[str, StoredMaps]):
+    """{explainer: its maps}. Raises: UserError for an explainer without, with the nearest name."""
+
+    def __missing__(self, name: str) -> NoReturn:
+        raise unknown("explainer with kept maps", name, self)
+
+
 def load_maps(run: Any) -> dict[str, StoredMaps]:
     """The maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when they are asked for.
 
@@ -208,7 +227,7 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
     kept = {name: StoredMaps(path, ids) for name, path in found.items() if path.is_dir()}
     if not kept:
         raise UserError(f"{folder} has kept no maps; start the run again with --keep-maps")
-    return kept
+    return MapsByExplainer(kept)
 
 
 def _summary(folder: Path) -> tuple[dict, list[CellResult]]:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.errors import UserError, one_line
-from saliency_bench.reasons import FLAT, MARKS, is_expected
+from saliency_bench.errors import UserError, one_line, without_controls
+from saliency_bench.reasons import FLAT, is_expected
 from saliency_bench.results import records
 from saliency_bench.results.accuracy import COLUMNS, quality
 from saliency_bench.results.cell import (
@@ -87,12 +87,18 @@ class RunFacts:
 @dataclass(frozen=True)
 class Outcome:
     """The records of one cell: `scores` in the order of the samples, NaN where there is none; the same of each part of
-    a score; how often each reason left a sample out; and how often each mark stands beside a score."""
+    a score; how often each reason left a sample out; and how often each mark stands beside a score, or beside the parts
+    of a sample that has no score of its own."""
 
     scores: np.ndarray
     parts: dict[str, np.ndarray]
     left_out: Counter[str]
     marks: Counter[str]
+
+    def count(self, aggregate: bool) -> int:
+        """How many samples count: those with a score, or where none has one of its own, with a part."""
+        known = np.isfinite(self.columns).any(axis=1) if aggregate and self.parts else np.isfinite(self.scores)
+        return int(known.sum())
 
     @property
     def columns(self) -> np.ndarray:
@@ -119,11 +125,11 @@ def summarise(facts: RunFacts) -> dict:
     keys = [key for key in plan.values() if key.cell_id in outcomes]
     passes, halved = _passes(facts.folder, manifest, facts.chunks)
     parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    numbers = {name: score for own in by_metric(keys) for name, score in _numbers(own, outcomes, codes, facts.seed)}
+    numbers = {name: score for own in by_metric(keys) for name, score in numbers_of(own, outcomes, codes, facts.seed)}
     scores = {cell_id: outcome.scores for cell_id, outcome in outcomes.items()}
     contrasts, standings = compare(keys, scores, codes, facts.seed, parts)
     cells = [
-        _result(key, outcomes[key.cell_id], numbers[key.cell_id], passes[key.cell_id], standings[key.cell_id])
+        result_of(key, outcomes[key.cell_id], numbers[key.cell_id], passes[key.cell_id], standings[key.cell_id])
         for key in keys
     ]
     summary = {
@@ -210,20 +216,15 @@ def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
         scores = rows.filter(pc.is_null(rows.column("part")))
         if cell_id == next(iter(values)):
             ids.append(scores.column("image_id").cast(pa.string()))
-        has_value = pc.is_valid(scores.column("value"))
-        left_out[cell_id] += _counted(scores.column("reason").filter(pc.invert(has_value)))
-        for reason, times in _counted(scores.column("reason").filter(has_value)).items():
-            marks[cell_id] += Counter({one: times * count for one, count in Counter(reason.split(MARKS)).items()})
+        lost, marked = records.counted_reasons(scores)
+        left_out[cell_id] += lost
+        marks[cell_id] += marked
     outcomes = {}
     for cell_id in list(values):
         whole = {part: np.concatenate(pieces) for part, pieces in values.pop(cell_id).items()}
         scores, parts = whole.pop(None), {part: own for part, own in whole.items() if part is not None}
         outcomes[cell_id] = Outcome(scores, parts, left_out[cell_id], marks[cell_id])
     return pa.chunked_array(ids, pa.string()).to_pylist(), outcomes
-
-
-def _counted(reasons: pa.Array) -> Counter[str]:
-    return Counter({one["values"]: one["counts"] for one in reasons.drop_null().value_counts().to_pylist()})
 
 
 def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
@@ -249,7 +250,7 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
     return passes, halved
 
 
-def _numbers(
+def numbers_of(
     keys: Sequence[CellKey], outcomes: dict[str, Outcome], codes: np.ndarray, seed: int
 ) -> Iterator[tuple[str, Numbers]]:
     """(cell id, what its scores come to) of each cell of one metric, whose parts are let go: they need much memory."""
@@ -265,7 +266,10 @@ def _numbers(
         yield key.cell_id, Numbers(Interval.of(score), own)
 
 
-def _result(key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing) -> CellResult:
+def result_of(
+    key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing
+) -> CellResult:
+    """A cell with what came out of it."""
     unbounded = not is_bounded(key.limits) and numbers.score.n > 0 and not key.aggregate
     return CellResult(
         **dict(key),
@@ -321,6 +325,7 @@ def table(cells: Sequence[CellResult], used: int) -> str:
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
     """A table as text, with a rule below its first row."""
+    rows = [[without_controls(text) for text in row] for row in rows]  # names of classes may come from strangers
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))

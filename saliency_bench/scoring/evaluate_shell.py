@@ -324,6 +324,11 @@ class AreaShell(MapShell):
     averaged first.
     """
 
+    def _info(self) -> evaluate.MetricInfo:
+        info = super()._info()
+        info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
+        return info
+
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
         name = self.name  # type: ignore[attr-defined]
         if references is None:

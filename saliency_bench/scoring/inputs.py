@@ -13,9 +13,17 @@ from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, is_ours, unchanged
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
-from saliency_bench.maps import is_flat
+from saliency_bench.maps import is_flat, mean_of_parts
 from saliency_bench.metric import Metric
-from saliency_bench.reasons import MARKS, NO_LABEL, NO_PART, NO_PROBABILITIES_CHANGED, lacks, reason_for
+from saliency_bench.reasons import (
+    MARKS,
+    NO_LABEL,
+    NO_PART,
+    NO_PROBABILITIES_CHANGED,
+    has_parts_only,
+    lacks,
+    reason_for,
+)
 from saliency_bench.scoring.partners import Partners, PartnerSource
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.targets.class_groups import ClassGroups
@@ -51,7 +59,7 @@ class ScoredBatch:
     def mark(self, reason: str) -> None:
         """Note what must be known about all scores that stand."""
         for sample, value in enumerate(self.values):
-            if value is not None:
+            if value is not None or has_parts_only(self.reasons[sample]):
                 self.reasons[sample] = MARKS.join(filter(None, (self.reasons[sample], reason)))
 
 
@@ -197,14 +205,17 @@ class MetricInputs:
         if isinstance(partners, Partners):
             self.halved += partners.taken_halved()
             faulty = faulty | partners.faults()
+        counts = scores if metric.aggregate is None or parts is None else mean_of_parts(parts)
         if isinstance(curves := inputs.get("curves"), Curves):
-            faulty = faulty | dict.fromkeys(curves.lost(scores), NO_PROBABILITIES_CHANGED)
+            faulty = faulty | dict.fromkeys(curves.lost(counts), NO_PROBABILITIES_CHANGED)
         result.fail({asked[index]: reason for index, reason in faulty.items()})
         for index, sample in enumerate(asked):
             if result.reasons[sample] is None:
                 value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
-                result.values[sample], result.reasons[sample] = value, reason_for(value, flat, metric.undefined, mark)
+                parts_only = value is None and bool(np.isfinite(counts[index]))
+                result.values[sample] = value
+                result.reasons[sample] = reason_for(value, flat, metric.undefined, mark, parts_only)
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
@@ -289,7 +300,11 @@ class MetricInputs:
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
     """Why a part is missing: for the reason of its sample, or because the metric does not define it there."""
     return [
-        None if value is not None else reason_for(None, False, metric.absent) if score is not None else reason
+        None
+        if value is not None
+        else reason_for(None, False, metric.absent)
+        if score is not None or has_parts_only(reason)
+        else reason
         for value, score, reason in zip(values, result.values, result.reasons, strict=True)
     ]
 

@@ -189,6 +189,22 @@ class Curves:
             self.undefined |= np.isnan(self._others[what]).any(axis=1)
         return self._others[what]
 
+    def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
+        """Float32 (B, K): p of pictures that show the pixels kept, Bool (B, H, W), and the reference's elsewhere."""
+        inside = torch.from_numpy(kept).to(self.images.device)[:, None]
+
+        def draw(samples: Tensor, pictures: Tensor) -> Images:
+            return self.drawn(samples, inside[samples], reference)
+
+        def read(logits: Tensor, samples: Tensor) -> Tensor:
+            return probabilities(logits.float(), self.activation)
+
+        with untouched(self.classifier), torch.inference_mode():
+            p = forward_many(self.classifier, self.images, 1, draw, read)[:, 0].cpu().numpy()
+        self.passes += len(p)
+        self.undefined |= np.isnan(p).any(axis=1)
+        return p
+
     def lost(self, scores: np.ndarray) -> list[int]:
         """Samples whose scores (B,) are not numbers because a picture got no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()

@@ -3,8 +3,7 @@
     exposure r -> the top share r of the pixels of each picture, by a map -> replaced, or all but these -> a network is
     trained on such pictures and asked about others of the kind
 
-`engine.retraining` trains; here is what a metric and its protocol have in common. Hooker et al., A Benchmark for
-Interpretability Methods in Deep Neural Networks, 2019, https://arxiv.org/abs/1806.10758
+`engine.retraining` trains; here is what a metric and its protocol have in common.
 """
 
 from dataclasses import dataclass
@@ -18,8 +17,13 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.metric import Metric
 from saliency_bench.scoring.perturbation import EXPOSURES, area, fraction_counts
+from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 
+PAPER = (
+    "Hooker et al., A Benchmark for Interpretability Methods in Deep Neural Networks, 2019, "
+    "https://arxiv.org/abs/1806.10758"
+)
 Test = Literal["modified", "clean"]
 NO_ANSWER = -1
 
@@ -60,6 +64,11 @@ def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     """(B,): the area over the exposures of the share of trainings that are right; NaN where a part is missing."""
     return area(values.reshape(len(values), len(EXPOSURES), options["trainings"]).mean(axis=2), np.asarray(EXPOSURES))
+
+
+def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
+    """What a retraining metric asks about, whatever the run's target is: the class that is predicted."""
+    return [() if np.isnan(row).any() else (TargetTerms((int(row.argmax()),)),) for row in probabilities]
 
 
 def check_protocol(**options: Any) -> None:

@@ -58,8 +58,13 @@ def score_samples(
     and order; `seed` also is that of what is drawn once for all images: the masks of RISE, weights of a randomised
     network.
 
-    Raises: UserError for invalid arguments, and for maps or logits that are not finite.
+    Raises: UserError for invalid arguments, for maps or logits that are not finite, and for a metric that has one value
+    over all samples, of which `score_parts` gives the parts.
     """
+    if not isinstance(metric, Metric):
+        metric, options = load_metric(metric, **options), {}
+    if metric.aggregate is not None:
+        raise UserError(f"{metric} has one value over all samples and none of each; take score_parts")
     found = scored_batches(
         metric, images, classifier, explainer, target=target, labels=labels, groups=groups, masks=masks,
         columns=columns, other=other, other_labels=other_labels, seeds=seeds, image_ids=image_ids, seed=seed,

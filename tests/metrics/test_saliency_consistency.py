@@ -18,8 +18,8 @@ from saliency_bench.explainer import as_explainer
 from saliency_bench.explaining.map_provider import MapProvider
 from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_consistency.score import distance, shares
-from saliency_bench.metrics.saliency_consistency.transforms import TRANSFORMS, Choice, rotated, shifted
 from saliency_bench.metrics.saliency_consistency.warping import fastdtw
+from saliency_bench.scoring.transforms import TRANSFORMS, Choice, rotated, shifted
 from saliency_bench.target import one_hot
 
 H, W = 10, 15

@@ -71,7 +71,8 @@ def test_by_hand(dark_and_white):
     classifier, given = sb.load_classifier(Corner(), **LOADED), {"labels": [1, 1], "k": 1}
     parts = score_parts("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_array_equal(parts, [[1, np.nan, 0, np.nan, 0, np.nan], [np.nan] * 6])
-    assert score_samples("saliency_correctness", dark_and_white, classifier, LEFT, **given)[0] == 1
+    with pytest.raises(UserError, match="k=1 has one value over all samples and none of each; take score_parts"):
+        score_samples("saliency_correctness", dark_and_white, classifier, LEFT, **given)
     # p of L: 1 / (1 + 3); of the pasted: 9 / (9 + 3)
     parts = score_parts("saliency_confidence", dark_and_white, classifier, LEFT, **given)
     np.testing.assert_allclose(parts[0], [3 / 4 - 1 / 4, 0, 4 / 16], rtol=1e-6)
@@ -307,7 +308,7 @@ def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
     with pytest.raises(
         UserError, match="top=5 needs a softmax over more than five classes; this model has softmax and 2"
     ):
-        score_samples("saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])
+        score_parts("saliency_correctness:top=5", dark_and_white, classifier, LEFT, labels=[1, 1])
     several = sb.load_classifier(Corner(), activation="sigmoid", **LOADED)
     with pytest.raises(UserError, match="of=entropy needs a softmax"):
         score_samples("saliency_confidence:of=entropy", dark_and_white, several, LEFT, labels=[1, 1])
@@ -318,6 +319,6 @@ def test_what_a_head_does_not_have_is_refused_by_name(dark_and_white):
 def test_labels_are_asked_for_and_a_target_is_not(dark_and_white):
     classifier = sb.load_classifier(Corner(), **LOADED)
     with pytest.raises(UserError, match="give labels, the class of each image"):
-        score_samples("saliency_correctness", dark_and_white, classifier, LEFT)
+        score_parts("saliency_correctness", dark_and_white, classifier, LEFT)
     with pytest.raises(UserError, match="leave out target"):
-        score_samples("saliency_correctness", dark_and_white, classifier, LEFT, labels=[1, 1], target=[1, 1])
+        score_parts("saliency_correctness", dark_and_white, classifier, LEFT, labels=[1, 1], target=[1, 1])

@@ -1,0 +1,231 @@
+"""Do a metric and people agree on the order of explainers? Accuracies at each exposure, of networks and of people.
+
+Figure 7 of Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021. People see the top share of a
+picture by a map, and more of it until they name its class. Their answers are a table, CSV or Parquet, a row per answer:
+
+    image_id    as in the dataset
+    explainer   as in the run, with its options: "gradcam", "rise:masks=1000"
+    exposure    share of the pixels that was shown, above 0 and at most 1
+    person      who answered, any text
+    right       true or false (CSV: also 1 or 0); "I don't know" is false
+
+All answers of a person about an image and explainer are one judgement. The accuracy of people at r is the share of
+judgements that are right at or before r; `saliency_crowd_auc` is the area under it, 0 at r = 0.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from saliency_bench.analysis.rankings import FEWEST, kendall_of, means_of, order_of, spearman_of
+from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.run_folder import SCORES, Column, RunData, Scores
+from saliency_bench.scoring.perturbation import EXPOSURES, area
+from saliency_bench.utils.hashing import sha256_of
+
+COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
+AGREEMENT = ("dataset", "model", "metric", "exposure", "spearman", "spearman low", "spearman high", "kendall tau-b",
+             "kendall low", "kendall high", "explainers", "n")  # fmt: skip
+PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
+ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
+EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # a part of a metric with exposures
+Found = dict[str, dict[str, list[float]]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """judgements: {explainer: {image id: the exposure of the first right answer of each, infinity for none}}"""
+
+    judgements: Found
+    sha256: str
+
+    def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+        """(judgements of each image (n,), those that are right at or before each exposure (n, R))"""
+        firsts = [np.array(self.judgements[explainer].get(one, [])) for one in ids]
+        right = [[(own <= exposure + 1e-9).sum() for exposure in exposures] for own in firsts]
+        return np.array([len(own) for own in firsts], float), np.array(right, float).reshape(len(ids), -1)
+
+
+def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
+    """Spearman's rho and Kendall's tau-b of the orders of explainers by a metric and by people, at each exposure.
+
+    Over the images that people have judged, baselines included; higher is better for all. Intervals are percentile
+    bootstraps over clusters of images, all accuracies being computed anew in each draw.
+
+    answers: CSV or Parquet, as the head of this file says. Raises: UserError for a file that does not hold it, and for
+    runs without a metric of accuracies at exposures, such as saliency_kae, of three explainers that people have judged.
+    """
+    if answers is None:
+        raise UserError(f"agreement needs the answers of people: a CSV or Parquet file with {', '.join(COLUMNS)}")
+    given = read_answers(Path(answers))
+    rows: list[tuple] = []
+    people: list[tuple] = []
+    accuracies: list[tuple] = []
+    without: set[str] = set()
+    for run in runs:
+        ids = [one for one in run.ids if any(one in own for own in given.judgements.values())]
+        judged = [row for row in run.rows if row.name in given.judgements]
+        without |= given.judgements.keys() - {row.name for row in run.rows}
+        people += [_crowd(run, given, row.name, ids) for row in judged] if ids else []
+        for column in run.columns if ids else ():
+            cells = {row.name: cell for row in judged if (cell := run.cell(row, column))}
+            of_metric = _of_metric(run, column, cells, given, ids)
+            rows, accuracies = rows + of_metric[0], accuracies + of_metric[1]
+    if not rows:
+        raise UserError(
+            f"no run has a metric with a part per exposure, such as saliency_kae, of {FEWEST} of the explainers that "
+            f"{answers} is about: {', '.join(sorted(given.judgements))}"
+        )
+    notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
+    notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
+    tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
+    data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
+            "accuracies": dicts(ACCURACIES, accuracies), "answers": given.sha256}  # fmt: skip
+    return Findings("agreement", tables, data, notes)
+
+
+def _of_metric(
+    run: RunData, column: Column, cells: dict[str, CellResult], given: Answers, ids: list[str]
+) -> tuple[list[tuple], list[tuple]]:
+    """(rows of AGREEMENT, rows of ACCURACIES) of one metric; [] of one without exposures."""
+    automated = _automated(run, cells, ids)
+    if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
+        return [], []
+    counts = {name: given.right(name, ids, exposures) for name in automated}
+    codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
+    sign = 1 if column.higher_is_better else -1
+    about = run.summary["dataset"]["id"], run.summary["model"]["id"], column.name
+    rows, accuracies = [], []
+    for number, exposure in enumerate(exposures):
+        values = np.stack([own[exposure] for own in automated.values()], axis=1)
+
+        def of_people(weights: np.ndarray, number: int = number) -> np.ndarray:
+            return np.stack([_share(weights, right[:, number], all_of) for all_of, right in counts.values()], axis=1)
+
+        def orders(weights: np.ndarray, values: np.ndarray = values) -> list[np.ndarray]:
+            return [order_of(sign * means_of(values, weights)), order_of(of_people(weights))]
+
+        once = np.ones((1, len(ids)))
+        both = zip(automated, means_of(values, once)[0], of_people(once)[0], strict=True)
+        accuracies += [(*about, name, exposure, known(one), known(other)) for name, one, other in both]
+        seed = run.summary.get("seed", 0)
+        both_of = (
+            lambda weights, orders=orders: spearman_of(*orders(weights)),
+            lambda weights, orders=orders: kendall_of(*orders(weights)),
+        )
+        found = [cluster_bootstrap(statistic, codes, seed) for statistic in both_of]
+        ends = [known(end) for one in found for end in one[:3]]
+        rows.append((*about, exposure, *ends, len(automated), len(ids)))
+    return rows, accuracies
+
+
+def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
+    """{explainer: {exposure above 0: (n,) of images, the mean over trainings}} of cells whose parts are exposures."""
+    parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
+    if not parts or not all(parts.values()):
+        return {}
+    shares = {part: float(match[1]) for part, match in parts.items() if match and float(match[1]) > 0}
+    wanted = {cell.cell_id for cell in cells.values()}
+    found: dict[str, dict[float, list[np.ndarray]]] = {name: {} for name in cells}
+    for part, exposure in shares.items():
+        scores = Scores.of(records.by_cell(run.folder / "records.parquet", SCORES, wanted), part)
+        places = {one: index for index, one in enumerate(scores.ids)}
+        order = [places.get(one, -1) for one in ids]
+        for name, cell in cells.items():
+            if cell.cell_id in scores.values:  # of several runs as one, the folder holds those of the first
+                values = np.append(scores.values[cell.cell_id], np.nan)
+                found[name].setdefault(exposure, []).append(values[order])
+    means = {name: {exposure: np.mean(own, axis=0) for exposure, own in of.items()} for name, of in found.items()}
+    return {name: of for name, of in means.items() if of}
+
+
+def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
+    """(draws,) the share of judgements, NaN where there is none. weights: (draws, n)."""
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
+
+
+def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
+    """A row of PEOPLE."""
+    judged, right = given.right(explainer, ids, EXPOSURES)
+    codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
+    found = crowd_auc(judged, right, codes, run.summary.get("seed", 0))
+    ends = [known(end) for end in found[:3]]
+    return run.summary["dataset"]["id"], explainer, *ends, int((judged > 0).sum()), int(judged.sum())
+
+
+def crowd_auc(judged: np.ndarray, right: np.ndarray, codes: np.ndarray, seed: int = 0) -> Estimate:
+    """The area under the accuracy of people at `EXPOSURES`, by the trapezoid rule; 0 at no pixel.
+
+    judged: (n,) judgements of each image. right: (n, R), those right at or before each exposure. codes: clusters.
+    """
+
+    def of_weights(weights: np.ndarray) -> np.ndarray:
+        return area(np.stack([_share(weights, one, judged) for one in right.T], axis=1), np.asarray(EXPOSURES))
+
+    return cluster_bootstrap(of_weights, codes, seed)
+
+
+def read_answers(path: Path) -> Answers:
+    """Raises: UserError that names the file, and the row or column, for what is no table of answers."""
+    rows = _table(path).to_pylist()
+    if not rows:
+        raise UserError(f"{path} holds no answer")
+    first: dict[tuple[str, str, str], float] = {}
+    seen: set[tuple] = set()
+    for number, row in enumerate(rows, 1):
+        exposure, right = _checked(row, f"{path}, answer {number}")
+        key = str(row["explainer"]), str(row["image_id"]), str(row["person"])
+        if (*key, exposure) in seen:
+            raise UserError(f"{path}, answer {number}: a second one of {key[2]} on {key[1]} at exposure {exposure:g}")
+        seen.add((*key, exposure))
+        first[key] = min(first.get(key, np.inf), exposure if right else np.inf)
+    judgements: Found = {}
+    for (explainer, image_id, _), exposure in first.items():
+        judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
+    return Answers(judgements, sha256_of(path))
+
+
+def _table(path: Path) -> pa.Table:
+    try:
+        if path.suffix.lower() == ".parquet":
+            table = pq.read_table(path)
+        else:
+            texts = pa.csv.ConvertOptions(column_types=dict.fromkeys(COLUMNS, pa.string()), strings_can_be_null=True)
+            table = pa.csv.read_csv(path, convert_options=texts)
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UserError(f"{path} cannot be read as CSV or Parquet: {one_line(error)}") from error
+    if missing := [name for name in COLUMNS if name not in table.column_names]:
+        raise UserError(f"{path} has no column {missing[0]}; a table of answers has {', '.join(COLUMNS)}")
+    return table.select(list(COLUMNS))
+
+
+RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
+
+
+def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
+    """(exposure, right). Raises: UserError for a value that is none."""
+    for name in COLUMNS:
+        if row[name] is None or row[name] == "":
+            raise UserError(f"{where}: {name} is empty")
+    try:
+        exposure = float(row["exposure"])
+    except ValueError:
+        exposure = np.nan
+    if not 0 < exposure <= 1:
+        raise UserError(f"{where}: exposure is a share above 0 and at most 1; got {row['exposure']}")
+    if (right := RIGHT.get(str(row["right"]).lower())) is None:
+        raise UserError(f"{where}: right is true or false; got {row['right']}")
+    return exposure, right

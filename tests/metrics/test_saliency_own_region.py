@@ -1,0 +1,123 @@
+"""saliency_own_region against pictures made pixel by pixel, by hand, and what changes nothing."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.errors import UserError
+from saliency_bench.metrics.saliency_own_region.score import reduce, saliency_own_region
+from saliency_bench.scoring.perturbation import Curves
+from saliency_bench.target import one_hot
+
+HEIGHT, WIDTH, CLASSES = 4, 5, 7
+MEAN = (0.2, 0.5, 0.7)
+
+
+class Linear(nn.Module):
+    def __init__(self, classes=CLASSES):
+        super().__init__()
+        torch.manual_seed(3)
+        self.register_buffer("mean", torch.tensor(MEAN).view(1, 3, 1, 1))
+        self.linear = nn.Linear(3 * HEIGHT * WIDTH, classes)
+
+    def forward(self, images):
+        return 5 * self.linear(images.flatten(1))
+
+
+def curves_of(classifier, images, maps):
+    return Curves(classifier, images, one_hot([0] * len(images), CLASSES), maps)
+
+
+def literal(classifier, image, one, label, reference, threshold, by):
+    """[acc@1, acc@5] of one image, pixel by pixel."""
+    values = [float(value) for value in one.flatten()]
+    if by == "percentile":
+        kept = round(len(values) * (1 - threshold / 100))
+        region = set(sorted(range(len(values)), key=lambda pixel: -values[pixel])[:kept])
+    else:
+        least, most = min(values), max(values)
+        region = {pixel for pixel, value in enumerate(values) if (value - least) / (most - least) > threshold}
+    picture = torch.empty(3, HEIGHT, WIDTH)
+    for pixel in range(len(values)):
+        row, column = divmod(pixel, WIDTH)
+        for channel in range(3):
+            outside = 0.0 if reference == "black" else MEAN[channel]
+            picture[channel, row, column] = image[channel, row, column] if pixel in region else outside
+    logits = classifier(picture[None])[0].tolist()
+    before = sum(logit > logits[label] for logit in logits)
+    return [float(before < 1), float(before < 5)]
+
+
+@pytest.mark.parametrize("reference", ["black", "mean"])
+@pytest.mark.parametrize(("threshold", "by"), [(0.5, "value"), (0.2, "value"), (60.0, "percentile")])
+def test_agrees_with_pictures_made_pixel_by_pixel(reference, threshold, by):
+    torch.manual_seed(1)
+    classifier, images = Linear().eval(), torch.rand(40, 3, HEIGHT, WIDTH)
+    maps = np.random.default_rng(0).normal(size=(40, HEIGHT, WIDTH)).astype(np.float32)
+    labels = np.arange(40) % CLASSES
+    found = saliency_own_region(curves_of(classifier, images, maps), np.eye(CLASSES, dtype=bool)[labels],
+                                reference=reference, threshold=threshold, by=by)  # fmt: skip
+    with torch.no_grad():
+        expected = [literal(classifier, image, one, label, reference, threshold, by)
+                    for image, one, label in zip(images, maps, labels, strict=True)]  # fmt: skip
+    np.testing.assert_array_equal(found, expected)
+    assert 0 < found[:, 0].mean() < found[:, 1].mean() < 1  # the comparison can fail
+    np.testing.assert_array_equal(reduce(found, {}), found[:, 0])
+
+
+@given(arrays(np.float32, (2, HEIGHT, WIDTH), elements=st.integers(-8, 8).map(float)), st.integers(-3, 3),
+       st.integers(-64, 64))  # fmt: skip
+def test_positive_affine_change_of_a_map_alters_nothing(maps, exponent, shift):
+    torch.manual_seed(2)
+    classifier, images, labels = Linear().eval(), torch.rand(2, 3, HEIGHT, WIDTH), np.eye(CLASSES, dtype=bool)[:2]
+    plain, other = (saliency_own_region(curves_of(classifier, images, one), labels)
+                    for one in (maps, maps * np.float32(2.0**exponent) + np.float32(shift)))  # fmt: skip
+    np.testing.assert_array_equal(plain, other)
+
+
+def test_everything_has_the_accuracy_of_the_image_and_a_constant_map_that_of_the_reference():
+    torch.manual_seed(4)
+    classifier, images = Linear().eval(), torch.rand(30, 3, HEIGHT, WIDTH)
+    whole, flat = np.ones((30, HEIGHT, WIDTH), np.float32), np.ones((30, HEIGHT, WIDTH), np.float32)
+    whole[:, 0, 0] = 0
+    images[:, :, 0, 0] = 0  # which is what stands there without the pixel
+    with torch.no_grad():
+        said, of_black = classifier(images).argmax(1), int(classifier(torch.zeros(1, 3, HEIGHT, WIDTH)).argmax())
+    right = np.eye(CLASSES, dtype=bool)
+    assert (saliency_own_region(curves_of(classifier, images, whole), right[said])[:, 0] == 1).all()
+    found = saliency_own_region(curves_of(classifier, images, flat), right[np.arange(30) % CLASSES])
+    assert found[:, 0].tolist() == [float(index % CLASSES == of_black) for index in range(30)]
+
+
+def test_five_of_a_sigmoid_or_of_five_classes_are_not_there():
+    class Five(nn.Module):
+        def forward(self, images):
+            return images.mean(dim=(1, 2, 3))[:, None] * torch.tensor([[4.0, 1, 1, 1, 1]]) - 1
+
+    images, maps = torch.ones(1, 3, 2, 2), np.array([[[1, 0], [1, 1]]], np.float32)
+    five = Curves(Five(), images, one_hot([0], 5), maps)
+    assert saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 0] == 1
+    assert math.isnan(saliency_own_region(five, np.eye(5, dtype=bool)[:1])[0, 1])
+    several = sb.load_classifier(Linear(), activation="sigmoid", mean=0, std=1, device="cpu")
+    curves = curves_of(several, torch.rand(3, 3, HEIGHT, WIDTH), np.random.default_rng(0).normal(size=(3, 4, 5)))
+    assert np.isnan(saliency_own_region(curves, np.eye(CLASSES, dtype=bool)[:3])[:, 1]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("saliency_own_region:threshold=1", "from 0 to below 1; got 1"),
+        ("saliency_own_region:threshold=100,by=percentile", "below 100; got 100"),
+        ("saliency_own_region:reference=grey", "grey"),
+    ],
+)
+def test_options_that_make_no_picture_are_refused(text, line):
+    with pytest.raises(UserError, match=line):
+        sb.load_metric(text)

@@ -1,0 +1,191 @@
+"""`analyse --what agreement` on made-up answers whose order of explainers is known, against literal second writings."""
+
+import csv
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.utils.hashing import sha256_of
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+EXPLAINERS = ["gradient", "edges", "centre", "random"]
+SHOWN = EXPOSURES[1:]
+SAMPLES = 30
+
+
+@pytest.fixture(scope="module")
+def done(shapes, tmp_path_factory):
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
+    model = sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+    return sb.run(dataset=str(shapes), model=model, split="train", explainers=EXPLAINERS, limit=SAMPLES, device="cpu",
+                  metrics=["saliency_kae", "saliency_roae", "saliency_miou"], progress=False,
+                  out=tmp_path_factory.mktemp("agreement") / "run")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def answers(done, tmp_path_factory):
+    """Of two people, on most images: the first right answer of explainer number k comes at one of the first ones."""
+    rng, rows = np.random.default_rng(0), []
+    images = [row["image_id"] for row in predictions(done)]
+    for rank, explainer in enumerate(EXPLAINERS):
+        for image_id in images[:25]:
+            for person in ("a", "b")[: 1 + (hash_of(image_id) % 2)]:
+                last = min(rank + int(rng.integers(0, 3)), 7)
+                rows += [(image_id, explainer, shown, person, number == last)
+                         for number, shown in enumerate(SHOWN[: last + 1])]  # fmt: skip
+        rows.append((images[0], explainer, 1.0, "gave up", False))
+    path = tmp_path_factory.mktemp("answers") / "answers.csv"
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("image_id", "explainer", "exposure", "person", "right"), *rows])
+    return path
+
+
+def hash_of(text):
+    return sum(map(ord, text))
+
+
+def predictions(done):
+    return pq.read_table(done.folder / "predictions.parquet").to_pylist()
+
+
+def literal_people(path, explainer, exposure, images):
+    """(right, judgements) of each image: who was right at or before an exposure."""
+    with path.open() as file:
+        rows = [row for row in csv.DictReader(file) if row["explainer"] == explainer]
+    found = []
+    for image_id in images:
+        own = [row for row in rows if row["image_id"] == image_id]
+        people = {row["person"] for row in own}
+        by = {row["person"] for row in own if row["right"] == "True" and float(row["exposure"]) <= exposure}
+        found.append((len(by), len(people)))
+    return np.array(found, float)
+
+
+def automated(done, metric, explainer, exposure, images):
+    rows = pq.read_table(done.folder / "records.parquet").to_pylist()
+    own = {row["image_id"]: row["value"] for row in rows
+           if (row["metric"], row["explainer"], row["part"]) == (metric, explainer, f"{exposure:g}")}  # fmt: skip
+    return np.array([own[image_id] for image_id in images], float)
+
+
+@pytest.mark.filterwarnings("ignore:An input array is constant")
+@pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
+def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, answers, metric):
+    rows = [row for row in sb.analyse(done, "agreement", answers=answers).data["exposures"] if row["metric"] == metric]
+    assert [row["exposure"] for row in rows] == list(SHOWN)
+    images = sorted(row["image_id"] for row in predictions(done))  # as clusters are numbered
+    images = [one for one in images if one in answers.read_text()]
+    bits = random_bits(seed_of(0, "bootstrap", 25, 0), 2000 * 25).reshape(2000, 25)
+    draws = (bits % np.uint64(25)).astype(int)
+    sign = -1 if metric == "saliency_roae" else 1
+    drawn_at, index = (0.2, 0) if metric == "saliency_kae" else (0.3, 1)  # all draws of all would take long
+    for row in rows:
+        people = [literal_people(answers, name, row["exposure"], images) for name in EXPLAINERS]
+        values = [automated(done, metric, name, row["exposure"], images) for name in EXPLAINERS]
+
+        def both(chosen, only=None, people=people, values=values):
+            of_people = [own[chosen, 0].sum() / own[chosen, 1].sum() for own in people]
+            means = [round(sign * own[chosen].mean(), 12) for own in values]
+            functions = (
+                [stats.spearmanr, stats.kendalltau] if only is None else [(stats.spearmanr, stats.kendalltau)[only]]
+            )
+            return [of(means, np.round(of_people, 12)).statistic for of in functions]
+
+        expected = both(np.arange(25))
+        for name, value in zip(("spearman", "kendall tau-b"), expected, strict=True):
+            assert row[name] == (None if np.isnan(value) else pytest.approx(value))
+        if row["exposure"] == drawn_at:
+            ends = np.nanpercentile([both(chosen, only=index)[0] for chosen in draws], [2.5, 97.5])
+            name = ("spearman", "kendall")[index]
+            assert [row[f"{name} low"], row[f"{name} high"]] == pytest.approx(ends)
+        assert (row["explainers"], row["n"]) == (4, 25)
+
+
+def test_the_area_of_people_by_hand_and_their_order(done, answers):
+    people = {row["explainer"]: row for row in sb.analyse(done, "agreement", answers=answers).data["people"]}
+    images = [row["image_id"] for row in predictions(done)]
+    for name, row in people.items():
+        shares = [0.0]
+        for exposure in SHOWN:
+            right, judged = literal_people(answers, name, exposure, images).sum(axis=0)
+            shares.append(right / judged)
+        expected = sum((b - a) * (x + y) / 2 for a, b, x, y in zip(EXPOSURES, SHOWN, shares, shares[1:], strict=False))
+        assert row["saliency_crowd_auc"] == pytest.approx(expected)
+        assert row["low"] < row["saliency_crowd_auc"] < row["high"]
+        assert (row["images"], row["judgements"]) == (25, judged)
+    assert sorted(people, key=lambda name: -people[name]["saliency_crowd_auc"]) == EXPLAINERS
+
+
+def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
+    """Judgements made of the metric's own accuracies at 30 %: right then, where the network is."""
+    images = [row["image_id"] for row in predictions(done)]
+    means = {}
+    table = {name: [] for name in ("image_id", "explainer", "exposure", "person", "right")}
+    for explainer in EXPLAINERS:
+        values = automated(done, "saliency_kae", explainer, 0.3, images)
+        means[explainer] = values.mean()
+        for image_id, right in zip(images, values, strict=True):
+            for name, value in zip(table, (image_id, explainer, 0.3, "p", bool(right)), strict=True):
+                table[name].append(value)
+    pq.write_table(pa.table(table), tmp_path / "answers.parquet")
+    assert len(set(means.values())) > 1
+    data = sb.analyse(done, "agreement", answers=tmp_path / "answers.parquet").data
+    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3))
+    assert (row["spearman"], row["kendall tau-b"]) == (pytest.approx(1), pytest.approx(1))
+    row = next(row for row in data["exposures"] if (row["metric"], row["exposure"]) == ("saliency_kae", 0.2))
+    assert row["spearman"] is None  # no one was right before
+    for row in data["accuracies"]:
+        if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3):
+            assert row["automated"] == row["people"] == pytest.approx(means[row["explainer"]])
+    assert data["answers"] == sha256_of(tmp_path / "answers.parquet")
+
+
+def test_the_command(done, answers, tmp_path, capsys):
+    words = ["analyse", str(done.folder), "--what", "agreement", "--answers", str(answers), "--out", str(tmp_path)]
+    assert main(words) == 0
+    assert "saliency_crowd_auc" in capsys.readouterr().out
+    assert json.loads((tmp_path / "agreement.json").read_text())["people"]
+    assert {"agreement.svg", "agreement-people.csv", "agreement-accuracies.tex"} <= {
+        one.name for one in tmp_path.iterdir()
+    }
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("image_id,explainer,exposure,person\na,b,1,c\n", "no column right"),
+    ("image_id,explainer,exposure,person,right\n", "no answer"),
+    ("image_id,explainer,exposure,person,right\na,b,50,c,true\n", "answer 1: exposure is a share .*; got 50"),
+    ("image_id,explainer,exposure,person,right\na,b,x,c,true\n", "answer 1: exposure .*; got x"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,maybe\n", "answer 1: right is true or false; got maybe"),
+    ("image_id,explainer,exposure,person,right\n,b,1,c,1\n", "answer 1: image_id is empty"),
+    ("image_id,explainer,exposure,person,right\na,b,1,c,1\na,b,1.0,c,0\n", "answer 2: a second one of c on a"),
+    ("a\"\n\"", "no column image_id"),
+])  # fmt: skip
+def test_damaged_answers_are_one_line(tmp_path, text, line):
+    path = tmp_path / "answers.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=line):
+        read_answers(path)
+
+
+def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
+    with pytest.raises(UserError, match="needs the answers of people"):
+        sb.analyse(done, "agreement")
+    with pytest.raises(UserError, match="cannot be read"):
+        sb.analyse(done, "agreement", answers=tmp_path / "none.csv")
+    other = tmp_path / "other.csv"
+    other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))
+    with pytest.raises(UserError, match="centre, mine, random, theirs"):
+        sb.analyse(done, "agreement", answers=other)
