@@ -29,6 +29,8 @@ def arguments(parser: ArgumentParser) -> None:
     rate = "learning rate of Adam (default: 0.001)"
     parser.add_argument("--learning-rate", type=float, default=1e-3, metavar="X", help=rate)
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
+    several = "softmax for one class an image; sigmoid for all classes of each (column labels) (default: softmax)"
+    parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
     limit = "train on only N images, drawn at random with the seed; groups are kept whole, so there may be a few more"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
@@ -56,6 +58,7 @@ def main(args: Namespace) -> None:
         seed=args.seed,
         limit=args.limit,
         label_column=args.label_column,
+        activation=args.activation,
         device=args.device,
         progress=not args.json,
     )
@@ -63,5 +66,6 @@ def main(args: Namespace) -> None:
     if args.json:
         print(json.dumps(log, indent=2))
         return
-    print(f"test accuracy {log['test_accuracy']:.1%}; the checkpoint is in {out}")
+    kind = "accuracy" if args.activation == "softmax" else "mean average precision"
+    print(f"test {kind} {log['test_accuracy']:.1%}; the checkpoint is in {out}")
     print(f"next: saliency-bench run --dataset {args.dataset} --model {out} --out runs/{out.name}")

@@ -1,4 +1,5 @@
 import json
+import shutil
 
 import pytest
 import torch
@@ -117,11 +118,15 @@ def test_a_config_file_starts_from_random_weights(trained, shapes, tmp_path):
         ({"model": "./nowhere"}, r"\./nowhere"),
         ({"dataset": "nope"}, r"\bnope\b"),
         ({"out": "exists"}, "already holds"),
+        ({"model": "without_weights"}, r"no weights .* to start from random weights give .*config\.json"),
     ],
 )
 def test_bad_input(changes, words, trained, shapes, tmp_path):
     settings = {"dataset": str(shapes), "model": ResNetConfig(**CONFIG), "out": tmp_path / "x", "epochs": 1, "size": 32}
-    changes = {key: trained if value == "exists" else value for key, value in changes.items()}
+    (tmp_path / "bare").mkdir()
+    shutil.copy(trained / "config.json", tmp_path / "bare")
+    folders = {"exists": trained, "without_weights": str(tmp_path / "bare")}
+    changes = {key: folders.get(value, value) for key, value in changes.items()}
     with pytest.raises(UserError, match=words):
         sb.train(**settings | changes, device="cpu", progress=False)
     assert not (tmp_path / "x").exists()

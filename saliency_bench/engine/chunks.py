@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -211,15 +212,11 @@ def explain_and_score(
                 kept = _kept(maps, reasons, chunk, len(positions))
             pictures = context.out / "thumbnails" / folder.path.name
             thumbnails = partial(save_thumbnails, pictures, number, maps.cpu().clone(), places, context.spec.batch_size)
-            logits = torch.tensor([row["logits"] for row in readable])
-            inputs = _inputs(context, chunk.batch, target, maps, explainer, logits, faults)
-            inputs.map_faults, inputs.labels = reasons, _right(context, readable)
-            own_places = [samples[place] for place in chunk.readable]
+            inputs = _inputs(context, chunk.batch, target, maps, explainer, readable, faults)
+            inputs.map_faults = reasons
             if context.other is not None and by_other is not None:
                 inputs.other = _of_other(context.other, chunk.batch, [by_other[place] for place in chunk.readable])
-            inputs.partners = PartnerSource(context.plans, own_places, context.partners, context.spec.batch_size)
-            retraining = [cell for cell in cells if cell.metric.keeps]
-            inputs.retrained = {cell.metric: context.retrained[cell.id][own_places] for cell in retraining}
+            _add_of_run(context, inputs, cells, [samples[place] for place in chunk.readable])
             for cell in cells:
                 before = context.classifier.passes
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
@@ -233,12 +230,9 @@ def explain_and_score(
         cell.id: list(_rows(context, cell, chunk, samples, _asked(context, cell, readable, own), scored.get(cell.id)))
         for cell in cells
     }
-    failed = [
-        row for of_cell in rows.values() for row in of_cell
-        if row["part"] is None and row["value"] is None and not is_expected(row["reason"])
-    ]  # fmt: skip
     tables = {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()}
-    about = {"passes": passes, "halved": halved, "faults": len(failed), "raised": raised}
+    faulty = sum(map(_is_fault, chain.from_iterable(rows.values())))
+    about = {"passes": passes, "halved": halved, "faults": faulty, "raised": raised}
 
     def write() -> None:
         if thumbnails is not None:
@@ -252,6 +246,11 @@ def explain_and_score(
             folder.write(number, tables, own, **about)
 
     return write
+
+
+def _is_fault(row: dict) -> bool:
+    """Whether a row says that a sample has no score where it should have one."""
+    return row["part"] is None and row["value"] is None and not is_expected(row["reason"])
 
 
 def _kept(maps: Maps, reasons: Collection[int], chunk: Chunk, count: int) -> list[np.ndarray | None]:
@@ -360,15 +359,17 @@ def _seed(context: RunContext, batch: Batch, index: int, purpose: str) -> int:
 
 
 def _inputs(
-    context: RunContext, batch: Batch, target: Target, maps: Maps, explainer: Explainer, logits: torch.Tensor,
+    context: RunContext, batch: Batch, target: Target, maps: Maps, explainer: Explainer, rows: list[dict],
     faults: dict[int, str],
 ) -> MetricInputs:  # fmt: skip
+    """What metrics ask for of a batch, its maps, and what the classifier says of it."""
     return MetricInputs(
         classifier=context.classifier,
         explainer=explainer.seeded(context.spec.seed),
         images=batch.images,
         target=target,
-        logits=logits,
+        logits=torch.tensor([row["logits"] for row in rows]),
+        labels=_right(context, rows),
         seed_for=partial(_seed, context, batch),
         maps=maps,
         masks=batch.masks.numpy(),
@@ -378,6 +379,13 @@ def _inputs(
         columns=batch.columns,
         run_seed=context.spec.seed,
     )
+
+
+def _add_of_run(context: RunContext, inputs: MetricInputs, cells: list[Cell], places: list[int]) -> None:
+    """What metrics ask for that depends on other samples. places: of the batch's samples in the run's order."""
+    inputs.partners = PartnerSource(context.plans, places, context.partners, context.spec.batch_size)
+    retraining = [cell for cell in cells if cell.metric.keeps]
+    inputs.retrained = {cell.metric: context.retrained[cell.id][places] for cell in retraining}
 
 
 def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:

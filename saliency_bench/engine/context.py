@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from saliency_bench import options
 from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
 from saliency_bench.classifiers.loading import load_classifier
-from saliency_bench.data.fingerprints import column_of, content_of, fingerprint
+from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
 from saliency_bench.engine.ordering import order_of
@@ -26,6 +26,7 @@ from saliency_bench.engine.reading import (
     OWN_LABEL,
     Samples,
     Selection,
+    TrainingRows,
     check_further,
     group_names,
     label_names,
@@ -143,7 +144,7 @@ class RunContext:
     other     the same run of the other model, whose label is another column; None where there is none
     folder    in `out`, of what the classifier says
     plans     of the metrics that ask for partners; none before all samples are predicted
-    trained_on  hash of the images that networks are retrained on; "" where no metric asks for that
+    training  {split: rows} that networks are retrained on; {} where no metric asks for that
     controls  explainers that retraining metrics are compared with, which no other metric scores
     retrained  {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
                `retraining.stage` before chunks are computed
@@ -170,7 +171,7 @@ class RunContext:
     other: "RunContext | None" = None
     folder: str = "predictions"
     plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
-    trained_on: str = ""
+    training: dict[str, TrainingRows] = field(default_factory=dict)
     controls: frozenset[Explainer] = frozenset()
     retrained: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -247,6 +248,11 @@ class RunContext:
             "groups": None if self.groups is None else self.groups.identity,
         }
         return Identity.model_validate_json(json.dumps(entries))  # tuples become lists, as in a file
+
+    @cached_property
+    def trained_on(self) -> str:
+        """A hash of the images that networks are retrained on."""
+        return hash_of([split.content for split in self.training.values()])
 
     @cached_property
     def target_range(self) -> TargetRange:
@@ -403,7 +409,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         spec=spec,
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
-        trained_on=_trained_on(found, spec, names) if retraining else "",
+        training=training_splits(found, spec.label_column, names) if retraining else {},
         controls=frozenset(controls) - set(explainers),
         metrics=list(dict.fromkeys(metrics)),
         found=found,
@@ -477,11 +483,6 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
         selection=None,
         folder="other_predictions",
     )
-
-
-def _trained_on(found: Found, spec: RunSpec, names: list[str] | None) -> str:
-    rows = training_splits(found, spec.label_column, names)
-    return hash_of([fingerprint(one) for one in rows.values()])
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:

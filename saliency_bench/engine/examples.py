@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional as F
 
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import CellResult, of_samples
 from saliency_bench.results.parts import FEW, files_in, span_of
 from saliency_bench.results.run_folder import SCORES, Scores
 from saliency_bench.types import Batch, Maps
@@ -74,9 +74,15 @@ def thumbnail_strays(folder: Path) -> list[str]:
 def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     """[(image id, kind)]: by the mean score over explainers of the first metric, and by how much explainers differ.
 
-    Baselines do not count.
+    Baselines do not count. Where no metric scores single samples, the first that take part.
     """
-    rivals = [cell for cell in cells if cell.metric_text == cells[0].metric_text and not cell.baseline] or cells[:1]
+    scoring = of_samples(cells)
+    if not scoring:
+        part = next(iter(cells[0].parts), None)
+        found = Scores.of(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
+        known = np.isfinite(found.values.get(cells[0].cell_id, np.empty(0)))
+        return [(found.ids[index], "first") for index in np.flatnonzero(known)[:PER_KIND]]
+    rivals = [cell for cell in scoring if not cell.baseline] or scoring[:1]
     signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
     scores = Scores.of(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
     table = np.stack([sign * scores.values[cell_id] for cell_id, sign in signs.items()], axis=1)

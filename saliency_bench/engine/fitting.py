@@ -1,5 +1,8 @@
 """Fits a classifier by a recipe: Adam, keeping the epoch with the best validation accuracy (P0).
 
+Where images have several classes, each logit is trained by itself, and the mean average precision takes the place of
+accuracy.
+
     recipe = Recipe(epochs=5)
     train, validation = Rows(classifier, train_rows), Rows(classifier, validation_rows)
     log = fit(recipe, classifier, train, validation)   # the classifier then has the best weights
@@ -23,6 +26,7 @@ from torch import Tensor, nn
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
+from saliency_bench.results.accuracy import average_precision
 from saliency_bench.types import Images
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.messages import complain
@@ -42,7 +46,10 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        """(images in the prepared frame, labels) of these samples, on the classifier's device."""
+        """(images in the prepared frame, labels) of these samples, on the classifier's device.
+
+        labels: Int (B,); of images with several classes Float (B, K), 1 for each of theirs and 0 for the others.
+        """
 
 
 class Rows:
@@ -58,6 +65,23 @@ class Rows:
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
         batch = self.classifier.prepare(self.rows[positions])
         return batch.images, batch.labels.to(self.classifier.device)
+
+
+class SeveralClasses:
+    """The rows of a dataset whose images have several classes, one row per image, whose numbers `labels` holds."""
+
+    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]], classes: int):
+        self.rows, self.classifier = Rows(classifier, rows), classifier
+        self.truth = torch.zeros(len(labels), classes)
+        for row, own in zip(self.truth, labels, strict=True):
+            row[own] = 1
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        images, _ = self.rows.batch(positions)
+        return images, self.truth[torch.from_numpy(positions)].to(self.classifier.device)
 
 
 class Counted:
@@ -213,12 +237,19 @@ def one_epoch(
         for images, labels in batches(source, order, batch_size):
             if len(images) == 1 and len(source) > 1:  # batch norm cannot learn from a single image
                 continue
-            loss = nn.functional.cross_entropy(classifier(images), labels)
+            loss = loss_of(classifier(images), labels)
             total += finite(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
     return total / len(source)
+
+
+def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of a softmax, or of the sigmoid of each logit where images have several classes; the mean."""
+    if labels.ndim == 1:
+        return nn.functional.cross_entropy(logits, labels)
+    return nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
 
 def finite(loss: float, learning_rate: float) -> float:
@@ -230,12 +261,17 @@ def finite(loss: float, learning_rate: float) -> float:
 
 @torch.no_grad()
 def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
-    """The share of correctly classified samples."""
+    """The share of correctly classified samples; of images with several classes the mean average precision."""
     classifier.eval()
-    right = 0
-    for images, labels in batches(source, np.arange(len(source)), batch_size):
-        right += int((classifier(images).argmax(dim=1) == labels).sum())
-    return right / len(source)
+    found = [(classifier(images).cpu(), labels.cpu()) for images, labels in batches(source, every(source), batch_size)]
+    logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    if labels.ndim == 1:
+        return int((logits.argmax(dim=1) == labels).sum()) / len(source)
+    return average_precision(logits.numpy(), labels.numpy() > 0)
+
+
+def every(source: Source) -> np.ndarray:
+    return np.arange(len(source))
 
 
 def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:

@@ -41,9 +41,15 @@ def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, finger
     return Order(positions, [names[position] for position in positions])
 
 
+def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> list[int]:
+    """The positions of the rows that a limit takes, in the dataset's own order."""
+    if limit is None or limit >= len(rows):
+        return list(range(len(rows)))
+    order = order_of(sample_ids(rows), group_names(rows), seed, fingerprint)
+    return sorted(order.positions[: order.first(limit)])
+
+
 def first_rows(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> datasets.Dataset:
     """The rows that a limit takes, in the dataset's own order."""
-    if limit is None or limit >= len(rows):
-        return rows
-    order = order_of(sample_ids(rows), group_names(rows), seed, fingerprint)
-    return rows.select(sorted(order.positions[: order.first(limit)]))
+    positions = first_positions(rows, limit, seed, fingerprint)
+    return rows if len(positions) == len(rows) else rows.select(positions)

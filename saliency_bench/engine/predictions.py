@@ -75,20 +75,25 @@ def predict(context: RunContext, number: int, chunk: Chunk, part: Part | None = 
     """
     if part is not None:
         return part.read(key_of(number)).drop_columns(POSITION).to_pylist()
-    schema = prediction_schema(context)
-    chunk, logits = _classified(context, chunk)
-    index_of = {position: index for index, position in enumerate(chunk.readable)}
-    rows = []
-    for position, about in enumerate(chunk.rows):
-        row = {stored(name): value for name, value in about.items()} | {"left_out": chunk.faults.get(position)}
-        if position in index_of and logits is not None and chunk.batch is not None:
-            row |= _predicted(context, chunk.batch, index_of[position], logits, context.right(about))
-        rows.append({name: row.get(name) for name in schema.names})
+    schema, rows = prediction_schema(context), answers(context, chunk)
     table = pa.Table.from_pylist(rows, schema=schema)
     start = number * context.spec.batch_size
     table = table.add_column(0, POSITION, pa.array(range(start, start + len(rows)), pa.int64()))
     prediction_parts(context).write(number, {key_of(number): table}, None)
     return table.drop_columns(POSITION).to_pylist()  # as the file gives it back, so that it does not matter who wrote
+
+
+def answers(context: RunContext, chunk: Chunk) -> list[dict]:
+    """What the classifier says of the samples of a chunk, row by row, whatever has been written."""
+    chunk, logits = _classified(context, chunk)
+    index_of = {position: index for index, position in enumerate(chunk.readable)}
+    rows, names = [], prediction_schema(context).names
+    for position, about in enumerate(chunk.rows):
+        row = {stored(name): value for name, value in about.items()} | {"left_out": chunk.faults.get(position)}
+        if position in index_of and logits is not None and chunk.batch is not None:
+            row |= _predicted(context, chunk.batch, index_of[position], logits, context.right(about))
+        rows.append({name: row.get(name) for name in names})
+    return rows
 
 
 def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor | None]:

@@ -139,6 +139,12 @@ def check_model(name: str) -> None:
 
 def check_start(name: str) -> None:
     """What a training starts from: a model, or a config.json."""
+    folder = Path(name).expanduser()
+    if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"{name} holds a config.json and no weights (*.safetensors); to start from random weights give "
+            f"{folder / 'config.json'}"
+        )
     if not name.endswith(".json"):
         check_model(name)
     elif not Path(name).expanduser().is_file():

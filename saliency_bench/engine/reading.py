@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.preparation import SampleError
-from saliency_bench.data.fingerprints import picture_digest, stored_bytes
+from saliency_bench.data.fingerprints import content_of, picture_digest, stored_bytes
 from saliency_bench.data.loading import Found, is_text, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.reasons import is_expected
@@ -83,7 +83,7 @@ def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int
     features, part = samples.rows.features, samples.part(positions)
     scalars = scalar_columns(features)
     about = [
-        {"image_id": sample["image_id"], "label": sample["label"], "labels": _labels(sample, features)}
+        {"image_id": sample["image_id"], "label": sample["label"], "labels": classes_of(sample, features)}
         | _scalars(sample, scalars, features)
         for sample in part
     ]
@@ -191,12 +191,22 @@ def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
     return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
 
 
-def training_splits(found: Found, column: str, names: list[str] | None) -> dict[str, datasets.Dataset]:
+@dataclass(frozen=True)
+class TrainingRows:
+    """Rows of a split that networks are trained on; content, digests: as `content_of` gives them."""
+
+    rows: datasets.Dataset
+    content: str
+    digests: list[str]
+
+
+def training_splits(found: Found, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
     """{"train", "validation": rows}, labelled as those of a run are. Raises: UserError for a dataset without them."""
     try:
-        return {name: labelled(found.load(name), column, names) for name in ("train", "validation")}
+        splits = {name: labelled(found.load(name), column, names) for name in ("train", "validation")}
     except UserError as error:
         raise UserError(f"retraining needs the splits train and validation: {error}") from error
+    return {name: TrainingRows(rows, *content_of(rows)) for name, rows in splits.items()}
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:
@@ -205,7 +215,7 @@ def label_names(rows: datasets.Dataset) -> list[str] | None:
     return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
 
 
-def _labels(sample: dict, features: datasets.Features) -> list[int] | None:
+def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
     """The numbers of all classes of an image, which the dataset holds as names or numbers; None where it does not."""
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):

@@ -4,28 +4,34 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 
+from saliency_bench import registry
 from saliency_bench.classifiers import processors
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.sources import Source
+from saliency_bench.data.build_report import read_report
+from saliency_bench.data.hub_datasets import UnknownSplitError
 from saliency_bench.data.loading import Found, class_names, find, fingerprint
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
-from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
+from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, SeveralClasses, accuracy_of, fit
+from saliency_bench.engine.fitting import Source as Samples
 from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
-from saliency_bench.engine.reading import labelled
-from saliency_bench.errors import UserError
+from saliency_bench.engine.reading import classes_of, group_names, labelled, sample_ids
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.options import defaults
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.processes import accelerator_on
 from saliency_bench.utils.seeds import seed_of
 
+BUILDERS = "hub_builders"
 SPLITS = ("train", "validation", "test")
 
 
 def train(
     *,
-    dataset: str,
+    dataset: str | Path | DatasetDict,
     model: Any,
     out: str | Path,
     epochs: int = 30,
@@ -35,6 +41,7 @@ def train(
     seed: int = 0,
     limit: int | None = None,
     label_column: str = "label",
+    activation: str = "softmax",
     device: str | None = None,
     progress: bool = True,
 ) -> Path:
@@ -42,36 +49,46 @@ def train(
 
     model: a Hub id or folder of pretrained weights (the head is replaced), or a transformers config (an object or a
     `config.json`), which starts from random weights. size: side of the square that images are squashed to, in pixels.
-    label_column: which column is the label. limit: number of training images, drawn by the seed as whole groups. A
-    training that was killed resumes after the last complete epoch and ends with the same weights.
+    label_column: which column is the label. activation: "softmax", one class for each image; or "sigmoid", all classes
+    of each image, for datasets with a column `labels`: the loss is the binary cross-entropy of every class, the
+    accuracy the mean average precision, and an image with several rows counts once. limit: number of training images,
+    drawn by the seed as whole groups. A training that was killed resumes after the last complete epoch and ends with
+    the same weights.
     Raises: UserError for an unknown dataset or model, weights or a loss that are not finite, invalid settings, an
     `out` that is not empty, or several processes.
     """
+    if activation not in ("softmax", "sigmoid"):
+        raise unknown("activation", activation, ("softmax", "sigmoid"))
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
     _check_output(out, state_file)
     if isinstance(dataset, str):
         check_dataset(dataset)
-    if isinstance(model, str):
-        check_start(model)
+    if isinstance(model, str | Path):
+        check_start(str(model))
     recipe = Recipe(epochs, learning_rate, batch_size, size, seed, limit)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
     found = find(dataset)
     splits = _splits(found, recipe, label_column)
+    several = {name: _several(rows, found) for name, rows in splits.items()} if activation == "sigmoid" else {}
+    splits |= {name: rows for name, (rows, _) in several.items()}
     start = start_of(model)
-    classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out))
+    classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out), activation)
     classifier.to(accelerator.device)
 
-    settings = {"dataset": dataset, **recipe.as_dict(), "images": fingerprint(splits["train"]),  # of these labels
-                "start": classifier.digest}  # fmt: skip
+    text = dataset if isinstance(dataset, str) else found.text
+    settings = {"dataset": text, **recipe.as_dict(), "images": fingerprint(splits["train"]),  # of these labels
+                "start": classifier.digest} | ({"activation": activation} if several else {})  # fmt: skip
     if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
         state_file.unlink()
         return out
-    sources = {name: Rows(classifier, rows) for name, rows in splits.items()}
+    sources: dict[str, Samples] = {name: Rows(classifier, rows) for name, rows in splits.items()}
+    for name, (rows, labels) in several.items():
+        sources[name] = SeveralClasses(classifier, rows, labels, len(classifier.labels or ()))
     try:
         log = fit(recipe, classifier, sources["train"], sources["validation"],
                   state_file=state_file, settings=settings, progress=progress)  # fmt: skip
@@ -90,13 +107,32 @@ def train(
     return out
 
 
-def new_classifier(recipe: Recipe, model: Any, names: list[str], id: str) -> tuple[Classifier, Any]:
+def new_classifier(
+    recipe: Recipe, model: Any, names: list[str], id: str, activation: str = "softmax"
+) -> tuple[Classifier, Any]:
     """A classifier of these classes with its initial weights, which depend on the recipe's seed; and its processor."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
+    if activation == "sigmoid":
+        network.config.problem_type = "multi_label_classification"  # by which the checkpoint is known
     geometry, frame, mean, std = processors.frame_of(processor, id)
-    return Classifier(network, id=id, geometry=geometry, frame=frame, mean=mean, std=std, labels=names), processor
+    classifier = Classifier(network, id=id, geometry=geometry, frame=frame, mean=mean, std=std, labels=names,
+                            activation=activation)  # fmt: skip
+    return classifier, processor
+
+
+def _several(rows: Dataset, found: Found) -> tuple[Dataset, list[list[int]]]:
+    """(the first row of each image, the classes of each). Raises: UserError for rows that do not know all classes."""
+    if "labels" not in rows.column_names:
+        raise UserError(
+            f"{found.text} has no column labels with all classes of each image, which a sigmoid is trained on; leave "
+            "out --activation"
+        )
+    keys = zip(group_names(rows), sample_ids(rows), strict=True)
+    first = {group or own: place for place, (group, own) in reversed(list(enumerate(keys)))}
+    rows = rows.select(sorted(first.values()))
+    return rows, [classes_of({"labels": own}, rows.features) or [] for own in rows["labels"]]
 
 
 def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
@@ -104,7 +140,10 @@ def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Datase
         raise UserError(
             f"{found.text} is one split, and training needs {', '.join(SPLITS)}; give a folder or a DatasetDict"
         )
-    splits = {name: found.load(name) for name in SPLITS}
+    try:
+        splits = {name: found.load(name) for name in SPLITS}
+    except UnknownSplitError as error:
+        raise _without_splits(found, error.known) from error
     content = "" if recipe.limit is None else fingerprint(splits["train"])
     first = labelled(splits["train"], label_column)
     names = class_names(first)
@@ -113,6 +152,18 @@ def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Datase
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
         raise UserError(f"the split {empty[0]} of {found.text} is empty; training needs {', '.join(SPLITS)}")
     return splits
+
+
+def _without_splits(found: Found, known: list[str]) -> UserError:
+    """What makes the splits that a dataset lacks: for one's own data, the command that builds it."""
+    builder = read_report(found.folder).get("dataset", "folder") if found.folder else ""
+    fix = "give a dataset that has them"
+    if isinstance(found.rows, DatasetDict):
+        fix = "make them with the train_test_split of its Dataset"
+    elif builder in registry.names(BUILDERS) and "split" in defaults(registry.load(BUILDERS, builder).samples):
+        fix = f"build it again with saliency-bench build {builder} ... --split hash --out NEW"
+    lacking = ", ".join(name for name in SPLITS if name not in known)
+    return UserError(f"{found.text} has no split {lacking} (only {', '.join(known)}), which training needs; {fix}")
 
 
 def _check_output(out: Path, state_file: Path) -> None:

@@ -198,7 +198,7 @@ def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
                 "higher_is_better": rows[0].higher_is_better,
                 "pairs": rows,
                 "means": difference_means(rows),
-                "bars": difference_bars(rows),
+                "bars": difference_bars(rows) if rows[0].is_tested else None,
                 "largest": [(pair, pair.largest) for pair in rows if pair.largest],
             }
             for name, rows in by_metric.items()

@@ -173,9 +173,7 @@ def agreement(run: RunData) -> dict | None:
 
 def _oriented(run: RunData, rows: list[Row], column: Column) -> np.ndarray:
     """(samples, explainers), higher is better."""
-    cells = [run.cell(row, column) for row in rows]
-    stacked = np.stack([run.values[cell.cell_id] for cell in cells if cell], axis=1)
-    return stacked if column.higher_is_better else -stacked
+    return np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
 
 
 def _ranks(scores: np.ndarray) -> np.ndarray:

@@ -13,13 +13,14 @@ from markupsafe import Markup
 
 from saliency_bench import __version__
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, compare_runs
-from saliency_bench.errors import UserError
+from saliency_bench.errors import UserError, without_controls
 from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
 from saliency_bench.reports.figures import HEIGHT, agreement, distributions, intervals
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.results.accuracy import below_chance
-from saliency_bench.results.run_folder import Row, RunData, read_run
+from saliency_bench.results.cell import of_samples
+from saliency_bench.results.run_folder import Column, Row, RunData, read_run
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import check_output_file
@@ -76,10 +77,20 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
     return path
 
 
+def _plain(value: Any) -> Any:
+    """Texts on the page, names of classes among them, turn no writing direction."""
+    return type(value)(without_controls(value)) if isinstance(value, str) else value
+
+
 @cache
 def _template() -> Template:
     environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_plain,
     )
     environment.filters |= {
         "number": words.number,
@@ -171,9 +182,9 @@ def run_view(run: RunData) -> dict[str, Any]:
         "fault_reasons": run.summary["faults"],
         "notes": words.notes(run),
         "flat": words.flat(run),
-        "plots": [(column, intervals(run, column), distributions(run, column)) for column in run.columns],
+        "plots": [(column, intervals(run, column), _spread(run, column)) for column in run.columns],
         "agreement": agreement(run),
-        "chosen_by": run.cells[0].metric_text,
+        "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
         "sample_groups": sample_groups(run),
         "metrics": words.metric_notes(run),
         "explainers": words.explainer_notes(run),
@@ -182,6 +193,11 @@ def run_view(run: RunData) -> dict[str, Any]:
         "costs": [(row.name, _seconds(run, row), _passes(run, row)) for row in run.rows],
         "cells": _cells(run),
     }
+
+
+def _spread(run: RunData, column: Column) -> dict | None:
+    """The distributions of the scores; None of a metric that scores no single sample."""
+    return None if all(cell.aggregate for _, cell in run.cells_of_column(column)) else distributions(run, column)
 
 
 def _table(run: RunData) -> list[dict]:

@@ -14,7 +14,7 @@ from saliency_bench.analysis.tables import Findings
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import RunData, load_maps
 from saliency_bench.utils.files import write_with
-from saliency_bench.utils.overlays import heat_map
+from saliency_bench.utils.overlays import LEVELS, heat_map, scaled
 
 WIDTH, ROW = 8.0, 0.32  # inches
 MOST = 12  # pictures of a gallery
@@ -53,9 +53,10 @@ def _agreements(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return _whiskers(rows, ("Spearman", "Kendall tau-b"), "agreement on the order of explainers")
 
 
-def _ends(row: dict, name: str, value: str = "") -> tuple[float, float, float]:
+def _ends(row: dict, name: str, value: str = "", ends: tuple[str, str] | None = None) -> tuple[float, float, float]:
     """(value, low, high), NaN where there is none."""
-    found = (row[value or name], row[f"{name} low"], row[f"{name} high"])
+    low_name, high_name = ends or (f"{name} low", f"{name} high")
+    found = (row[value or name], row[low_name], row[high_name])
     one, low, high = (np.nan if number is None else number for number in found)
     return one, low, high
 
@@ -120,6 +121,43 @@ def _sweeps(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
+def _similarities(findings: Findings, runs: Sequence[RunData]) -> Figure:
+    """A line per explainer through the layers, from the logits down, and the bound."""
+    families: dict[tuple, dict[str, list[dict]]] = {}
+    for row in findings.data["layers"]:
+        families.setdefault((row["dataset"], row["model"], row["metric"]), {}).setdefault(row["explainer"], []).append(
+            row
+        )
+    figure, panels = _panels(len(families))
+    for axes, ((_, _, metric), explainers) in zip(panels, families.items(), strict=True):
+        for name, rows in explainers.items():
+            value, low, high = np.array([_ends(row, "similarity", "", ("low", "high")) for row in rows]).T
+            axes.errorbar([row["down to"] for row in rows], value, yerr=[value - low, high - value], fmt="o-",
+                          markersize=3, label=name)  # fmt: skip
+        axes.axhline(findings.data["bound"], color="0.5", linewidth=0.8, linestyle="--")
+        axes.tick_params(axis="x", rotation=30)
+        axes.set(title=metric, xlabel="new weights, down to", ylabel="similarity and 95 % interval")
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
+def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
+    """Per metric the agreement with people at each exposure."""
+    families: dict[tuple, list[dict]] = {}
+    for row in findings.data["exposures"]:
+        families.setdefault((row["dataset"], row["model"], row["metric"]), []).append(row)
+    figure, panels = _panels(len(families))
+    for axes, ((_, _, metric), rows) in zip(panels, families.items(), strict=True):
+        for name, key, column in (("Spearman", "spearman", ""), ("Kendall tau-b", "kendall", "kendall tau-b")):
+            value, low, high = np.array([_ends(row, key, column) for row in rows]).T
+            at = [100 * row["exposure"] for row in rows]
+            axes.errorbar(at, value, yerr=[value - low, high - value], fmt="o-", markersize=3, label=name)
+        axes.set(title=metric, xlabel="exposure, % of the pixels", ylabel="agreement with people", ylim=(-1.05, 1.05))
+        axes.axhline(0, color="0.7", linewidth=0.8)
+        axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    return figure
+
+
 def _axis_of(at: list) -> list:
     """Numbers where all are numbers, else categories."""
     return at if all(isinstance(one, int | float) for one in at) else [str(one) for one in at]
@@ -132,17 +170,16 @@ def _panels(count: int) -> tuple[Figure, list[Axes]]:
 
 def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
     """The first samples of which the run has kept a picture or a map: picture, and map over it."""
-    tiles = [
-        (row, *pictures)
-        for row in findings.data["samples"]
-        if (pictures := _pictures(row, runs)) is not None
-    ][:MOST]  # fmt: skip
+    samples = findings.data["samples"]
+    tiles = [(row, *pictures) for row in samples if (pictures := _pictures(row, runs)) is not None][:MOST]
     columns = 4
     lines = max(1, -(-len(tiles) // columns))
     figure = Figure(figsize=(WIDTH, 2.6 * lines), layout="constrained")
     if not tiles:
-        text = "No pictures: start the run again with --keep-maps." if findings.data["samples"] else "No sample found."
+        text = "No pictures: start the run again with --keep-maps." if samples else "No sample found."
         figure.text(0.05, 0.5, text)
+    elif notes := _about_tiles(len(samples), [image for _, image, _ in tiles]):
+        figure.suptitle(notes, fontsize=7)
     for number, (row, image, heat) in enumerate(tiles):
         axes = figure.add_subplot(lines, columns, number + 1)
         axes.set_axis_off()
@@ -155,6 +192,14 @@ def _gallery(findings: Findings, runs: Sequence[RunData]) -> Figure:
             fontsize=6,
         )
     return figure
+
+
+def _about_tiles(found: int, images: Sequence[np.ndarray | None]) -> str:
+    """What a gallery leaves out, and why some tiles are maps alone."""
+    of = f"{len(images)} of the {found} found" if len(images) < found else ""
+    lacking = any(image is None for image in images)
+    alone = "tiles without a photograph: a run keeps those of its examples only" if lacking else ""
+    return "; ".join(filter(None, [of, alone]))
 
 
 def _extent(image: np.ndarray | None, heat: np.ndarray) -> tuple[float, float, float, float]:
@@ -171,14 +216,18 @@ def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np
         explainer = next(one.explainer_id for one in run.rows if one.name == row["explainer"])
         image = run.examples["images"][ids.index(row["sample"])] if row["sample"] in ids else None
         if image is not None and f"maps/{explainer}" in run.examples:
-            return image, np.asarray(heat_map(run.examples[f"maps/{explainer}"][ids.index(row["sample"])]))
+            return image, _coloured(run.examples[f"maps/{explainer}"][ids.index(row["sample"])])
         try:
             values = load_maps(run)[row["explainer"]][row["sample"]]
         except (UserError, KeyError):
             continue
-        span = float(np.ptp(values)) or 1.0
-        return image, np.asarray(heat_map(np.round(255 * (values - values.min()) / span).astype(np.uint8)))
+        return image, _coloured(LEVELS * scaled(values))
     return None
+
+
+def _coloured(levels: np.ndarray) -> np.ndarray:
+    """Uint8 (h, w, 3) of a map in the levels of `heat_map`."""
+    return np.asarray(heat_map(levels).convert("RGB"))
 
 
 DRAWN = {
@@ -187,4 +236,6 @@ DRAWN = {
     "sensitivity": _ranks,
     "sweep": _sweeps,
     "clever-hans": _gallery,
+    "randomisation": _similarities,
+    "agreement": _exposures,
 }

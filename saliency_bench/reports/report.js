@@ -7,7 +7,7 @@
   // Text of a cell, without what is there for screen readers alone.
   function textOf(cell) {
     const copy = cell.cloneNode(true);
-    copy.querySelectorAll(".spoken").forEach((node) => node.remove());
+    copy.querySelectorAll(".spoken, .tools").forEach((node) => node.remove());
     return plain(copy.textContent);
   }
 
@@ -19,9 +19,10 @@
     return rows.map((row) => [...row.cells].map(textOf));
   }
 
-  // [value, low, high, what else the cell says] of "0.372 [0.356, 0.389] #1 best".
+  // [value, low, high, what else the cell says] of "0.372 [0.356, 0.389] #1 best", or of "0.372 n = 8".
   function partsOf(text) {
-    const found = /^(\S+) \[(\S+), (\S+)\] ?(.*)$/.exec(ascii(text).replace(/\+(?=\d)/g, ""));
+    const written = ascii(text).replace(/\+(?=\d)/g, "");
+    const found = /^(\S+) \[(\S+), (\S+)\] ?(.*)$/.exec(written) || /^(\S+)()() (n = .*)$/.exec(written);
     return found ? found.slice(1) : null;
   }
 
@@ -135,8 +136,10 @@
     const bar = make("div", { className: "tools filter" });
     const shown = make("span", { className: "small", role: "status" });
     const chosen = {};
+    let within = () => true;
     const apply = () => {
-      samples.forEach((one) => (one.hidden = Object.entries(chosen).some(([key, value]) => value && one.dataset[key] !== value)));
+      const is = (one) => Object.entries(chosen).every(([key, value]) => !value || one.dataset[key] === value) && within(one);
+      samples.forEach((one) => (one.hidden = !is(one)));
       shown.textContent = `${samples.filter((one) => !one.hidden).length} of ${samples.length} samples`;
       section.querySelectorAll(".kind").forEach((kind) => (kind.hidden = !kind.querySelector(".sample:not([hidden])")));
     };
@@ -150,13 +153,124 @@
       label.append(select);
       bar.append(label);
     }
+    within = scoreFilter(bar, samples, apply);
     if (!bar.children.length) return;
     bar.append(shown);
     section.querySelector("h2").after(bar);
     apply();
   }
 
+  // {explainer: {metric: score}} of a sample, as its captions say.
+  const scoresOf = (sample) => Object.fromEntries([...sample.querySelectorAll("figcaption")].map((caption) => [
+    plain(caption.querySelector("b").textContent),
+    Object.fromEntries([...caption.querySelectorAll(".score")].map((row) => {
+      const [name, value] = [...row.children].map((cell) => plain(cell.textContent));
+      return [name, parseFloat(ascii(value))];
+    })),
+  ]));
+
+  // Whether the score of a sample lies between two ends; "" is no end. A sample without score is in no range.
+  function between(score, low, high) {
+    if (low === "" && high === "") return true;
+    return score >= (low === "" ? -Infinity : Number(low)) && score <= (high === "" ? Infinity : Number(high));
+  }
+
+  // Adds the choice of an explainer, a metric and two ends to a bar; returns whether a sample is within.
+  function scoreFilter(bar, samples, apply) {
+    const found = new Map(samples.map((one) => [one, scoresOf(one)]));
+    const named = Object.entries(found.get(samples[0]) || {}).filter(([, scores]) => Object.keys(scores).length);
+    if (!named.length) return () => true;
+    const add = (text, control) => {
+      const label = make("label", { textContent: `${text} ` });
+      control.addEventListener("input", apply);
+      label.append(control);
+      bar.append(label);
+      return control;
+    };
+    const select = (names) => {
+      const control = make("select");
+      control.append(...names.map((name) => new Option(name, name)));
+      return control;
+    };
+    const explainer = add("score of", select(named.map(([name]) => name)));
+    const metric = add("by", select(Object.keys(named[0][1])));
+    const [low, high] = ["from", "to"].map((text) => add(text, make("input", { type: "number", step: "any" })));
+    return (one) => between((found.get(one)[explainer.value] || {})[metric.value], low.value, high.value);
+  }
+
+  const STYLES = ["fill", "stroke", "stroke-width", "font-size"];
+  const NAME = 190, DRAWN = 420, TEXT = 90, SPACE = 6; // pixels of a plot that is a file of its own
+
+  // A plot as an SVG file: the drawings of its rows between name and number, with the styles that they have here.
+  function svgOf(table) {
+    const rows = [...table.tBodies[0].rows];
+    const height = Number(rows[0].querySelector("svg.track").getAttribute("height")) + SPACE;
+    const styled = (node, copy) => {
+      const own = getComputedStyle(node);
+      STYLES.forEach((name) => copy.style.setProperty(name, own.getPropertyValue(name)));
+      [...node.children].forEach((child, index) => styled(child, copy.children[index]));
+    };
+    const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
+    const put = (tag, place, text) => {
+      const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      Object.entries(place).forEach(([name, value]) => node.setAttribute(name, value));
+      node.textContent = text || "";
+      whole.append(node);
+    };
+    const ink = getComputedStyle(document.body).color;
+    const written = { "font-family": "sans-serif", "font-size": 12, fill: ink };
+    const size = { width: NAME + DRAWN + TEXT, height: (rows.length + 1) * height + 40 };
+    Object.entries({ ...size, viewBox: `0 0 ${size.width} ${size.height}` }).forEach(([name, value]) => whole.setAttribute(name, value));
+    put("rect", { ...size, fill: getComputedStyle(document.body).backgroundColor });
+    const heading = table.closest("section").querySelectorAll("h3, h4");
+    const before = [...heading].filter((one) => one.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
+    put("text", { ...written, x: 4, y: 16 }, [before && textOf(before), textOf(table.caption)].filter(Boolean).join(": "));
+    rows.forEach((row, index) => {
+      const drawing = row.querySelector("svg.track");
+      const copy = drawing.cloneNode(true);
+      styled(drawing, copy);
+      const y = 28 + index * height;
+      Object.entries({ x: NAME, y, width: DRAWN, overflow: "visible" }).forEach(([name, value]) => copy.setAttribute(name, value));
+      put("text", { ...written, x: 4, y: y + height / 2 + 4 }, textOf(row.cells[0]));
+      whole.append(copy);
+      if (row.cells[2]) put("text", { ...written, x: size.width - 4, y: y + height / 2 + 4, "text-anchor": "end" }, textOf(row.cells[2]));
+    });
+    table.querySelectorAll(".axis span").forEach((tick) => {
+      const x = NAME + (parseFloat(tick.style.left) / 100) * DRAWN;
+      put("text", { ...written, x, y: 28 + rows.length * height + 16, "text-anchor": "middle" }, plain(tick.textContent));
+    });
+    return new XMLSerializer().serializeToString(whole);
+  }
+
+  // The page may load pictures from data alone.
+  const dataOf = (svg) => `data:image/svg+xml;charset=utf-8,${encodeURIComponent(svg)}`;
+
+  // A picture of twice the size, as data.
+  async function pngOf(svg) {
+    const image = new Image();
+    image.src = dataOf(svg);
+    await image.decode();
+    const canvas = make("canvas", { width: 2 * image.width, height: 2 * image.height });
+    canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas.toDataURL("image/png");
+  }
+
+  function downloads(table) {
+    if (!table.querySelector("svg.track")) return;
+    const bar = make("span", { className: "tools" });
+    for (const [name, form] of [["SVG", dataOf], ["PNG", pngOf]]) {
+      const button = make("button", { type: "button", textContent: name, title: `Download as ${name}` });
+      button.addEventListener("click", async () => {
+        const link = make("a", { href: await form(svgOf(table)), download: `plot.${name.toLowerCase()}` });
+        link.click();
+      });
+      bar.append(button);
+    }
+    table.caption.append(bar);
+  }
+
   document.querySelectorAll("table.scores").forEach((table) => { toolbar(table); sortable(table); });
+  document.querySelectorAll("table.plot").forEach(downloads);
   document.querySelectorAll("section.samples").forEach(filter);
   document.querySelectorAll("pre").forEach((block) => {
     const bar = make("div", { className: "tools" });

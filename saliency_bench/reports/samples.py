@@ -17,6 +17,7 @@ LONGEST = 256  # pixels of a picture's longer side; pages stay small
 KINDS = {
     "best": "Samples on which the explainers score best on average.",
     "worst": "Samples on which the explainers score worst on average.",
+    "first": "The first samples that take part.",
     "most disputed": "Samples on which the best and the worst explainer are furthest apart.",
 }
 
@@ -59,12 +60,12 @@ def _sample(run: RunData, index: int) -> dict:
 
 
 def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
-    """[(metric without the common beginning of all names, score)]"""
+    """[(metric without the common beginning of all names, score)]; none of metrics that score no single sample."""
     index = run.position.get(image_id)
     return [
         (column.name.removeprefix("saliency_"), number(None if index is None else run.values[cell.cell_id][index]))
         for column in run.columns
-        if (cell := run.cell(row, column))
+        if (cell := run.cell(row, column)) and not cell.aggregate
     ]
 
 

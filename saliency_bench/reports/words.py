@@ -16,6 +16,7 @@ from saliency_bench.results.summary import covered
 from saliency_bench.results.summary import notes as notes_of
 
 NONE = "–"
+MINUS = "\N{MINUS SIGN}"
 MOST_PAIRS = 600  # on a page; all are in summary.json
 FUNCTION = "A Python function that was passed to this run."
 UNKNOWN = "Not known to the version of saliency-bench that made this page."
@@ -35,7 +36,7 @@ TARGETS = {
 def number(value: float | None) -> str:
     if value is None or value != value:
         return NONE
-    return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"
+    return (f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}").replace("-", MINUS)
 
 
 def interval(result: Interval) -> str:
@@ -46,7 +47,7 @@ def signed(value: float | None) -> str:
     """A difference, with its sign."""
     if value is None or value != value:
         return NONE
-    return "0" if value == 0 else ("+" if value > 0 else "−") + number(abs(value))
+    return "0" if value == 0 else ("+" if value > 0 else MINUS) + number(abs(value))
 
 
 def signed_interval(low: float | None, high: float | None) -> str:

@@ -3,6 +3,7 @@
 The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
 """
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pyarrow as pa
 import torch
 
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.retraining.pictures import Pictures
 from saliency_bench.engine.retraining.splits import Split
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
@@ -18,7 +20,6 @@ from saliency_bench.explaining.map_provider import halving, not_finite
 from saliency_bench.results.parts import POSITION, PartFolder, held, span_of
 from saliency_bench.scoring.retraining import first_exposures
 from saliency_bench.target import one_hot
-from saliency_bench.types import Images
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
@@ -33,34 +34,37 @@ def parts_of(context: RunContext, folder: Path, explainer: Explainer, split: Spl
 
 def missing_chunks(context: RunContext, folder: Path, explainer: Explainer, split: Split) -> list[int]:
     """Drop what is damaged; the chunks that have no file. Only one process at a time."""
-    size, parts = context.spec.batch_size, parts_of(context, folder, explainer, split).check()
-    there = held(parts, [KEY], len(split.numbers(size)), size)[KEY].reshape(-1)[: len(split.labels)]
-    return sorted({position // size for position in np.flatnonzero(~there).tolist()})
+    size, count = context.spec.batch_size, len(split.labels)
+    there = held(parts_of(context, folder, explainer, split).check(), [KEY], math.ceil(count / size), size)[KEY]
+    return sorted({position // size for position in np.flatnonzero(~there.reshape(-1)[:count]).tolist()})
 
 
 def explain_chunks(
-    context: RunContext, folder: Path, explainer: Explainer, split: Split, numbers: list[int],
+    context: RunContext, folder: Path, explainer: Explainer, split: Split, pictures: Pictures, numbers: list[int],
     done: Callable[[], object],
 ) -> None:  # fmt: skip
     """Write the part files of these chunks. done: called after each."""
-    parts = parts_of(context, folder, explainer, split)
-    for number, chunk in split.chunks(context, numbers, done):
-        first: list[bytes | None] = [None] * len(chunk.rows)
-        if chunk.batch is not None:
-            of_readable = _first_exposures(context, explainer, chunk.batch.images, chunk.batch.ids)
-            for place, own in zip(chunk.readable, of_readable, strict=True):
-                first[place] = own
-        start = number * context.spec.batch_size
-        positions = pa.array(range(start, start + len(first)), pa.int64())
-        parts.write(number, {KEY: pa.table({POSITION: positions, KEY: pa.array(first, pa.binary())})}, None)
+    parts, size, count = parts_of(context, folder, explainer, split), context.spec.batch_size, len(split.labels)
+    for number in numbers:
+        positions = np.arange(number * size, min((number + 1) * size, count))
+        readable = positions[pictures.predicted[split.name][positions] >= 0]
+        first: dict[int, bytes | None] = dict.fromkeys(positions.tolist())
+        if len(readable):
+            made = _first_exposures(context, explainer, split, pictures, readable)
+            first |= dict(zip(readable.tolist(), made, strict=True))
+        columns = {POSITION: pa.array(first, pa.int64()), KEY: pa.array(first.values(), pa.binary())}
+        parts.write(number, {KEY: pa.table(columns)}, None)
+        done()
 
 
-def _first_exposures(context: RunContext, explainer: Explainer, images: Images, ids: list[str]) -> list[bytes | None]:
+def _first_exposures(
+    context: RunContext, explainer: Explainer, split: Split, pictures: Pictures, positions: np.ndarray
+) -> list[bytes | None]:
     """Of each image `first_exposures` of its map; None where there is no map."""
-    with torch.no_grad():
-        predicted = context.classifier(images).argmax(dim=1)
+    images = pictures.images(split.name, positions).to(context.classifier.device)
+    predicted = torch.from_numpy(pictures.predicted[split.name][positions])
     target = one_hot(predicted, context.classes).to(images.device)
-    seeds = [seed_of(context.spec.seed, image_id, "explain") for image_id in ids]
+    seeds = [seed_of(context.spec.seed, split.samples.ids[position], "explain") for position in positions]
     try:
         maps, _ = halving(explainer.seeded(context.spec.seed), context.classifier, images, target, seeds)
     except UserError:

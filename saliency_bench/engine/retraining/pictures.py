@@ -1,10 +1,11 @@
 """The prepared images of all splits in files that are read without loading them, so that no epoch decodes a picture.
 
 gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 255ths, as most are, else Float32
-gathered/images.json     what they are of; the mean colour of the training images; which of them there are
+gathered/images.json     what they are of; the mean colour of the training images; the predicted classes
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.reading import ahead, read_chunk
 from saliency_bench.engine.retraining.splits import Split, Splits
 from saliency_bench.errors import UserError
-from saliency_bench.types import Images
+from saliency_bench.types import Chunk, Images
 from saliency_bench.utils.files import read_json, write_json, write_with
 from saliency_bench.utils.progress import bar
 
@@ -28,24 +30,36 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Pictures:
-    """colour: Float32 (3,), the mean of the training images. there: {split: positions of the images that are}."""
+    """What the gathered files hold, opened once.
+
+    colour      Float32 (3,), the mean of the training images
+    there       {split: positions of the images that can be read}
+    predicted   {split: Int (N,), the class that the run's classifier predicts; -1 for an image that is not there}
+    tables      {split: the table by which its images are stored}
+    stored      {split: the images of the file, memory-mapped}
+    """
 
     folder: Path
     colour: Tensor
     there: dict[str, np.ndarray]
+    predicted: dict[str, np.ndarray]
     tables: dict[str, str | None]
+    stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
         """Float (n, 3, H, W), exactly as they were prepared."""
-        stored = np.load(self.folder / f"{split}.npy", mmap_mode="r")[positions]
-        table = self.tables[split]
+        stored, table = self.stored[split][positions], self.tables[split]
         return torch.from_numpy(stored if table is None else TABLES[table][stored])
 
     @classmethod
     def read(cls, folder: Path) -> "Pictures":
         found = read_json(folder / "images.json")
-        there = {name: np.array(positions, np.int64) for name, positions in found["there"].items()}
-        return cls(folder, torch.tensor(found["colour"], dtype=torch.float32), there, found["tables"])
+        predicted = {name: np.array(classes, np.int64) for name, classes in found["predicted"].items()}
+        there = {name: np.flatnonzero(classes >= 0) for name, classes in predicted.items()}
+        stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}
+        return cls(
+            folder, torch.tensor(found["colour"], dtype=torch.float32), there, predicted, found["tables"], stored
+        )
 
 
 def gather_pictures(context: RunContext, splits: Splits, folder: Path, shown: bool) -> None:
@@ -53,30 +67,35 @@ def gather_pictures(context: RunContext, splits: Splits, folder: Path, shown: bo
     path, of = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
     if path.is_file() and read_json(path).get("of") == of:
         return
-    there, tables, colour = {}, {}, [0.0, 0.0, 0.0]
-    total = sum(len(split.numbers(context.spec.batch_size)) for split in splits.all)
+    predicted, tables, colour = {}, {}, [0.0, 0.0, 0.0]
+    total = sum(math.ceil(len(split.labels) / context.spec.batch_size) for split in splits.all)
     with bar(shown=shown, total=total, desc="images", unit="batch") as advance:
         for split in splits.all:
-            there[split.name], tables[split.name], mean = _gather(context, split, folder, advance.update)
+            classes, tables[split.name], mean = _gather(context, split, folder, advance.update)
+            predicted[split.name] = classes.tolist()
             if split is splits.train:
                 colour = mean
-    write_json(path, {"of": of, "colour": colour, "there": there, "tables": tables})
+    write_json(path, {"of": of, "colour": colour, "predicted": predicted, "tables": tables})
 
 
 def _gather(
     context: RunContext, split: Split, folder: Path, done: Callable[[], object]
-) -> tuple[list[int], str | None, list[float]]:
-    """(positions of the images that are there, how they are stored, their mean colour)"""
-    there: list[int] = []
+) -> tuple[np.ndarray, str | None, list[float]]:
+    """(the classes that are predicted, -1 for what cannot be read; how the images are stored; their mean colour)"""
+    predicted = np.full(len(split.labels), -1)
     table: str | None = None
     sums, pixels = torch.zeros(3, dtype=torch.float64), 0
 
     def write(path: Path) -> None:
         nonlocal table, pixels
         array = None
-        for number, chunk in split.chunks(context, split.numbers(context.spec.batch_size), done):
+        for start, chunk in _chunks(context, split):
+            done()
             if chunk.batch is None:
                 continue
+            places = [start + place for place in chunk.readable]
+            with torch.no_grad():
+                predicted[places] = context.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
             images = chunk.batch.images.cpu()
             if array is None:
                 table = _table_of(images)
@@ -84,9 +103,7 @@ def _gather(
                 array = np.lib.format.open_memmap(path, mode="w+", dtype=kind, shape=shape)
             elif images.shape[1:] != array.shape[1:]:
                 raise UserError("retraining needs images of one size; give load_classifier(model, size=(H, W))")
-            places = [number * context.spec.batch_size + place for place in chunk.readable]
             array[places] = images.numpy() if table is None else _stored(images, table)
-            there.extend(places)
             sums.add_(images.double().sum((0, 2, 3)))
             pixels += images[:, 0].numel()
         if array is None:
@@ -94,7 +111,17 @@ def _gather(
         array.flush()
 
     write_with(folder / f"{split.name}.npy", write)
-    return there, table, (sums / pixels).tolist()
+    return predicted, table, (sums / pixels).tolist()
+
+
+def _chunks(context: RunContext, split: Split) -> Iterator[tuple[int, Chunk]]:
+    """(first position, samples) of each batch, prepared in a thread while the one before is worked on."""
+    size, count = context.spec.batch_size, len(split.labels)
+
+    def read(start: int) -> Chunk:
+        return read_chunk(split.samples, context.classifier, range(start, min(start + size, count)), False)
+
+    return ahead(read, list(range(0, count, size)), lambda waited: None)
 
 
 def _table_of(images: Images) -> str | None:

@@ -62,27 +62,27 @@ def _train(
         gather_pictures(context, splits, large, shown)
         _announce(context, splits, Pictures.read(large), cells, left, len(tasks) - len(todo), processes)
     wait_for_all(accelerator)
-    _explain(
-        context, splits, [task.explainer for task in left if task.explainer is not None], folder, accelerator, shown
-    )
-    _train_all(context, splits, Pictures.read(large), folder, left[accelerator.process_index :: processes], shown)
+    pictures = Pictures.read(large)
+    explainers = list(dict.fromkeys(task.explainer for task in left if task.explainer is not None))
+    _explain(context, splits, pictures, explainers, folder, accelerator, shown)
+    _train_all(context, splits, pictures, folder, left[accelerator.process_index :: processes], shown)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
         shutil.rmtree(large, ignore_errors=True)  # large, and made anew when needed
 
 
 def _explain(
-    context: RunContext, splits: Splits, explainers: list[Explainer], folder: Path, accelerator: Accelerator,
-    shown: bool,
+    context: RunContext, splits: Splits, pictures: Pictures, explainers: list[Explainer], folder: Path,
+    accelerator: Accelerator, shown: bool,
 ) -> None:  # fmt: skip
     """What is missing of the explainers' maps, each process its share."""
-    each = [(explainer, split) for explainer in dict.fromkeys(explainers) for split in splits.all]
+    each = [(explainer, split) for explainer in explainers for split in splits.all]
     todo = agreed(accelerator, lambda: [missing_chunks(context, folder, *one) for one in each])
     own = [numbers[accelerator.process_index :: accelerator.num_processes] for numbers in todo]
     with bar(shown=shown, total=sum(map(len, own)), desc="explain", unit="batch") as advance:
         for (explainer, split), numbers in zip(each, own, strict=True):
             advance.set_postfix_str(f"{explainer}, {split.name} images")
-            explain_chunks(context, folder, explainer, split, numbers, advance.update)
+            explain_chunks(context, folder, explainer, split, pictures, numbers, advance.update)
     wait_for_all(accelerator)
     if accelerator.is_main_process:
         for explainer, split in each:
@@ -128,7 +128,7 @@ def _announce(
     )
     counts = sorted({task.protocol.epochs for task in todo})
     names = ", ".join(dict.fromkeys(str(cell.metric) for cell in cells))
-    before = f" ({done} more are there already)" * bool(done)
+    before = f" ({done} others are done)" * bool(done)
     complain(
         f"{names}: {len(todo)} trainings{before} of {len(splits.train.labels)} images for "
         f"{' or '.join(map(str, counts))} epochs, about {_duration(seconds / processes)} after the maps of all images"

@@ -1,0 +1,90 @@
+"""Make the tables of a paper: train, run and lay out what is missing.
+
+example:
+  saliency-bench suite p0-table2 --smoke --out smoke
+  saliency-bench suite p0-table2 --data datasets --out suites --plan
+  saliency-bench suite my.yaml --out suites --select dataset=pet-xai --limit 100
+
+NAME is a paper's suite or one of its tables (`saliency-bench list suites`), or a YAML file of your own: --show prints
+one to begin with. --smoke makes the same tables in minutes, on drawn pictures with small networks. Started again, it
+does what is missing; a run that fails is named and stops no other.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+KEPT = "finished runs, networks and complete chunks", "{out}/runs/*/chunks/*/*.parquet"  # when it is stopped
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("name", metavar="NAME", nargs="?", help="suite, table, FILE.yaml or FILE.yaml:TABLE")
+    parser.add_argument(
+        "--out", metavar="DIR", default="suites", help="folder to write, shared by all tables (default: suites)"
+    )
+    parser.add_argument(
+        "--data", metavar="DIR", default=".", help="folder that holds built datasets by name (default: .)"
+    )
+    parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
+                        help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
+    _shared.settings(parser, "limit", "device")
+    _shared.setting(parser, "batch_size", default=None, text="samples per chunk of every run (default: 16)")
+    ways = parser.add_mutually_exclusive_group()
+    ways.add_argument("--plan", action="store_true", help="only say what is there, what is missing and what it costs")
+    ways.add_argument("--train-only", action="store_true", help="only train the networks, which one process does")
+    ways.add_argument("--show", action="store_true", help="print the YAML file")
+    ways.add_argument("--schema", action="store_true", help="print the JSON schema of such files, for editors")
+    parser.add_argument("--smoke", action="store_true", help="drawn pictures, small networks, few steps")
+    parser.add_argument("--compare", action="store_true", help="with the paper's figures and the differences")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> int:
+    from saliency_bench.engine.preflight import check_writable
+    from saliency_bench.engine.suites.schema import Suite, find_suite
+    from saliency_bench.errors import UserError
+    from saliency_bench.utils.messages import complain
+
+    if args.schema:
+        print(json.dumps(Suite.model_json_schema(), indent=2))
+        return 0
+    if args.name is None:
+        raise UserError(
+            "suite needs the name of a suite or table, or a YAML file; saliency-bench list suites shows them"
+        )
+    path, *_ = find_suite(args.name)  # before torch is imported
+    if args.show:
+        print(path.read_text(encoding="utf-8").replace("../docs/_static/", ""), end="")
+        return 0
+    check_writable(Path(args.out))
+    from saliency_bench.engine.suites.suite import planned, suite
+
+    options = {key: getattr(args, key) for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke")}
+    if args.plan:
+        plan = planned(args.name, **options)
+        print(json.dumps(plan.as_json(), indent=2) if args.json else plan)
+        return 0
+    result = suite(args.name, **options, compare=args.compare, train_only=args.train_only, progress=not args.json)
+    if args.json:
+        print(json.dumps(result.as_json(), indent=2))
+        return 2 if result.failed else 0
+    _print(result)
+    empty = [laid.grid.name for laid in result.tables if not laid.has_numbers]
+    if empty:
+        complain(f"no number of {', '.join(empty)} is there; the notes of the table say why")
+    return 2 if result.failed or empty else 0
+
+
+def _print(result) -> None:
+    for laid in result.tables:
+        print(f"{laid.grid.name}: {laid.grid.table.title}")
+        _shared.show_rows(laid.printed.texts())
+        for note in laid.notes:
+            print(note)
+        print()
+    if result.tables:
+        print(f"tables: {result.folder / 'tables'}")
+        print(f"page: {result.page}")

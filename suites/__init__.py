@@ -1,0 +1,1 @@
+"""Suites: one YAML file per paper, the tables inside."""

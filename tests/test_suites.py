@@ -1,0 +1,473 @@
+"""Suites: what a file may say, which runs follow from it, and the tables that are made of them."""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from test_golden_run import network
+
+import saliency_bench as sb
+from saliency_bench import cli, registry
+from saliency_bench.engine.suites.grids import Scores, grid_of
+from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
+from saliency_bench.engine.suites.plan import passes_of
+from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
+from saliency_bench.engine.suites.suite import planned, suite
+from saliency_bench.errors import UserError
+from saliency_bench.results.run_folder import read_run
+
+METHODS = ["gradient", "gradcam", "random"]
+SUITE = {
+    "paper": "Own",
+    "datasets": {"one": {"name": "one", "build": "saliency-bench build one"}, "two": {"name": "two"},
+                 "three": {"name": "three"}},
+    "models": {"small": {"name": "small", "family": "resnet", "train": {"epochs": 1}},
+               "wide": {"name": "wide", "family": "vgg", "train": {"epochs": 1}}},
+    "runs": {"all": {"datasets": ["one", "two", "three"], "models": ["small", "wide"], "explainers": METHODS,
+                     "metrics": ["saliency_miou"]}},
+    "names": {"gradcam": "Grad-CAM"},
+    "tables": {
+        "scores": {
+            "title": "Scores", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
+            "values": {"mIoU": {"metric": "saliency_miou"},
+                       "iAUC": {"metric": "saliency_insertion:steps=16", "scale": 100}},
+            "show": {"explainer": ["gradcam", "gradient"], "dataset": ["two"]},
+            "figures": [[0.5, None, 0.25, 1.0]],
+            "notes": [{"note": "Strange.", "where": {"value": ["mIoU"]}}],
+        },
+        "means": {
+            "title": "Means", "runs": ["all"], "rows": ["explainer"], "columns": ["variant"],
+            "over": ["dataset", "model"], "values": {"mIoU": {"metric": "saliency_miou:threshold={t}"}},
+            "variants": {"low": {"t": 0.3}, "half": {"t": 0.5}},
+        },
+        "correlations": {
+            "title": "Correlations", "runs": ["all"], "rows": ["model"], "columns": ["explainer"], "over": ["dataset"],
+            "values": {"r": {"metric": "saliency_miou", "against": "saliency_deletion:steps=16"}},
+        },
+        "accuracy": {
+            "title": "Accuracy", "runs": ["all"], "rows": ["dataset"], "columns": ["model", "value"],
+            "values": {"top": {"accuracy": "top1"}, "up": {"accuracy": "top1", "transform": "up"}},
+        },
+    },
+    "smoke": {"count": 120, "limit": 16, "options": {"saliency_insertion": {"steps": 8}}},
+}  # fmt: skip
+
+
+def changed(path, **tables):
+    """The suite as a file, with these keys of its tables changed, added or (None) taken out."""
+    content = json.loads(json.dumps(SUITE))
+    for name, keys in tables.items():
+        content["tables"][name] = {
+            key: value for key, value in {**content["tables"].get(name, {}), **keys}.items() if value is not None
+        }
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    return changed(tmp_path_factory.mktemp("suite") / "own.yaml")
+
+
+@pytest.fixture(scope="module")
+def done(file, tmp_path_factory):
+    """The suite, run at smoke size."""
+    out = tmp_path_factory.mktemp("suite") / "out"
+    return suite(str(file), out=out, smoke=True, compare=True, device="cpu", progress=False)
+
+
+def runs_of(done):
+    return {(job.dataset, job.model): read_run(job.folder) for job in done.jobs}
+
+
+def cell(run, explainer, metric):
+    return next(one for one in run.cells if (one.explainer_text, one.metric_text) == (explainer, metric))
+
+
+def numbers_of(done, name):
+    return next(laid.grid for laid in done.tables if laid.grid.name == name).numbers
+
+
+def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done):
+    runs, numbers = runs_of(done), numbers_of(done, "scores")
+    assert len(numbers) == 3 * 2 * 3 * 2
+    for ((dataset, model), (explainer, value)), number in numbers.items():
+        metric, scale = {"mIoU": ("saliency_miou", 1), "iAUC": ("saliency_insertion:steps=8", 100)}[value]
+        own = cell(runs[dataset, model], explainer, metric)
+        assert number.value == own.value * scale
+        assert (number.low, number.high) == (own.low and own.low * scale, own.high and own.high * scale)
+        assert (number.n, number.cell) == (own.n, own.cell_id)
+    grid = done.tables[0].grid
+    assert grid.rows[:2] == [("two", "small"), ("two", "wide")]
+    assert [column[0] for column in grid.columns] == ["gradcam"] * 2 + ["gradient"] * 2 + ["random"] * 2
+
+
+def test_the_papers_figures_stand_where_it_prints_them(done):
+    numbers = numbers_of(done, "scores")
+    row = ("two", "small")
+    figures = [numbers[row, column].paper for column in done.tables[0].grid.columns]
+    assert figures == [0.5, None, 0.25, 1.0, None, None]
+    number = numbers[row, ("gradcam", "mIoU")]
+    assert number.difference == number.value - 0.5
+    assert number.notes == ("Strange.",)
+    assert numbers[row, ("gradcam", "iAUC")].notes == ()
+    assert all(number.paper is None for (names, _), number in numbers.items() if names != row)
+    assert "The paper: Strange." in done.tables[0].notes
+
+
+def test_means_weight_datasets_equally_and_take_models_together_image_by_image(done):
+    runs, numbers = runs_of(done), numbers_of(done, "means")
+    for ((explainer,), (variant,)), number in numbers.items():
+        metric = {"low": "saliency_miou:threshold=0.3", "half": "saliency_miou"}[variant]
+        means, squares = [], []
+        for dataset in ("one", "two", "three"):
+            scores = {}
+            for model in ("small", "wide"):
+                run = runs[dataset, model]
+                values = run.values[cell(run, explainer, metric).cell_id]
+                for image, score in zip(run.ids, values, strict=True):
+                    scores.setdefault(image, []).append(score)
+            own = [sum(pair) / 2 for pair in scores.values() if np.isfinite(pair).all()]
+            means.append(sum(own) / len(own))
+            squares.append(np.var(own, ddof=1) / len(own))  # each image is a cluster of its own
+        assert number.value == pytest.approx(sum(means) / 3, rel=1e-12)
+        half = 1.96 * np.sqrt(sum(squares)) / 3
+        assert (number.low, number.high) == pytest.approx((number.value - half, number.value + half), rel=1e-9)
+
+
+def test_correlations_are_over_datasets_and_of_one_direction(done):
+    runs, numbers = runs_of(done), numbers_of(done, "correlations")
+    for ((model,), (explainer,)), number in numbers.items():
+        pairs = [[cell(runs[dataset, model], explainer, metric).value
+                  for metric in ("saliency_miou", "saliency_deletion:steps=16")]
+                 for dataset in ("one", "two", "three")]  # fmt: skip
+        first, second = np.array(pairs).T
+        assert number.value == pytest.approx(np.corrcoef(first, -second)[0, 1], abs=1e-9)  # deletion: lower is better
+        assert number.n == 3
+        assert number.low is None
+
+
+def test_accuracy_is_that_of_the_runs(done):
+    runs = runs_of(done)
+    for ((dataset,), (model, value)), number in numbers_of(done, "accuracy").items():
+        run = runs[dataset, model]
+        if value == "top":
+            assert number.value == run.accuracy.value
+            continue
+        job = next(job for job in done.jobs if (job.dataset, job.model) == (dataset, model))
+        classifier = sb.load_classifier(str(job.spec.model), device="cpu")
+        rows = [row for row in sb.load_dataset(str(job.spec.dataset)) if row["image_id"] in run.ids]
+        shifted = torch.zeros(len(rows), 3, 32, 32)
+        images = classifier.prepare(rows).images
+        shifted[:, :, :-6] = images[:, :, 6:]  # up by 0.2 of 32 pixels, rounded
+        with torch.no_grad():
+            right = [int(logits.argmax()) == row["label"]
+                     for logits, row in zip(classifier(shifted), rows, strict=True)]  # fmt: skip
+        assert number.value == sum(right) / len(right)
+        assert number.n == len(rows)
+
+
+def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
+    folder = done.folder / "tables"
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f"{name}{suffix}" for name in SUITE["tables"] for suffix in (".md", ".csv", ".tex", ".json")
+    )
+    rows = json.loads((folder / "scores.json").read_text())["numbers"]
+    numbers = numbers_of(done, "scores")
+    assert [row["value"] for row in rows] == [number.value for number in numbers.values()]
+    assert [(row["explainer"], row["quantity"]) for row in rows] == [column for _, column in numbers]
+    header = (folder / "scores.csv").read_text().splitlines()[0].split(",")
+    assert header[:5] == ["dataset", "model", "explainer", "quantity", "value"]
+    assert len(set(header)) == len(header)
+    assert all((done.folder / row["runs"]).is_dir() for row in rows)
+    page = done.page.read_text()
+    assert page.count("<table>") == len(SUITE["tables"]) + 1
+    links = re.findall(r'href="(runs/[^"]+)"', page)
+    assert len(links) == 6
+    assert all((done.folder / link).is_file() for link in links)
+    assert "src=" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
+    files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
+    again = suite(str(file), out=done.folder, smoke=True, compare=True, device="cpu", progress=False)
+    assert not again.failed
+    assert {path: path.read_bytes() for path in before} == {path: text for path, (text, _) in before.items()}
+    kept = [path for path in before if path.name in ("records.parquet", "model.safetensors", "report.html")]
+    assert kept
+    assert all(path.stat().st_mtime_ns == before[path][1] for path in kept)
+    plan = planned(str(file), out=done.folder, smoke=True, device="cpu")
+    assert [(step.cells, step.done, step.passes) for step in plan.steps] == [(15, 15, 0)] * 6
+
+
+def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
+    """A start with --select does less, and its tables show what earlier ones have made."""
+    before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]
+    chosen = {"select": "dataset=one explainer=random", "compare": True}
+    part = suite(f"{file}:means", out=done.folder, smoke=True, device="cpu", progress=False, **chosen)
+    assert len(part.jobs) == 2
+    assert [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))] == before
+    assert cli.main(["suite", f"{file}:means", "--out", str(done.folder / "other"), "--smoke", "--device", "cpu",
+                     "--select", "dataset=one"]) == 2  # fmt: skip
+    assert "no number of means is there" in capsys.readouterr().err
+
+
+def test_accuracies_and_small_numbers_stand_below_a_table(done):
+    runs, (scores, means, *_) = runs_of(done), done.tables
+    note = next(note for note in scores.notes if note.startswith("Accuracy"))
+    for (dataset, model), run in runs.items():
+        assert f"{model} on {dataset} {run.accuracy.value:.3f}" in note
+    numbers = means.grid.numbers.values()
+    assert all(number.least <= 16 and number.n >= 3 * number.least for number in numbers)
+    few = {number for number in numbers if number.least < 10}
+    assert means.printed.texts()[1][1].endswith("†") == (next(iter(numbers)) in few)
+    assert any("fewer than 10" in note for note in means.notes) == bool(few)
+
+
+def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
+    from saliency_bench.engine.suites import working
+
+    start = working.start
+
+    def failing(spec, objects, **options):
+        if "one-small" in spec.out:
+            raise RuntimeError("no power")
+        return start(spec, objects, **options)
+
+    monkeypatch.setattr(working, "start", failing)
+    result = suite(f"{file}:accuracy", out=done.folder, smoke=True, device="cpu", progress=False)
+    assert [(folder.name[:9], why) for folder, why in result.failed.items()] == [
+        ("one-small", "RuntimeError: no power")
+    ]
+    numbers = numbers_of(result, "accuracy")
+    assert numbers[("one",), ("small", "top")].missing == "failed: RuntimeError: no power"
+    assert numbers[("two",), ("small", "top")].value is not None
+
+
+def test_tables_and_datasets_can_be_selected(file, tmp_path):
+    _, found, tables = find_suite(f"{file}:means")
+    chosen = selection(["dataset=one dataset=three", "explainer=random"])
+    jobs = jobs_of(found, tables, Choice(tmp_path, select=chosen))
+    assert [(job.dataset, job.model) for job in jobs] == [
+        ("one", "small"), ("one", "wide"), ("three", "small"), ("three", "wide")]  # fmt: skip
+    assert {job.spec.explainers for job in jobs} == {("random",)}
+    asked = "saliency_miou:threshold=0.3", "saliency_miou:threshold=0.5", "saliency_miou"
+    assert {job.spec.metrics for job in jobs} == {asked}
+    every = jobs_of(found, found.tables, Choice(tmp_path))
+    assert {job.folder for job in jobs} <= {job.folder for job in every}  # runs are shared by all tables
+    elsewhere = jobs_of(found, tables, Choice(tmp_path / "other", data=tmp_path, limit=3, batch_size=4, select=chosen))
+    assert [job.folder.name for job in elsewhere] == [job.folder.name for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "said"),
+    [(["dataset"], "AXIS=NAME"), (["colour=red"], "unknown axis"), (["dataset=onne"], "did you mean one"),
+     (["explainer=nothing"], "leaves nothing")],
+)  # fmt: skip
+def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
+    _, found, tables = find_suite(str(file))
+    with pytest.raises(UserError, match=said):
+        jobs_of(found, tables, Choice(tmp_path, select=selection(conditions)))
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        ({"titlex": "x"}, "unknown key 'titlex' of tables.scores; did you mean title"),
+        ({"values": {"a": {"metrik": "x"}}}, "unknown key 'metrik' of tables.scores.values.a; did you mean metric"),
+        ({"titlex": "x", "title": None}, "unknown key 'titlex' of tables.scores; did you mean title"),
+        ({"runs": ["al"]}, "did you mean all"),
+        ({"rows": ["dataset"]}, "its runs have 2 names of model; give rows, columns or over that axis"),
+        ({"runs": []}, "tables.scores.runs: is empty"),
+        ({"rows": ["dataset", "explainer"]}, "once"),
+        ({"rows": ["datasets"]}, "tables.scores.rows.0"),
+        ({"columns": ["explainer"]}, "axis value"),
+        ({"variants": {"a": {"t": 1}}}, "variants and the axis variant"),
+        ({"title": None}, "tables.scores.title"),
+        ({"values": {"a": {"metric": "saliency_miou", "accuracy": "top1"}}}, "either metric"),
+    ],
+)
+def test_what_is_wrong_in_a_file_is_said_with_the_key_that_was_meant(tmp_path, keys, said):
+    path = changed(tmp_path / "own.yaml", scores=keys)
+    with pytest.raises(UserError, match=re.escape(said)) as error:
+        read_suite(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a", "a: [", "x" * 2**21, "!!python/object/apply:os.system ['true']"])
+def test_what_is_no_suite_is_refused_in_one_line(tmp_path, text):
+    path = tmp_path / "own.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_suite(path)
+    assert "\n" not in str(error.value)
+
+
+def test_unknown_names_and_settings(tmp_path):
+    with pytest.raises(UserError, match="did you mean p0-table2"):
+        find_suite("p0-tabel2")
+    with pytest.raises(UserError, match="cannot be read"):
+        find_suite(str(tmp_path / "nothing.yaml"))
+    content = json.loads(json.dumps(SUITE))
+    content["runs"]["all"]["settings"] = {"targetz": "label"}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    with pytest.raises(UserError, match="did you mean target"):
+        read_suite(path)
+
+
+def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
+    with pytest.raises(UserError, match="3 sources are missing"):
+        suite(str(file), out=tmp_path / "out", data=tmp_path, progress=False)
+    said = capsys.readouterr().err
+    assert f"one: saliency-bench build one --out {tmp_path / 'one'}" in said
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
+    """Else the other suite's build of that name would be taken for it."""
+    places = []
+    for name in ("p1", "p3"):
+        (tmp_path / "voc-val").mkdir(exist_ok=True)
+        _, found, tables = find_suite(name)
+        jobs = jobs_of(found, tables, Choice(tmp_path / "out", data=tmp_path, select={"dataset": ("voc",)}))
+        places.append({(str(job.spec.dataset), job.build.rpartition(" --out ")[2]) for job in jobs})
+    assert places == [{(str(tmp_path / one),) * 2} for one in ("voc-val", "voc-val-2007")]
+
+
+def test_another_model_or_dataset_under_an_old_name_has_a_folder_of_its_own(tmp_path):
+    places = []
+    for name, place in (("first", "one"), ("second", "one"), ("first", "uno")):
+        content = json.loads(json.dumps(SUITE))
+        content["models"]["small"] = {"name": name, "family": "resnet"}
+        content["datasets"]["one"]["name"] = place
+        path = tmp_path / f"{name}-{place}.yaml"
+        path.write_text(yaml.safe_dump(content))
+        _, found, tables = find_suite(str(path))
+        chosen = {"dataset": ("one",), "model": ("small",)}
+        places += [job.folder.name for job in jobs_of(found, tables, Choice(tmp_path, select=chosen))]
+    assert len(set(places)) == 3
+
+
+def test_a_number_that_was_not_run_says_so(file, tmp_path):
+    _, found, tables = find_suite(str(file))
+    jobs = jobs_of(found, tables, Choice(tmp_path))
+    for name in tables:
+        grid = grid_of(name, Scores(found, jobs, smoke=False))
+        assert {number.missing for number in grid.numbers.values()} == {"not run"}
+
+
+def test_files_are_read_as_utf_8_whatever_the_locale():
+    line = "from saliency_bench.engine.suites.schema import list_suites; print(len(list_suites()))"
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = subprocess.run([sys.executable, "-c", line], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_suites_are_listed():
+    assert {"p0", "p0-table2"} <= set(sb.list_suites())
+
+
+def test_the_published_schema_is_that_of_the_files():
+    published = Path(__file__).parents[1] / "docs" / "_static" / "suite.schema.json"
+    assert json.loads(published.read_text()) == Suite.model_json_schema()
+
+
+def test_metrics_say_how_many_passes_they_take_at_most(tmp_path):
+    """Against those that a run counts; equal where they depend on nothing but the options and the size."""
+    counted = [name for name in sb.list_metrics() if hasattr(registry.load("metrics", name, "score"), "passes")]
+    chosen = [
+        *counted,
+        "saliency_insertion:steps=8",
+        "saliency_max_sensitivity:draws=3",
+        "saliency_single_deletion:grid=2",
+    ]
+    data = sb.build("shapes-xai", tmp_path / "shapes", size=32, count=120, progress=False)
+    model, other = (sb.load_classifier(network(first), mean=0, std=1) for first in (0, 100))
+    run = sb.run(dataset=str(data), model=model, other_model=other, other_label="scene", metrics=chosen, limit=8,
+                 explainers=["random", "gradient"], out=tmp_path / "run", batch_size=8, device="cpu",
+                 progress=False)  # fmt: skip
+    exact = {"insertion", "deletion", "kae", "roae", "road", "max_sensitivity", "single_deletion", "consistency"}
+    assert len(run.cells) == 2 * len(chosen)
+    for cell in run.cells:
+        module = registry.load("metrics", cell.metric, "score")
+        pictures, maps = module.passes(cell.metric_options, 32, 32)
+        own = maps if cell.explainer == "gradient" else 0
+        assert cell.forward_passes.metric <= 8 * (pictures + own), cell.metric_text
+        if cell.metric.removeprefix("saliency_") in exact:
+            assert cell.forward_passes.metric == 8 * (pictures + own), cell.metric_text
+
+
+def test_the_plan_counts_the_passes_that_a_run_takes():
+    metrics = ("saliency_miou", "saliency_insertion:steps=8", "saliency_max_sensitivity:draws=3")
+    pairs = [(one, other) for one in ("random", "rise:masks=30", "gradient") for other in metrics]
+    rise, gradient, curve = 30, 3, 9  # a pass with a gradient counts as three
+    assert passes_of(pairs) == 1 + curve + (rise + curve + 3 * rise) + (gradient + curve + 3 * gradient)
+    assert passes_of([]) == 0
+
+
+@pytest.mark.slow
+def test_two_launchers_end_with_the_bytes_of_one_process(tmp_path):
+    """Each with one process, as on two nodes: they meet on loopback."""
+    line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu"]
+    alone = [sys.executable, *line, "--out", "alone"]
+    subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True)
+    subprocess.run([sys.executable, *line, "--out", "both", "--train-only"], cwd=tmp_path, check=True,
+                   capture_output=True)  # fmt: skip
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node_rank", str(rank),
+             "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(port), *line, "--out", "both"],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    for node in nodes:
+        shown, _ = node.communicate(timeout=300)
+        assert node.returncode == 0, shown
+
+    def files(name):
+        names = ("records.parquet", "predictions.parquet", "*.csv", "*.md", "model.safetensors")
+        return {path.relative_to(tmp_path / name): path.read_bytes() for one in names
+                for path in (tmp_path / name).rglob(one) if "chunks" not in path.parts}  # fmt: skip
+
+    assert len(files("alone")) > 4
+    assert files("both") == files("alone")
+
+
+@pytest.mark.slow
+def test_a_smoke_suite_that_is_killed_in_the_middle_ends_with_the_same_bytes(tmp_path):
+    def command(name):
+        chosen = ["--select", "dataset=pet-xai", "dataset=cancer-xai", "--device", "cpu", "--out", name]
+        return [sys.executable, "-m", "saliency_bench", "suite", "p0-table2", "--smoke", *chosen]
+
+    def files():
+        names = ("*.parquet", "*.safetensors", "tables/*")
+        found = (path for name in names for path in (tmp_path / "out").rglob(name))
+        return {path.relative_to(tmp_path / "out"): path.read_bytes() for path in found if "/runs/" not in str(path)
+                or path.name in ("records.parquet", "predictions.parquet")}  # fmt: skip
+
+    subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
+    whole = files()
+    assert len(whole) > 10
+    shutil.rmtree(tmp_path / "out")
+    for seconds in (9, 14, 19):
+        with suppress(subprocess.TimeoutExpired):
+            subprocess.run(command("out"), cwd=tmp_path, timeout=seconds, capture_output=True)
+    subprocess.run(command("out"), cwd=tmp_path, check=True, capture_output=True)
+    assert files() == whole

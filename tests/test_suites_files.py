@@ -1,0 +1,340 @@
+"""The papers' suites: each file says what can be loaded and built, and its figures fit its tables and each other."""
+
+import inspect
+import re
+import shlex
+from itertools import product
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.classifiers.sources import KNOWN
+from saliency_bench.engine.suites.grids import _part
+from saliency_bench.engine.suites.jobs import Choice, jobs_of, metrics_of
+from saliency_bench.engine.suites.schema import (
+    Value,
+    filled,
+    find_suite,
+    list_suites,
+    parts_that_fit,
+    read_suite,
+    suite_files,
+)
+from saliency_bench.errors import UserError
+from saliency_bench.results.cell import Interval
+from saliency_bench.scoring.transforms import TRANSFORMS
+from saliency_bench.spec import RunSpec
+
+FILES = suite_files()
+SUITES = {name: read_suite(path) for name, path in FILES.items()}
+TABLES = [(suite, table) for suite in SUITES for table in SUITES[suite].tables]
+every_suite = pytest.mark.parametrize("suite", SUITES.values(), ids=SUITES)
+every_table = pytest.mark.parametrize(("suite", "name"), TABLES, ids=[name for _, name in TABLES])
+
+
+def bare(text):
+    return text.partition(":")[0]
+
+
+def cells(suite, table):
+    """All places of a table, {axis: name} each, in the paper's order; of what it shows."""
+    found = []
+    for name in table.runs:
+        run = suite.runs[name]
+        values = [own for own, value in table.values.items() if value.run in ("", name)]
+        for each in product(run.datasets, run.models, run.explainers, table.variants or [""], values):
+            place = dict(zip(("dataset", "model", "explainer", "variant", "value"), each, strict=True))
+            if all(place[axis] in shown for axis, shown in table.show.items()):
+                found.append(place)
+
+    return found
+
+
+def lines(table, found, axes):
+    """The names of the rows or columns, (name, ...) each; an axis has the order of `show`, or else that of the runs."""
+    order = {axis: table.show.get(axis) or list(dict.fromkeys(place[axis] for place in found)) for axis in axes}
+    named = {tuple(place[axis] for axis in axes) for place in found}
+    return sorted(named, key=lambda names: [order[axis].index(name) for axis, name in zip(axes, names, strict=True)])
+
+
+def figures(suite, name):
+    """[({axis: name}, what the paper prints there)]"""
+    table = SUITES[suite].tables[name]
+    found = cells(SUITES[suite], table)
+    rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
+    return [
+        (dict(zip((*table.rows, *table.columns), (*row, *column), strict=True)), figure)
+        for row, printed in zip(rows, table.figures, strict=True)
+        for column, figure in zip(columns, printed, strict=True)
+    ]
+
+
+def figure(suite, table, **where):
+    """The one figure at a place."""
+    (found,) = [figure for place, figure in figures(suite, table) if where.items() <= place.items()]
+    return found
+
+
+def texts_of(suite):
+    """Every text of a metric, with the values of every variant."""
+    for run in suite.runs.values():
+        yield from run.metrics
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for text in filter(None, (value.metric, value.against)):
+                yield from {filled(text, variant) for variant in table.variants.values() or [{}]}
+
+
+def parts_of(suite):
+    """(metric, part) of every value that has one."""
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for variant in table.variants.values() or [{}]:
+                if value.part is not None:
+                    yield filled(value.metric, variant), filled(value.part, variant)
+
+
+def test_each_paper_has_its_file():
+    assert list(FILES) == [f"p{number}" for number in range(len(FILES))]
+    for name in list_suites():
+        assert find_suite(name)[2]
+
+
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES)
+def test_a_file_says_first_what_the_paper_leaves_open(path):
+    assert path.read_text().splitlines()[:3] == [
+        "# yaml-language-server: $schema=../docs/_static/suite.schema.json",
+        "#",
+        "# What the paper leaves open, and what was chosen:",
+    ]
+    assert all(name.startswith(f"{path.stem}-") for name in read_suite(path).tables)
+
+
+@every_suite
+def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
+    small = suite.smoke.options
+    for text in {text for run in suite.runs.values() for text in run.explainers}:
+        sb.load_explainer(text)
+        sb.load_explainer(text, **small.get(bare(text), {}))
+    for text in texts_of(suite):
+        sb.load_metric(text)
+        sb.load_metric(text, **small.get(bare(text), {}))
+    used = {bare(text) for text in texts_of(suite)} | {bare(e) for run in suite.runs.values() for e in run.explainers}
+    assert small.keys() <= used
+
+
+@every_suite
+def test_parts_are_those_of_their_metrics(suite):
+    for text, part in parts_of(suite):
+        metric = sb.load_metric(text)
+        fitting = parts_that_fit(part, metric.part_names(dict(metric.options), None))
+        assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
+
+
+@every_suite
+def test_datasets_are_known_and_their_commands_build_them(suite):
+    for name, dataset in suite.datasets.items():
+        assert dataset.name in sb.list_datasets()
+        words = shlex.split(dataset.build)
+        assert words[:3] == ["saliency-bench", "build", dataset.name], name
+        taken = inspect.signature(registry.load("hub_builders", dataset.name).samples).parameters
+        flags = {word.removeprefix("--").replace("-", "_") for word in words[3:] if word.startswith("--")}
+        assert flags <= taken.keys()
+
+
+@every_suite
+def test_models_are_those_that_the_package_names(suite):
+    assert {model.name for model in suite.models.values()} <= set(KNOWN)
+
+
+@every_suite
+def test_everything_that_is_listed_is_used_and_named(suite):
+    for kind in ("datasets", "models"):
+        assert set(getattr(suite, kind)) == {name for run in suite.runs.values() for name in getattr(run, kind)}
+    assert set(suite.runs) == {run for table in suite.tables.values() for run in table.runs}
+    there = {*suite.datasets, *suite.models, *(text for run in suite.runs.values() for text in run.explainers)}
+    assert suite.names.keys() <= there
+    explained = {text for run in suite.runs.values() for text in run.explainers} - suite.names.keys()
+    assert all(registry.load("explainers", bare(text)).BASELINE for text in explained)
+
+
+@every_suite
+def test_settings_are_those_of_a_run(suite):
+    for run in suite.runs.values():
+        given = dict(run.settings)
+        for dataset in run.datasets:
+            given |= suite.datasets[dataset].settings
+        RunSpec.read({"dataset": "d", "model": "m", "explainers": ("e",), "metrics": ("m",), "out": "o"} | given)
+
+
+@every_table
+def test_figures_have_a_row_and_column_for_each_of_the_table(suite, name):
+    table = SUITES[suite].tables[name]
+    found = cells(SUITES[suite], table)
+    assert found
+    for axis, shown in table.show.items():
+        assert set(shown) == {place[axis] for place in found}, axis
+    # What is on no axis of the table has one name, or no influence.
+    scored = any(value.metric for value in table.values.values())
+    for axis in {"dataset", "model", *(["explainer"] if scored else [])} - {*table.rows, *table.columns, *table.over}:
+        assert len({place[axis] for place in found}) == 1, axis
+    if table.figures:
+        rows, columns = lines(table, found, table.rows), lines(table, found, table.columns)
+        assert [len(row) for row in table.figures] == [len(columns)] * len(rows)
+        assert any(figure is not None for row in table.figures for figure in row)
+
+
+@every_table
+def test_every_note_is_about_something_that_is_shown(suite, name):
+    table = SUITES[suite].tables[name]
+    for note in table.notes:
+        fitting = [
+            place for place in cells(SUITES[suite], table)
+            if all(place[axis] in names for axis, names in note.where.items())
+        ]  # fmt: skip
+        assert fitting, note
+        for axis, names in note.where.items():
+            assert set(names) == {place[axis] for place in fitting}, note
+
+
+def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
+    text = FILES["p1"].read_text()
+    broken = text.replace('relative=false", run: stability}', 'relative=false", run: stable}')
+    assert broken != text
+    (tmp_path / "own.yaml").write_text(broken)
+    with pytest.raises(UserError, match=r"tables.p1-table2.values: .*stable.*stability"):
+        read_suite(tmp_path / "own.yaml")
+
+
+def test_a_transform_is_of_an_accuracy():
+    assert Value(accuracy="top1", transform="left").transform == "left"
+    with pytest.raises(ValueError, match="transform is of an accuracy"):
+        Value(metric="saliency_miou", transform="left")
+
+
+# What the papers print must follow from what else they print, but where a note says that it does not.
+
+
+def over_datasets(**where):
+    return np.array([printed for place, printed in figures("p0", "p0-table2") if place | where == place])
+
+
+def test_p0_correlations_follow_from_its_table_2_with_the_digits_of_the_notes():
+    methods = SUITES["p0"].tables["p0-table2"].show["explainer"]
+    (note,) = SUITES["p0"].tables["p0-table2"].notes
+    right = {
+        model: dict(zip(methods, map(float, re.findall(r"\.\d{4}", line)), strict=True))
+        for model, line in zip(("resnet-18", "vgg-19"), note.note.split("VGG-19"), strict=True)
+    }
+    for place, printed in figures("p0", "p0-table3"):
+        means = {}
+        for value in place["value"].split(" & "):
+            means[value] = over_datasets(model=place["model"], explainer=place["explainer"], value=value)
+            if value == "PG":
+                security = list(SUITES["p0"].runs["cnn"].datasets).index("security-xai")
+                as_printed = means[value][security]
+                means[value][security] = right[place["model"]][place["explainer"]]
+                assert round(10000 * as_printed) % 1000 == round(10000 * means[value][security]) % 1000
+        assert np.corrcoef(*means.values())[0, 1] == pytest.approx(printed, abs=1e-4), place
+
+
+def test_p1_scores_are_differences_of_the_means_above_them_but_where_the_note_says_so():
+    (note,) = SUITES["p1"].tables["p1-table1"].notes
+    for place, printed in figures("p1", "p1-table1"):
+        if place["value"] == "MCS":
+            means = [figure("p1", "p1-table1", **place | {"value": value}) for value in ("G(f_o)", "G(f_s)")]
+            noted = all(place[axis] in names for axis, names in note.where.items())
+            assert (abs(means[0] - means[1] - printed) > 0.0015 + 1e-9) == noted, place
+
+
+def test_p2_figures_have_the_ranks_in_their_brackets():
+    ranks = """1 3 4 2 5, 1 2 4 3 5, 2 1 3 4 5, 5 1 2 3 4
+               1 3 4 2 5, 1 3 4 2 5, 2 1 3 4 5, 4 1 2 3 5"""
+    printed = SUITES["p2"].tables["p2-table2"]
+    schemes = [sb.load_metric(value.metric) for _ in range(2) for value in printed.values.values()]
+    for row, expected, metric in zip(printed.figures, ranks.replace("\n", ",").split(","), schemes, strict=True):
+        best_first = sorted(row, reverse=metric.higher_is_better)
+        assert [best_first.index(figure) + 1 for figure in row] == list(map(int, expected.split()))
+
+
+@pytest.mark.parametrize("table", ["p3-table1", "p3-table3"])
+def test_p3_orders_are_those_of_its_text_and_groups_are_above_what_they_can_be(table):
+    """IIA is the best everywhere; the transformers' TAttr and GAE follow it, of the CNNs Grad-CAM and Score-CAM."""
+    assert all(printed > 100 / 5 for place, printed in figures("p3", table) if place["value"] in ("PGS", "CGS"))
+    rows = np.array(SUITES["p3"].tables[table].figures).reshape(-1, 5, 4)
+    assert (np.diff(rows[:, [0, 1, 3, 4]], axis=1) < 0).all()
+    models = lines(SUITES["p3"].tables[table], cells(SUITES["p3"], SUITES["p3"].tables[table]), ("model", "explainer"))
+    families = {model: {explainer for own, explainer in models if own == model} for model, _ in models}
+    assert families["vit-b"] == families["vit-s"] == {"iia", "tattr", "gae", "gradient_rollout", "gradcam_vit"}
+
+
+def test_p3_table_2_leaves_iia_the_third_place_of_cdrop_alone():
+    figures_of = np.array(SUITES["p3"].tables["p3-table2"].figures).reshape(2, 5, 3, 4)
+    ranks = np.argsort(np.argsort(figures_of * [1, 1, -1, -1], axis=1), axis=1)[:, 0] + 1
+    assert ranks.tolist() == [[[1, 1, 3, 1]] * 3] * 2
+
+
+def test_p4_pseudo_f1_follows_from_accuracies():
+    """Of table 2, or where those are not legible of tables 4 and 5, which print the same for k = 5."""
+    compared = 0
+    for explainer, top in product(SUITES["p4"].tables["p4-table2"].show["explainer"], (1, 5)):
+        printed = figure("p4", "p4-table2", value=f"Pseudo-F1 @{top}", explainer=explainer)
+        normal, inverse = (
+            [figure("p4", "p4-table2", value=f"acc@{top}{kind}", explainer=explainer),
+             figure("p4", table, value=f"acc@{top}", explainer=explainer, variant="k = 5")]
+            for kind, table in (("", "p4-table4"), (" inverse", "p4-table5"))
+        )  # fmt: skip
+        for both in (normal, inverse):
+            assert len(set(both) - {None}) <= 1, (explainer, top, both)
+        normal, inverse = (next((one for one in both if one is not None), None) for both in (normal, inverse))
+        if None not in (printed, normal, inverse):
+            assert 2 / (1 / (1 - inverse / 100) + 1 / (normal / 100)) == pytest.approx(printed, abs=0.005)
+            compared += 1
+    assert compared == 6
+
+
+def test_p4_regions_above_a_percentile_have_the_size_that_the_percentile_says():
+    for place, printed in figures("p4", "p4-table7"):
+        if place["value"] == "avg. map size":
+            percentile = SUITES["p4"].tables["p4-table7"].variants[place["variant"]]["p"]
+            assert printed == pytest.approx(1 - percentile / 100)
+
+
+def test_p4_distances_have_no_sign_and_the_note_names_the_copy():
+    printed = {(place["value"], place["explainer"]): figure for place, figure in figures("p4", "p4-table8")}
+    assert min(printed.values()) > 0
+    (note,) = SUITES["p4"].tables["p4-table8"].notes
+    truncated = {key: f"{value:.7f}"[:8] for key, value in printed.items()}
+    copies = {key for key, value in truncated.items() if list(truncated.values()).count(value) > 1}
+    assert copies == set(product(note.where["value"], note.where["explainer"]))
+
+
+@every_suite
+def test_transforms_are_those_of_saliency_consistency(suite):
+    for table in suite.tables.values():
+        for value in table.values.values():
+            for variant in table.variants.values() or [{}]:
+                assert filled(value.transform, variant) in ("", *TRANSFORMS)
+
+
+def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_own(tmp_path):
+    metrics = {run: metrics_of(SUITES["p1"], ["p1-table2"], run) for run in ("all", "stability")}
+    assert metrics["stability"] == ["saliency_max_sensitivity:radius=0.2,relative=false"]
+    assert len(metrics["all"]) == 4
+    jobs = jobs_of(SUITES["p1"], ["p1-table2"], Choice(tmp_path))
+    assert len({job.folder for job in jobs}) == len(jobs) == 8
+
+
+def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
+    def interval(value):
+        return Interval(value=value, low=0.0, high=1.0, n=9, clusters=9)
+
+    named = {"0.05 training 1": interval(0.5), "0.05 training 2": interval(1.0), "0.1 training 1": interval(0.0)}
+    cell = SimpleNamespace(parts=named)
+    both = _part(cell, "0.05 training *")
+    assert (both.value, both.low, both.n) == (0.75, None, 9)
+    assert _part(cell, "0.1 training 1") is named["0.1 training 1"]
+    assert _part(cell, "0.2 training *") is None
