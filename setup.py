@@ -4,7 +4,7 @@ from pathlib import Path
 
 from setuptools import find_namespace_packages, find_packages, setup
 
-PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces")
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
 
 package_dir = {"saliency_bench": "saliency_bench"}
 packages = ["saliency_bench", *(f"saliency_bench.{name}" for name in find_packages("saliency_bench"))]
@@ -16,5 +16,5 @@ for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
 setup(
     packages=packages,
     package_dir=package_dir,
-    package_data={"": ["*.md", "*.j2", "*.css", "*.js", "*.json", "*.txt", "py.typed"]},
+    package_data={"": ["*.md", "*.j2", "*.css", "*.js", "*.json", "*.txt", "*.yaml", "py.typed"]},
 )

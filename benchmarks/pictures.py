@@ -31,7 +31,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--demo", default="saliency-bench-demo", metavar="DIR", help="what `saliency-bench demo` wrote")
     parser.add_argument("--out", default="docs/pictures", metavar="DIR", help="folder of the pictures")
-    parser.add_argument("--height", type=int, default=1020, help="of the report, in pixels")
+    parser.add_argument("--height", type=int, default=1080, help="of the report, in pixels")
     args = parser.parse_args()
     demo, out = Path(args.demo), Path(args.out)
     out.mkdir(parents=True, exist_ok=True)

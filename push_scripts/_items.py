@@ -1,14 +1,13 @@
 """One explainer, metric or dataset in full: what it is, its options, what it costs, an example."""
 
 from collections.abc import Sequence
-from math import inf
 from types import ModuleType
 from typing import Any
 
 from saliency_bench import options, registry
 from saliency_bench.cli import parser_of
 from saliency_bench.errors import unknown
-from saliency_bench.push_scripts.build import inner
+from saliency_bench.push_scripts.build import inner, licence_of
 from saliency_bench.terminal import fitted
 
 KINDS = {
@@ -93,28 +92,19 @@ def _explainer(name: str) -> dict[str, str]:
 
 def _metric(name: str) -> dict[str, str]:
     from saliency_bench.metric import load_metric
-    from saliency_bench.target import TargetRange
 
-    metric = load_metric(name)
-    low, high = metric.limits(TargetRange.of_classes(1, 0))
-    limits = (
-        "unbounded" if (low, high) == (-inf, inf) else f"{low:g} or more" if high == inf else f"{low:g} to {high:g}"
-    )
-    return {
-        "direction": "higher is better" if metric.higher_is_better else "lower is better",
-        "range": limits + ", where a map explains one class" * (metric.target_range is not None),
-        "asks for": ", ".join(metric.needs),
-        "paper": metric.paper,
-    }
+    return load_metric(name).facts
 
 
 def _dataset(name: str) -> dict[str, str]:
     builder = registry.load("hub_builders", name)
-    return {"rule": builder.RULE, "licence": builder.LICENSE}
+    return {"rule": builder.RULE, "licence": licence_of(builder)}
 
 
 def _example(kind: str, name: str) -> str:
     if kind == "datasets":
         return f"saliency-bench build {name} --help"
     other = "--metrics saliency_miou" if kind == "explainers" else "--explainers gradcam random"
+    if kind == "metrics" and "other" in registry.asked_for("metrics", name):
+        other += " --other-model SCENES --other-label scene"
     return f"saliency-bench run --dataset shapes-xai --model MODEL --{kind} {name} {other} --out runs/{name}"

@@ -8,7 +8,8 @@ from pathlib import Path
 def propose(args: Namespace, run: Path) -> None:
     from saliency_bench.leaderboard.submit import plan
 
-    found = plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run)
+    more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
+    found = plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more)
     if not args.json:
         print("\n".join(found.lines()), flush=True)
     url = None if args.dry_run else found.publish()

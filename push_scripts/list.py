@@ -1,4 +1,4 @@
-"""List datasets, explainers, metrics, models and commands.
+"""List datasets, explainers, metrics, models, suites and commands.
 
 example:
   saliency-bench list explainers
@@ -19,7 +19,7 @@ from saliency_bench.terminal import fitted, show_help
 
 SECTION = "start here"
 PLUGINS = {"datasets": "hub_builders", "explainers": "explainers", "metrics": "metrics", "commands": "push_scripts"}
-ALL = [*PLUGINS, "models"]
+ALL = [*PLUGINS, "models", "suites"]
 # Headings, in the order in which they are shown; {heading: what one of the words behind an item's needs says of it}.
 EXPLAINERS = {
     "feature maps of a convolutional network": "activations",
@@ -58,7 +58,8 @@ def main(args: Namespace) -> None:
         return
     kinds = kinds or ALL
     with_costs = args.json or kinds == ["explainers"]  # which imports torch
-    listed = {kind: _models() if kind == "models" else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
+    others = {"models": _models, "suites": _suites}
+    listed = {kind: others[kind]() if kind in others else _plugins(PLUGINS[kind], with_costs) for kind in kinds}
     if args.json:
         print(json.dumps(listed, indent=2))
         return
@@ -82,7 +83,7 @@ def _lines(kind: str, items: dict[str, str]) -> list[str]:
     width = max(map(len, items))
     sections: dict[str, list[str]] = {title: [] for title in HEADINGS.get(kind, ())}
     for name, about in items.items():
-        section = "" if kind == "models" else _section(PLUGINS[kind], name)
+        section = "" if kind not in PLUGINS else _section(PLUGINS[kind], name)
         sections.setdefault(section, []).append(f"{'    ' if section else '  '}{name:<{width}}  {about}".rstrip())
     lines = [f"{kind}:"]
     for section, rows in sections.items():
@@ -135,3 +136,13 @@ def _models() -> dict[str, str]:
     from saliency_bench.classifiers.sources import KNOWN
 
     return dict.fromkeys(KNOWN, "") | {"torchvision:NAME": "any torchvision classifier, with its default weights"}
+
+
+def _suites() -> dict[str, str]:
+    from saliency_bench.engine.suites.schema import read_suite, suite_files
+
+    found: dict[str, str] = {}
+    for name, path in suite_files().items():
+        suite = read_suite(path)
+        found |= {name: suite.paper} | {table: one.title for table, one in suite.tables.items()}
+    return found

@@ -23,12 +23,18 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", metavar="RUN|MAPS", help="the folder of a run, of a filled-in template, or of maps")
     _shared.namespace(parser)
     parser.add_argument("--note", default="", help="a short note for readers of the leaderboard")
+    parser.add_argument("--link", default="", metavar="URL", help="https address of the code or paper of your method")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
     maps = parser.add_argument_group("for maps")
     maps.add_argument("--name", help="the name of your method")
     maps.add_argument("--template", metavar="DIR", help="the template they were made from, if they lie elsewhere")
     _shared.setting(maps, "metrics", default=None, text="names (default: all that need one map per image)")
+    maps.add_argument(
+        "--with-maps",
+        action="store_true",
+        help="publish the maps too, in half precision, so that anyone can score them",
+    )
     maps.add_argument("--partial", action="store_true", help="leave out images without a map instead of stopping")
     _shared.setting(maps, "out", default=None, text="folder of the run that scores them (default: next to the maps)")
     _shared.setting(maps, "batch_size", default=None, text="samples per chunk (default: the template's)")
@@ -39,7 +45,7 @@ def arguments(parser: ArgumentParser) -> None:
 def main(args: Namespace) -> None:
     from saliency_bench.leaderboard.submit import scored
 
-    options = ("template", "metrics", "partial", "out", "batch_size", "device")
+    options = ("template", "metrics", "partial", "out", "batch_size", "device", "with_maps")
     given = {option: value for option in options if (value := getattr(args, option))}
     if not args.json:
         given["say"] = partial(print, flush=True)

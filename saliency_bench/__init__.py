@@ -28,6 +28,8 @@ _HOMES = {
     "submit": "leaderboard.submit",
     "load_results": "leaderboard.board",
     "load_maps": "results.run_folder",
+    "suite": "engine.suites.suite",
+    "list_suites": "engine.suites.schema",
 }
 __all__ = [
     "Run",
@@ -39,6 +41,7 @@ __all__ = [
     "list_datasets",
     "list_explainers",
     "list_metrics",
+    "list_suites",
     "load_classifier",
     "load_dataset",
     "load_explainer",
@@ -48,6 +51,7 @@ __all__ = [
     "report",
     "run",
     "submit",
+    "suite",
     "targets",
     "template",
     "train",
@@ -60,6 +64,8 @@ if TYPE_CHECKING:
     from saliency_bench.data.loading import load_dataset
     from saliency_bench.data.names import list_datasets
     from saliency_bench.engine.run import Run, run
+    from saliency_bench.engine.suites.schema import list_suites
+    from saliency_bench.engine.suites.suite import suite
     from saliency_bench.engine.training import train
     from saliency_bench.explainer import list_explainers, load_explainer
     from saliency_bench.explaining.explanation import explain

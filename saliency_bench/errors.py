@@ -1,5 +1,6 @@
 """Errors the user can fix, each as one line."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -7,6 +8,7 @@ from types import MappingProxyType
 
 SHOWN = 20  # names in a message
 LONGEST = 2000  # characters of a message
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
 class UserError(ValueError):
@@ -25,6 +27,11 @@ def one_line(text: object, most: int = 300) -> str:
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
     return line if len(line) <= most else line[: most - 3] + "..."
+
+
+def without_controls(text: str) -> str:
+    """A text of any length with what moves a cursor or turns the direction of writing spelled out; lines stay lines."""
+    return CONTROLS.sub(lambda sign: ascii(sign[0])[1:-1], text)
 
 
 class EndedError(Exception):
@@ -78,7 +85,7 @@ def _nearest(name: str, known: list[str], aliases: Mapping[str, Iterable[str]]) 
     wanted = _letters(name).removeprefix(_letters(common))
     if wanted in spelled:
         return [spelled[wanted]]
-    matches = get_close_matches(wanted, spelled, n=3, cutoff=0.6) if wanted else []
+    matches = get_close_matches(wanted, spelled, n=3, cutoff=0.65) if wanted else []
     return list(dict.fromkeys(spelled[match] for match in matches))
 
 

@@ -6,20 +6,26 @@ UNDEFINED = "not defined for this sample"  # what the metric says of it may foll
 HALVED = "computed in smaller passes to fit in memory"  # beside a value, whose last bits may differ
 NO_LABEL = "no label"
 NO_PART = "takes no part"  # in what a metric makes of chosen samples
+PARTS_ONLY = "only its parts count"  # of a sample whose metric has one value over all samples (`AGGREGATE`)
 NO_MAP = "no map was handed in"  # of maps that were made elsewhere
 NOT_FINITE = "the map holds NaN or infinite values"
 NO_PROBABILITIES = "the classifier gave NaN or infinite values"
 NO_PROBABILITIES_CHANGED = f"{NO_PROBABILITIES} for a changed image"
 # Reasons for leaving a sample out that lie in the data or the definition; any other is a fault.
-EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, NO_PART, UNDEFINED, FLAT, FLAT_UNRANKED,
-            NO_MAP)  # fmt: skip
+EXPECTED = ("no mask", "empty mask", "mask emptied by the crop", NO_LABEL, NO_PART, PARTS_ONLY, UNDEFINED, FLAT,
+            FLAT_UNRANKED, NO_MAP)  # fmt: skip
 MARKS = "; "  # between several reasons beside a value that stands
 PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder of such maps; then a hash of them
 
 
 def is_expected(reason: str) -> bool:
     """Whether a reason lies in the data or the definition of a metric."""
-    return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ")
+    return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ") or has_parts_only(reason)
+
+
+def has_parts_only(reason: str | None) -> bool:
+    """Whether a sample without a score of its own counts by its parts; further `MARKS` may follow."""
+    return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 
 def lacks(column: str) -> str:
@@ -27,8 +33,11 @@ def lacks(column: str) -> str:
     return f"{UNDEFINED}: no {column}"
 
 
-def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "") -> str | None:
-    """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between."""
-    if value is not None:
-        return MARKS.join(filter(None, (FLAT if flat else "", mark))) or None
+def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "", parts_only: bool = False) -> str | None:
+    """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between.
+
+    parts_only: whether the sample counts by its parts alone.
+    """
+    if value is not None or parts_only:
+        return MARKS.join(filter(None, (PARTS_ONLY if parts_only else "", FLAT if flat else "", mark))) or None
     return FLAT_UNRANKED if flat else f"{UNDEFINED}: {undefined}" if undefined else UNDEFINED

@@ -22,9 +22,16 @@ KINDS = {
     "push_scripts": "command",
     "model_cards": "card",
     "spaces": "space",
+    "suites": "suite",
 }
 HERE = Path(__file__).parent
-CHECKOUT = ("explainers", "metrics", "hub_builders", "push_scripts")  # beside the core in a checkout, in it installed
+CHECKOUT = (
+    "explainers",
+    "metrics",
+    "hub_builders",
+    "push_scripts",
+    "suites",
+)  # beside the core in a checkout, in it installed
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 

@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_reporting import make_run
 
-from saliency_bench.analysis.requirements import Requirement, check, find_cell
+from saliency_bench.analysis.requirements import Checked, Requirement, check, find_cell
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult
@@ -166,6 +166,14 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
     assert Requirement.read(" a:b:fill=x>=1 <= -2e-1 ") == Requirement("a:b:fill=x>=1", False, -0.2)
 
 
+def test_equal_scores_without_an_interval_say_so(run):
+    cell = find_cell("gradcam:saliency_miou", read_run(run))
+    requirement = Requirement.read("gradcam:saliency_miou>=0.01")
+    assert "no interval" not in Checked(requirement, cell).line("")
+    constant = cell.model_copy(update={"low": None, "high": None})
+    assert "no interval: all scores are equal" in Checked(requirement, constant).line("")
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -173,6 +181,7 @@ def test_options_are_told_from_names_by_the_cells_of_the_run(run):
         (["saliency_miou>=0.3"], "EXPLAINER:METRIC"),
         (["gradcam:saliency_miou>=many"], "'many'"),
         (["gradcam:saliency_miou>=nan"], "'nan'"),
+        (["gradcam:saliency_miou>=0_1"], "'0_1'"),
         (["gradcam:saliency_miou>=30"], "from 0 to 1"),
         (["gradcan:saliency_miou>=0.3"], "did you mean gradcam:saliency_miou"),
         (["gradcam:saliency_miou>=0.3", "--against", "nowhere"], "nowhere"),

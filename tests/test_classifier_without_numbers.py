@@ -14,7 +14,7 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.scoring.samples import score_parts, score_samples
 
 OTHERS = {"other", "retrained"}  # a second classifier, whole trainings
 NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).needs)]
@@ -83,7 +83,9 @@ def test_outside_a_run_it_is_one_line(name, images):
     asked = {"groups": {"low": [0, 1, 2, 3], "high": [4, 5, 6, 7]}, "labels": [0] * len(images)}
     asked = {need: value for need, value in asked.items() if need in load_metric(name).needs}
     with pytest.raises(UserError, match=f"{name}.*centre.*image 2: .*NaN"):
-        score_samples(name, images, model, "centre", batch_size=2, **asked)
+        (score_parts if load_metric(name).aggregate else score_samples)(
+            name, images, model, "centre", batch_size=2, **asked
+        )
 
 
 def test_a_score_does_not_depend_on_how_far_others_in_the_batch_go():

@@ -270,6 +270,7 @@ QUICK = {
     "report": "report done",
     "run": "run --dataset ./shapes --model ./net --explainers centre --metrics saliency_miou --limit 4 --out out",
     "submit": "submit done --dry-run",
+    "suite": "suite p0-table4 --smoke --select dataset=pet-xai explainer=random --out out",
     "template": "template ./shapes ./net --limit 4 --out out",
     "train": "train --dataset ./shapes --model ./net --epochs 1 --size 32 --limit 8 --out out",
 }
@@ -304,7 +305,8 @@ def sandbox(place, tmp_path, monkeypatch):
 
 
 def words_of(command):
-    return [*QUICK[command].split(), *["--device", "cpu"] * (command in ("run", "train", "template")), "--quiet"]
+    on_cpu = ["--device", "cpu"] * (command in ("run", "suite", "train", "template"))
+    return [*QUICK[command].split(), *on_cpu, "--quiet"]
 
 
 @pytest.mark.parametrize("command", sorted(set(QUICK) - {"train"}))
@@ -324,7 +326,8 @@ def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
 
 
 def test_every_command_is_quiet_if_asked(capsys):
-    assert set(QUICK) | {"demo"} == set(registry.names("push_scripts"))
+    elsewhere = {"demo", "recompute", "review"}  # the last two need submissions: tests/test_review.py
+    assert set(QUICK) | elsewhere == set(registry.names("push_scripts"))
     assert main(["list", "--json", "--quiet"]) == 2
     assert "--quiet: not allowed with argument --json" in capsys.readouterr().err
 
@@ -407,7 +410,7 @@ def test_list_as_text_and_as_json(capsys):
     text = capsys.readouterr().out
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"datasets", "explainers", "metrics", "commands", "models"}
+    assert set(found) == {"datasets", "explainers", "metrics", "commands", "models", "suites"}
     for room, kind in {"explainers": "explainers", "metrics": "metrics", "hub_builders": "datasets"}.items():
         assert set(found[kind]) == set(registry.names(room))
         assert all(name in text for name in found[kind])

@@ -1,11 +1,18 @@
 """What the guide for contributors says of folders and versions is so."""
 
+import os
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 from test_layers import LAYERS
 from test_plugins import PLUGINS
+
+import saliency_bench
 
 ROOT = Path(__file__).parents[1]
 
@@ -32,3 +39,24 @@ def test_the_checks_before_a_commit_are_those_of_the_tests():
     repos = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     revisions = {repo["repo"].rpartition("/")[2].removesuffix("-pre-commit"): repo["rev"] for repo in repos}
     assert revisions == {name: f"v{pinned[name]}" for name in ("ruff", "codespell")}
+
+
+@pytest.mark.parametrize(("tag", "code"), [(f"v{saliency_bench.__version__}", 0), ("v0.0", 1)])
+def test_the_release_compares_its_tag_with_the_version_before_anything_is_installed(tag, code):
+    content = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    (step,) = (one["run"] for one in content["jobs"]["build"]["steps"] if one.get("name") == "The tag is the version")
+    bare = f'python() {{ "{sys.executable}" -S "$@"; }}\n'  # without what is installed
+    done = subprocess.run(["bash", "-c", bare + step], cwd=ROOT, env=os.environ | {"GITHUB_REF_NAME": tag}, check=False)
+    assert done.returncode == code
+
+
+def test_the_release_tries_what_it_has_built_and_publishes_nothing_else():
+    jobs = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))["jobs"]
+    assert (jobs["try"]["needs"], jobs["publish"]["needs"]) == ("build", "try")
+    assert jobs["publish"]["permissions"] == {"id-token": "write"}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    settings = [step["with"] for job in jobs.values() for step in job["steps"] if "with" in step]
+    assert {one["python-version"] for one in settings if "python-version" in one} == {
+        project["requires-python"].removeprefix(">=")
+    }
+    assert {one["name"] for one in settings if "name" in one} == {"dist"}

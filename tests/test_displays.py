@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench import displays
 from saliency_bench.engine.examples import save_thumbnails
 from saliency_bench.explainer import as_explainer
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.metric import as_metric
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
@@ -144,12 +144,12 @@ def test_a_board_shows_its_cells(done, tmp_path):
     assert HOSTILE in texts
 
 
-def test_many_cells_of_a_board_are_counted():
-    from saliency_bench.leaderboard.board import SHOWN, Board
+def test_many_cells_of_a_board_are_counted(done, tmp_path):
+    from saliency_bench.leaderboard.board import SHOWN, Board, Refused
 
-    row = {"dataset": "d", "model": "m", "explainer": "e", "metric": "s", "value": None, "low": None, "high": None,
-           "n": 0, "submitters": ["ada"], "conflict": False}  # fmt: skip
-    page = Board([row] * (SHOWN + 3), [], [f"left out {HOSTILE}"])._repr_html_()
+    of_run(done.folder, "ada").write(tmp_path)
+    row = sb.load_results(tmp_path).rows[0]
+    page = Board([row] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
     assert Tags(page).rows == 1 + SHOWN
     assert "3 more" in page
     assert HOSTILE not in page

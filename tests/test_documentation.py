@@ -94,11 +94,25 @@ def test_the_readme_is_short_and_its_badges_and_versions_are_true():
         assert re.search(rf"\[{name}\]\(\S+\) {re.escape(version(package))} \|", text), name
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "CONTRIBUTING.md", *PAGES], ids=lambda page: page.name)
+WRITTEN = [ROOT / name for name in ("CONTRIBUTING.md", "hub_builders/README.md", "explainers/README.md")]
+
+
+@pytest.mark.parametrize("page", [README, *WRITTEN, *PAGES], ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_of_pages_lead_to_files(page):
-    text = re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
-    links = re.findall(r"\]\((?!https?://|#)([^)#\s]+)[^)]*\)", text)
-    assert [link for link in links if not (page.parent / link).exists()] == []
+    links = re.findall(r"\]\((?!https?://)([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", without_blocks(page))
+    assert [link for link, _ in links if not (page.parent / link).exists()] == []
+    targets = [(page.parent / link if link else page, anchor) for link, anchor in links if anchor]
+    assert [anchor for target, anchor in targets if anchor not in anchors(target)] == []
+
+
+def without_blocks(page: Path) -> str:
+    return re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of the headings, as GitHub and Sphinx make them."""
+    headings = re.findall(r"^#+ (.+)$", without_blocks(page), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_pictures_of_the_readme_are_small():

@@ -24,7 +24,8 @@ from saliency_bench.engine.preflight import check_table
 from saliency_bench.engine.run import _locked
 from saliency_bench.errors import UserError
 from saliency_bench.hub_builders import _source
-from saliency_bench.leaderboard.schema import _read_records, read_result
+from saliency_bench.leaderboard.recorded import read_recorded
+from saliency_bench.leaderboard.schema import read_result
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.targets.class_groups import load_groups
@@ -105,7 +106,7 @@ def test_what_is_no_regular_file_is_not_opened_in_a_submission(tmp_path, spoil):
     with pytest.raises(UserError, match=r"result\.json cannot be read: it is not a regular file"):
         read_result(tmp_path / "result.json")
     with pytest.raises(UserError, match=r"records\.parquet cannot be read: it is not a regular file"):
-        _read_records(tmp_path / "records.parquet", 1)
+        read_recorded(None, tmp_path / "records.parquet")
 
 
 def test_json_may_nest_a_little():

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.hub.upload import publish
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.models import model_publication
 

@@ -44,6 +44,20 @@ def test_a_metric_shows_its_direction_range_and_paper(capsys):
         assert text in shown
 
 
+def test_the_example_of_a_metric_has_the_second_classifier_and_its_column(capsys):
+    assert main(["help", "saliency_idr"]) == 0
+    shown = capsys.readouterr().out
+    assert "columns (image_without_object)" in shown
+    assert "--other-model SCENES --other-label scene" in shown.splitlines()[-1]
+    assert main(["help", "saliency_miou"]) == 0
+    assert "--other" not in capsys.readouterr().out
+
+
+def test_data_of_ones_own_have_no_licence_before_they_are_built(capsys):
+    assert main(["list", "folder", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["datasets"]["folder"]["licence"] == "what --license says"
+
+
 def test_a_dataset_shows_how_it_is_built(capsys):
     assert main(["help", "pet-xai"]) == 0
     shown = capsys.readouterr().out
@@ -63,7 +77,7 @@ def test_items_as_json(capsys):
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("help rsie", "unknown explainer, metric, dataset or command 'rsie'; did you mean rise?"),
+        ("help ries", "unknown explainer, metric, dataset or command 'ries'; did you mean rise?"),
         ("help miou", "unknown explainer, metric, dataset or command 'miou'; did you mean saliency_miou?"),
         ("help rnu", "did you mean run?"),
         ("list explainers saliency_miou", "unknown explainer 'saliency_miou'"),

@@ -170,6 +170,11 @@ def test_a_setting_that_keeps_maps_is_no_part_of_ids_and_is_in_the_command(done)
     assert isinstance(context.KeptMaps(sb.load_explainer("random")).id, str)
 
 
+def test_an_explainer_without_kept_maps_is_answered_by_the_nearest(done):
+    with pytest.raises(UserError, match="'gradient2'; did you mean gradient"):
+        sb.load_maps(done)["gradient2"]
+
+
 def test_a_folder_without_a_run_is_named(tmp_path):
     with pytest.raises(UserError, match="not the folder of a finished run"):
         sb.load_maps(tmp_path)

@@ -14,7 +14,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.explaining.map_files import read_maps_of
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 
 COUNT = 6
 

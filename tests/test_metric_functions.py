@@ -10,7 +10,7 @@ import saliency_bench as sb
 from saliency_bench.analysis.comparison import compare_runs
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.metric import as_metric
 from saliency_bench.results.run_folder import read_run
 
@@ -220,7 +220,7 @@ def test_runs_with_it_are_compared_and_submitted_under_its_hash(done, shapes, re
     assert main(["report", str(done.folder), str(other.folder), "--out", str(tmp_path / "both.html")]) == 0
     assert "&lt;outside&gt;" in (tmp_path / "both.html").read_text()
     of_run(done.folder, "ada").write(tmp_path / "results")
-    board = sb.load_results(tmp_path / "results", records=True)
+    board = sb.load_results(tmp_path / "results")
     assert not board.refused
     versions = {row["metric"]: row["metric_version"] for row in board.table()}
     assert versions["brightest_outside"] == as_metric(brightest_outside).version

@@ -12,7 +12,7 @@ import saliency_bench as sb
 from saliency_bench import composing
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.leaderboard.schema import of_run, read_submission
+from saliency_bench.leaderboard.submission import of_run, read_submission
 from saliency_bench.results.run_folder import read_run
 
 

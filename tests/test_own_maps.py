@@ -21,7 +21,7 @@ from saliency_bench.cli import main
 from saliency_bench.engine import precomputed as own_maps
 from saliency_bench.engine.precomputed import explainer_of, file_of
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.template import read_template, score_maps
 from saliency_bench.reasons import NO_MAP
 
@@ -253,6 +253,9 @@ def test_unknown_files_links_and_empty_folders_are_refused(blank, values, tmp_pa
     first.symlink_to(tmp_path / "outside.npy")
     with pytest.raises(UserError, match="is not a regular file"):
         score(blank, maps)
+    np.save(tmp_path / "one.npy", np.zeros((32, 32)))
+    with pytest.raises(UserError, match=r"one\.npy holds one map, 32 x 32; a \.npy file holds that of every sample"):
+        score(blank, tmp_path / "one.npy")
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no map"):
         score(blank, tmp_path / "empty")

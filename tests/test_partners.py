@@ -21,7 +21,7 @@ from saliency_bench.metric import as_metric, load_metric
 from saliency_bench.reasons import NO_PART, is_expected
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.partners import Predictions, plan_of
-from saliency_bench.scoring.samples import score_samples
+from saliency_bench.scoring.samples import score_parts
 from saliency_bench.utils.seeds import seed_of
 
 METRICS = ["saliency_correctness:k=2", "saliency_confidence:k=2"]
@@ -47,9 +47,9 @@ def done(shapes, model, tmp_path_factory):
     return run(shapes, model, tmp_path_factory.mktemp("partners") / "run")
 
 
-def rows(done, metric="saliency_correctness"):
+def rows(done, metric="saliency_correctness", part="normal@1"):
     found = pq.read_table(done.folder / "records.parquet").to_pylist()
-    return [row for row in found if row["metric"] == metric and row["part"] is None]
+    return [row for row in found if row["metric"] == metric and row["part"] == part]
 
 
 def predictions(done):
@@ -78,9 +78,10 @@ def test_scores_outside_a_run_are_those_of_the_run(metric, done, shapes, model):
     places = {image_id: place for place, image_id in enumerate(data["image_id"])}
     batch = model.prepare([data[places[image_id]] for image_id in ids])
     given = {"labels": batch.labels.numpy(), "image_ids": ids, "batch_size": BATCH, "k": 2}
-    found = score_samples(metric, batch.images, model, "gradient", **given)
-    expected = [np.nan if row["value"] is None else row["value"] for row in rows(done, metric)]
-    np.testing.assert_array_equal(found, expected)
+    found = score_parts(metric, batch.images, model, "gradient", **given)
+    for part, values in zip(load_metric(metric).parts(model), found.T, strict=True):
+        expected = [np.nan if row["value"] is None else row["value"] for row in rows(done, metric, part)]
+        np.testing.assert_array_equal(values, expected, err_msg=part)
 
 
 def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model, tmp_path):

@@ -14,8 +14,8 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 
 ROOT = Path(__file__).parents[1]
-PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces")
-FREE = ("push_scripts", "spaces")
+PLUGINS = ("explainers", "metrics", "hub_builders", "model_cards", "push_scripts", "spaces", "suites")
+FREE = ("push_scripts", "spaces", "suites")
 
 
 def imports_of(path):

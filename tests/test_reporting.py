@@ -279,13 +279,14 @@ def test_equal_folders_give_equal_bytes(folder, tmp_path):
 
 
 def test_text_of_others_is_escaped(tmp_path):
-    hostile = "<script>alert(1)</script>\"'&"
+    hostile = "<script>alert(1)</script>\u202e\"'&"  # it also turns the direction of writing
     ids = [f"{hostile}{number}" for number in range(12)]
     folder = make_run(tmp_path / "run", ids=ids)
     change_summary(folder, lambda summary: summary["dataset"].update(id=hostile))
     page = page_of(folder)
     assert page.count("<script") == 1  # the page's own
-    assert "&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;0" in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;\\u202e&#34;&#39;&amp;0" in page
+    assert "\u202e" not in page
     assert Structure(page).open == []
 
 

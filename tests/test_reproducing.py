@@ -19,7 +19,7 @@ import saliency_bench as sb
 from saliency_bench import cli, composing
 from saliency_bench.analysis.comparison import compare_runs
 from saliency_bench.explainer import load_explainer
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.metric import load_metric
 from saliency_bench.options import parse, spelled
 from saliency_bench.reports.page import report

@@ -10,7 +10,7 @@ import pytest
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard import schema as results
-from saliency_bench.leaderboard.schema import of_run, read_submission
+from saliency_bench.leaderboard.submission import of_run, read_submission
 from saliency_bench.results.public_names import public_name, public_spec
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
@@ -199,7 +199,7 @@ def changed(table, column, values):
             lambda t: t.set_column(14, "value", [["1"] * len(t)]),
             "column value must be double",
         ),
-        (lambda t: t.slice(1), "value has 11 numbers of cell"),
+        (lambda t: t.slice(1), "has 23 rows for 2 scores"),
         (lambda t: pa.concat_tables([t, t]), "has 48 rows"),
         (lambda t: pa.concat_tables([t] * 102), "has 2,448 rows"),
         (lambda t: changed(t, "cell_id", [id[::-1] for id in t["cell_id"].to_pylist()]), "is not in result.json"),

@@ -19,7 +19,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import Account
-from saliency_bench.leaderboard.schema import of_run
+from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.submit import _rights, plan
 from saliency_bench.results import records
 from saliency_bench.results.intervals import interval
@@ -80,14 +80,20 @@ def other_run(run, tmp_path, shift=0.25, explainer="random"):
 
 
 def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, run):
-    done = sb.submit(run, note="on a laptop")
+    done = sb.submit(run, note="on a ```laptop", link="https://example.org/mine")
     assert done.pull_request == f"{hub.url}/datasets/{BOARD}/discussions/1"
     assert set(hub.files("datasets", BOARD)) == FIRST  # nothing but its card
     assert sb.load_results(BOARD).cells == []
-    proposed = sb.load_results(BOARD, revision="refs/pr/1", records=True)
+    proposed = sb.load_results(BOARD, revision="refs/pr/1")
     assert len(proposed.cells) == 2
     details = hub.api().get_discussion_details(BOARD, 1, repo_type="dataset")
     assert details.title == "2 cells: random, centre on shapes-xai with folder:tiny"
+    text = next(event["data"]["latest"]["raw"] for event in hub.repo("datasets", BOARD).discussions[0].events
+                if event["type"] == "comment")  # fmt: skip
+    assert "Note:\n\n```text\non a '''laptop\n```" in text
+    assert "Code or paper:\n\n```text\nhttps://example.org/mine\n```" in text
+    assert "Command:\n\n```text\nsaliency-bench run " in text
+    assert re.search(r"random +0\.\d{3} \[", text)
     merge(hub, 1)
     board = sb.load_results(BOARD)
     summary = json.loads((run / "summary.json").read_text())
@@ -99,7 +105,10 @@ def test_a_run_becomes_a_pull_request_that_is_read_back_and_merged(hub, here, ru
     table = board.table()
     assert len(table) == 2
     assert table[0]["cell_id"] == board.cells[0]["cell_id"]
-    assert [result.note for result in board.results.values()] == ["on a laptop"]
+    (result,) = board.results.values()
+    assert (result.note, result.link) == ("on a ```laptop", "https://example.org/mine")
+    assert result.ran <= result.submitted
+    assert all(row.seconds > 0 for row in board.rows)
 
 
 def test_texts_of_records_are_held_once_and_written_as_the_run_wrote_them(run, tmp_path):
@@ -159,8 +168,8 @@ def test_more_samples_of_the_same_cell_are_new_and_no_contradiction(hub, here, r
     merge(hub, 2)
     board = sb.load_results(BOARD)
     assert board.conflicts == []
-    (row,) = [row for row in board.cells if row["explainer"] == "random"]
-    assert (row["n"], row["submitters"]) == (20, ["visitor", "founder"])
+    rows = [row for row in board.cells if row["explainer"] == "random"]
+    assert [(row["n"], row["submitters"]) for row in rows] == [(20, ["visitor"]), (12, ["founder"])]
     here(FOUNDER)
     assert sb.submit(run).new == []
 
@@ -242,9 +251,10 @@ def test_a_submission_that_is_malformed_is_named_and_left_out(hub, here, run, ca
         )  # fmt: skip
     board = sb.load_results(BOARD)
     assert len(board.cells) == 2
-    assert any(line.startswith("a/b/c/result.json: cells: ") for line in board.refused)
-    assert any(line.startswith(r"d/e/f/result.json: \x1b[31m: Extra inputs") for line in board.refused)
-    assert any("wrong/place/founder-1/" in line for line in board.refused)
+    lines = {one.folder: one.line for one in board.refused}
+    assert lines["a/b/c"].startswith("a/b/c/result.json: cells: ")
+    assert lines["d/e/f"].startswith("d/e/f/result.json cannot be read: the text of a name in it cannot be printed")
+    assert "wrong/place/founder-1/" in lines["wrong/place/founder-1"]
     assert "left out: a/b/c/result.json" in capsys.readouterr().err
 
 

@@ -96,12 +96,11 @@ def config_of(source: Source) -> Any:
     from transformers import AutoConfig
 
     check_folder(source.folder, source.name)
+    pickled = any(file.suffix in (".bin", ".pt", ".pth") for file in source.folder.iterdir())
+    weights = "pickled weights (.bin, .pt) may hold code and are not loaded; " * pickled
     for pattern, fix in (
         ("config.json", "a transformers checkpoint has one"),
-        (
-            "*.safetensors",
-            "pickled weights (.bin, .pt) may hold code and are not loaded; save_pretrained writes safetensors",
-        ),
+        ("*.safetensors", f"{weights}save_pretrained writes the weights so, and saliency-bench train too"),
     ):
         if not any(source.folder.glob(pattern)):
             raise UserError(f"{source.name} holds no loadable image classifier: no {pattern}; {fix}")

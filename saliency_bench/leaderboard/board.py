@@ -1,51 +1,49 @@
-"""The board: all submissions to a results repository, merged by cell id.
+"""The board: all submissions to a results repository, each row with what may be believed of it.
 
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-A cell that several people submit is shown once, with all their names, if they agree on every sample that they share (up
-to the last digits); its numbers are those over most samples. Values that contradict each other are all shown.
+Every submission is checked, and one that is not as it should be is refused, in one line, and nothing else with it. A
+cell that several people submit is shown once, with all their names, if they agree on all of the same samples (up to the
+last digits). Values that contradict each other are all shown.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from io import BytesIO
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
-from huggingface_hub import HfApi, get_token, snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
+import numpy as np
 
 from saliency_bench import displays
-from saliency_bench.analysis.differences import Conflict, conflicts
+from saliency_bench.analysis.differences import Conflict, conflicts, same
 from saliency_bench.errors import UserError
-from saliency_bench.hub import client, errors
-from saliency_bench.leaderboard.schema import RESULT, Result, Submission, read_result, read_submission
+from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
+from saliency_bench.leaderboard.schema import RESULT, Result
+from saliency_bench.leaderboard.source import Source, read_folder
+from saliency_bench.leaderboard.standing import Entry, Place, RankSet, places, question_of
+from saliency_bench.leaderboard.submission import FEATURES, columns_of
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.run_folder import RunData
+from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
-FEATURES = datasets.Features(
-    {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
-                                                 "target", "precision", "explainer", "explainer_version",
-                                                 "metric_version",
-                                                 "dataset_repo", "dataset_revision", "model_repo", "model_revision")}
-    | {"seed": datasets.Value("int64"), "baseline": datasets.Value("bool"), "metric": datasets.Value("string"),
-       "higher_is_better": datasets.Value("bool")}
-    | {name: datasets.Value("float64") for name in ("value", "low", "high", "accuracy")}
-    | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
-       "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
-    | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool")}
-    | {"source": datasets.Value("string")}
-)  # fmt: skip
-
-NO_RESULT = "no result: this row only shows the columns"
 SHOWN = 30  # cells in a notebook
-CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
+Trust = Literal["recomputed", "checked", "claimed"]
+
+
+class Refused(NamedTuple):
+    """A submission, or a file of the board's owner, that is not as it should be: where it lies, and why, in a line."""
+
+    folder: str
+    line: str
+
+    def __str__(self) -> str:
+        return self.line
 
 
 @dataclass(frozen=True)
@@ -66,42 +64,128 @@ class Contradiction(Conflict):
         return super().as_dict() | {"submitters": list(self.submitters), "folders": list(self.folders)}
 
 
+@dataclass(frozen=True)
+class Row:
+    """A cell as one or several submissions have it.
+
+    cell            the numbers, as they follow from the records; what the package knows of explainer and metric
+    status          "recomputed": the owner of the board computed a sample of its scores again, or all from the maps;
+                    "checked": consistent with itself, over exactly the samples of the dataset; "claimed": dataset or
+                    metric are not known to the board, or not all samples are covered
+    why             it has no better status; ""
+    rank            the ranks that it may have among recomputed rows; None of all others
+    rank_if_true    of a checked row: the ranks that it may have if the scores of all checked rows are true
+    unranked        why there is no official rank; ""
+    best            by official ranks, with nearly all samples scored; never a baseline
+    not_comparable  why it can be compared with no other row; ""
+    dataset, model  names, by the owner of the board where the owner knows them (`named`: "dataset", "model" are in it)
+    own_method      the explainer is not one of the package
+    recomputed      on how many samples, and the largest difference
+    submitters      all that agree; folders: theirs, the first of which the rest is taken from
+    result          what that submission says: who, settings, provenance, note, link. None of it is checked but settings
+    conflict        another row of the same cell has other values
+    """
+
+    cell: CellResult
+    result: Result
+    status: Trust
+    why: str
+    dataset: str
+    model: str
+    named: frozenset[str]
+    own_method: bool
+    submitters: tuple[str, ...]
+    folders: tuple[str, ...]
+    recomputed: Recomputed | None = None
+    rank: RankSet = None
+    rank_if_true: RankSet = None
+    unranked: str = ""
+    best: bool = False
+    not_comparable: str = ""
+    conflict: bool = False
+
+    @property
+    def value(self) -> float | None:
+        return self.cell.value
+
+    @property
+    def low(self) -> float | None:
+        return self.cell.low
+
+    @property
+    def high(self) -> float | None:
+        return self.cell.high
+
+    @property
+    def n(self) -> int:
+        return self.cell.n
+
+    @property
+    def seconds(self) -> float | None:
+        """That the explainer took, as its submitter says; on `result.provenance.device`."""
+        return self.result.seconds.get(self.cell.explainer_id)
+
+    @property
+    def folder(self) -> str:
+        return self.folders[0]
+
+    def as_dict(self) -> dict:
+        """Plain columns, as in `Board.table`."""
+        own = {
+            "dataset": self.dataset, "model": self.model, "status": self.status, "why": self.why,
+            "rank": _ranks(self.rank) or self.unranked, "rank_if_true": _ranks(self.rank_if_true), "best": self.best,
+            "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
+            "conflict": self.conflict,
+        }  # fmt: skip
+        return columns_of(self.folder, self.result, self.cell) | own
+
+
+def _ranks(ranks: RankSet) -> str:
+    if ranks is None:
+        return ""
+    return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]}-{ranks[1]}"
+
+
 @dataclass(frozen=True, repr=False)
 class Board:
     """All submissions of a results repository.
 
-    cells       a row per cell and distinct value, with its interval, n, and `submitters`; `conflict` marks those whose
-                values contradict each other; `source` is the folder of the submission that the numbers come from
-    conflicts   each pair of submissions that contradict each other on a cell
-    refused     a line for each submission that does not fit the schema, with the reason
+    rows        a row per cell and distinct values
+    conflicts   each pair of rows that contradict each other
+    refused     each submission that is not as it should be, with the reason
     results     {folder: Result} of all others
     """
 
-    cells: list[dict]
+    rows: list[Row]
     conflicts: list[Contradiction]
-    refused: list[str] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
     results: dict[str, Result] = field(default_factory=dict)
 
+    @cached_property
+    def cells(self) -> list[dict]:
+        """The rows as plain data."""
+        return [row.as_dict() for row in self.rows]
+
     def table(self) -> datasets.Dataset:
-        """The cells as a dataset."""
+        """The rows as a dataset."""
         return datasets.Dataset.from_list(self.cells, features=FEATURES)
 
     def __str__(self) -> str:
-        lines = [f"{len(self.cells)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"]
+        lines = [f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"]
         return "\n".join([*lines, *map(str, self.conflicts)])
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        columns = ("explainer", "metric", "dataset", "model", "score", "n", "submitters")
-        rows = [[row[name] if name in row else _shown(row) for name in columns] for row in self.cells[:SHOWN]]
-        rows = [[*row[:-1], ", ".join(row[-1])] for row in rows]
-        more = len(self.cells) - SHOWN
+        columns = ("explainer", "metric", "dataset", "model", "score", "n", "rank", "status", "submitters")
+        shown = [row | {"score": _shown(row), "submitters": ", ".join(row["submitters"])} for row in self.cells[:SHOWN]]
+        rows = [[row[name] for name in columns] for row in shown]
+        more = len(self.rows) - SHOWN
         below = [f"and {more} more; .table() has all of them"] * (more > 0)
-        below += [*map(str, self.conflicts), *(f"left out: {line}" for line in self.refused)]
-        title = f"{len(self.cells)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
-        shown = [displays.paragraph(title, strong=True), displays.table(rows, columns)]
-        return "\n".join(shown + [displays.paragraph(line) for line in below])
+        below += [*map(str, self.conflicts), *(f"left out: {one.line}" for one in self.refused)]
+        title = f"{len(self.rows)} cells of {len(self.results)} submissions, {len(self.conflicts)} conflicts"
+        parts = [displays.paragraph(title, strong=True), displays.table(rows, columns)]
+        return "\n".join(parts + [displays.paragraph(line) for line in below if line])
 
 
 def _shown(row: dict) -> str:
@@ -112,180 +196,195 @@ def _shown(row: dict) -> str:
     return f"{row['value']:.3f}{interval}"
 
 
-def load_results(location: str | Path, revision: str | None = None, *, records: bool = False) -> Board:
-    """All submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub.
+def load_results(location: str | Path, revision: str | None = None, *, known: Iterable[object] = ()) -> Board:
+    """All submissions in a local folder, or in a dataset repository "NAMESPACE/results" of the Hub, all checked.
 
-    revision: a branch, commit or pull request ("refs/pr/1") of the repository. records: read and check the records of
-    all submissions; by default only of those that share a cell, to see whether they contradict each other.
-    A submission that does not fit the schema is left out and named, on standard error and in `refused`.
-    Raises: UserError for a folder without results, or a Hub that cannot be reached.
+    revision: a branch, commit or pull request ("refs/pr/1") of the repository. known: datasets whose samples you know,
+    as `load_dataset` takes them (split test) or as `KnownDataset`, besides those that the owner of the board has
+    listed: scores of these are compared sample by sample, and a submission with samples of its own is refused.
+    A submission that is not as it should be is left out and named, on standard error and in `refused`. What was checked
+    once is kept in the cache folder.
+    Raises: UserError for a folder without results, a dataset that cannot be loaded, or a Hub that cannot be reached.
     """
     local = isinstance(location, Path) or Path(location).expanduser().is_dir()
     source = Source(Path(location).expanduser() if local else str(location), revision)
-    results, refused = source.results()
-    if not results and not refused and isinstance(source.location, Path):
+    root, folders = source.folders()
+    if not folders and isinstance(source.location, Path):
         raise UserError(f"{location} holds no results (DATASET/MODEL/SUBMITTER/{RESULT})")
-    needed = list(results) if records else sharing(results)
-    contradictory = contradictions(source.submissions(needed, results, refused))
-    for line in refused:
-        complain(f"left out: {line}")
-    return Board(_merged(results, contradictory), contradictory, refused, results)
+    vouched, wrong = source.known()
+    board = Board([], [], [Refused(line.partition(" ")[0].rstrip(":"), line) for line in wrong])
+    vouched = vouched.adding(one if isinstance(one, KnownDataset) else known_dataset(one) for one in known)
+    for group in _groups(folders):
+        _add_group(board, root, group, vouched)
+    board.rows.sort(key=lambda row: (row.dataset, row.model, row.cell.metric_text, row.cell.explainer_text, -row.n,
+                                     row.folder))  # fmt: skip
+    for one in board.refused:
+        complain(f"left out: {one.line}")
+    return board
 
 
-@contextmanager
-def asking(repo: str) -> Iterator[None]:
-    """Inside, what the Hub refuses or the network loses becomes one line that says how to fix it; no progress bars."""
-    try:
-        with client.no_bars():
-            yield
-    except UserError:
-        raise
-    except Exception as error:
-        if isinstance(error, LocalEntryNotFoundError) and errors.status_of(error) is None:
-            raise UserError(f"{repo} is not in the cache, and the Hub cannot be reached; try again later") from error
-        if isinstance(error, REFUSALS) or errors.is_network_error(error):
-            errors.refuse(error, repo, get_token())
-        raise
+def _groups(folders: Sequence[str]) -> list[list[str]]:
+    """The folders of each dataset and model, by their hashes: names differ from person to person."""
+    groups: dict[tuple[str, ...], list[str]] = {}
+    for folder in folders:
+        groups.setdefault(tuple(level.rpartition("-")[2] for level in folder.split("/")[:2]), []).append(folder)
+    return list(groups.values())
 
 
-class Source:
-    """A folder of results (a path), or a repository of the Hub (text), of which only what is needed is downloaded."""
+@dataclass
+class _Held:
+    """A row in the making, with its scores. key: unique on the board."""
 
-    def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
-        self.location, self.revision, self.api = location, revision, api or client.default_api()
-        if isinstance(self.location, Path) and not self.location.is_dir():
-            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
+    row: Row
+    found: Checked
+    question: str
+    key: str
 
-    def root(self, patterns: Sequence[str]) -> Path:
-        if isinstance(self.location, Path):
-            return self.location
-        with asking(self.location):
-            return Path(snapshot_download(
-                self.location, repo_type="dataset", revision=self.revision, allow_patterns=list(patterns),
-                endpoint=self.api.endpoint, token=self.api.token,
-            ))  # fmt: skip
+    @property
+    def scores(self) -> np.ndarray:
+        return self.found.recorded.outcomes[self.row.cell.cell_id].scores
 
-    def results(self, group: str = "*/*") -> tuple[dict[str, Result], list[str]]:
-        """({folder: result} of a group of folders, a line for each that is refused)."""
-        root = self.root([f"{group}/*/{RESULT}", "README.md"])  # a pattern that matches no file causes a warning
-        results: dict[str, Result] = {}
-        refused: list[str] = []
-        for path in sorted(root.glob(f"{group}/*/{RESULT}")):
-            folder = path.parent.relative_to(root).as_posix()
-            try:
-                result = read_result(path)
-                if result.folder != folder:
-                    raise UserError(f"{path}: its content belongs in the folder {result.folder}")
-                results[folder] = result
-            except UserError as error:
-                refused.append(_without(root, error))
-        return results, refused
-
-    def submissions(self, folders: Sequence[str], results: dict[str, Result], refused: list[str]) -> list[Submission]:
-        """Results with their records; those whose records are invalid move from `results` to `refused`."""
-        if not folders:
-            return []
-        root, submissions = self.root([f"{folder}/*" for folder in folders]), []
-        for folder in folders:
-            try:
-                submissions.append(read_submission(root / folder, folder))
-            except UserError as error:
-                del results[folder]
-                refused.append(_without(root, error))
-        return submissions
+    @property
+    def entry(self) -> Entry:
+        own = self.found.recorded
+        return Entry(self.key, self.row.cell, own.ids, own.groups, self.scores, self.row.status == "recomputed")
 
 
-def _without(root: Path, error: UserError) -> str:
-    """The message without the folder of the cache."""
-    return str(error).replace(f"{root}/", "")
+def _add_group(board: Board, root: Path, folders: Sequence[str], known: Known) -> None:
+    """Read the submissions about one dataset and model, whose scores are let go afterwards."""
+    held: dict[str, list[_Held]] = {}  # by cell id
+    for folder in folders:
+        try:
+            content, found = read_folder(root, folder, known)
+            own = [_held(cell, found, content, known) for cell in found.cells]
+        except UserError as error:
+            board.refused.append(Refused(folder, str(error)))
+            continue
+        board.results[folder] = found.result
+        for one in own:
+            _join(held.setdefault(one.row.cell.cell_id, []), one)
+    board.conflicts.extend(contradict(held.values()))
+    disputed = {item.cell_id for item in board.conflicts}
+    questions: dict[str, list[_Held]] = {}
+    for one in (one for rivals in held.values() for one in rivals):
+        questions.setdefault(one.question, []).append(one)
+    for rivals in questions.values():
+        for one, row in zip(rivals, _placed(rivals), strict=True):
+            board.rows.append(replace(row, conflict=one.row.cell.cell_id in disputed))
 
 
-def sharing(results: dict[str, Result]) -> list[str]:
-    """The folders that have a cell in common with another one."""
-    holders: dict[str, list[str]] = {}
-    for folder, result in results.items():
-        for cell in result.cells:
-            holders.setdefault(cell.cell_id, []).append(folder)
-    shared = {folder for folders in holders.values() if len(folders) > 1 for folder in folders}
-    return [folder for folder in results if folder in shared]
+def _held(cell: CellResult, found: Checked, content: str, known: Known) -> _Held:
+    result, setting = found.result, found.result.setting
+    dataset, model = known.datasets.get((setting.fingerprint, setting.split)), known.models.get(setting.classifier)
+    status, why, again = _trust(cell, found, content, known)
+    row = Row(
+        cell=cell, result=result, status=status, why=why, recomputed=again,
+        dataset=dataset.id if dataset else result.dataset.id,
+        model=model.id if model else result.model.id,
+        named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
+        own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(result.folder,),
+    )  # fmt: skip
+    return _Held(row, found, question_of(cell, setting), hash_of(cell.cell_id, result.folder))
 
 
-def contradictions(submissions: Sequence[Submission]) -> list[Contradiction]:
-    """What each pair of submissions with common cells disagrees about."""
+def _trust(cell: CellResult, found: Checked, content: str, known: Known) -> tuple[Trust, str, Recomputed | None]:
+    """(the status of a row, why it has no better one, what recomputing it found)"""
+    setting = found.result.setting
+    dataset = known.datasets.get((setting.fingerprint, setting.split))
+    if dataset is None:
+        return "claimed", "the samples of its dataset are not known to this board", None
+    if known_metric(cell) is None:
+        return "claimed", f"{cell.metric_text} is no metric of this version of saliency-bench", None
+    if len(found.recorded.ids) < len(dataset.samples):
+        return "claimed", f"it covers {len(found.recorded.ids)} of {len(dataset.samples)} samples", None
+    status = known.statuses.get(content)
+    if status is None:
+        return "checked", "its scores have not been recomputed", None
+    if (again := status.cells.get(cell.cell_id)) is None:
+        return "checked", status.further.get(cell.cell_id, "its scores have not been recomputed"), None
+    return "recomputed", "", again
+
+
+def _join(rows: list[_Held], one: _Held) -> None:
+    """Join a row to the one that has the same scores of the same samples; else it stands for itself."""
+    for place, other in enumerate(rows):
+        if _agree(one, other):
+            first, second = (one, other) if one.row.status == "recomputed" != other.row.status else (other, one)
+            names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
+            folders = (*first.row.folders, *second.row.folders)
+            rows[place] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
+            return
+    rows.append(one)
+
+
+def _agree(one: _Held, other: _Held) -> bool:
+    ours, theirs = one.found.recorded, other.found.recorded
+    if len(ours.ids) != len(theirs.ids):
+        return False
+    if ours.ids == theirs.ids:
+        return ours.groups == theirs.groups and bool(same(one.scores, other.scores).all())
+    place = {image_id: index for index, image_id in enumerate(theirs.ids)}
+    order = [place.get(image_id, -1) for image_id in ours.ids]
+    if -1 in order or ours.groups != [theirs.groups[index] for index in order]:
+        return False
+    return bool(same(one.scores, other.scores[order]).all())
+
+
+def contradict(rivals: Iterable[Sequence[_Held]]) -> list[Contradiction]:
+    """What each pair of rows of one cell disagrees about, on the samples that both have."""
+    pairs: dict[tuple[str, str], tuple[Checked, Checked]] = {}
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for rows in rivals:
+        for first, second in combinations(rows, 2):
+            folders = first.row.folder, second.row.folder
+            pairs[folders] = first.found, second.found
+            wanted.setdefault(folders, set()).add(first.row.cell.cell_id)
+    return [
+        item for folders, both in pairs.items() for item in contradictions(*both) if item.cell_id in wanted[folders]
+    ]
+
+
+def contradictions(first: Checked, second: Checked) -> list[Contradiction]:
+    """What two submissions with common cells disagree about."""
     return [
         Contradiction(
             **vars(conflict),
             submitters=(first.result.submitter, second.result.submitter),
-            folders=(first.where, second.where),
+            folders=(first.result.folder, second.result.folder),
         )
-        for first, second in combinations(submissions, 2)
-        if first.data.cell_ids & second.data.cell_ids
-        for conflict in conflicts(first.data, second.data)
+        for conflict in conflicts(as_run(first), as_run(second))
     ]
 
 
-def _merged(results: dict[str, Result], contradictory: list[Contradiction]) -> list[dict]:
-    """The cells of all, those over most samples first; each is joined to the first that it does not contradict."""
-    conflicting = {(item.cell_id, frozenset(item.folders)) for item in contradictory}
-    disputed = {item.cell_id for item in contradictory}
-    entries: dict[str, list[tuple[dict, list[str]]]] = {}  # {cell id: [(row, folders that agree on it)]}
-    for folder, result in sorted(results.items(), key=lambda item: -item[1].dataset.used):
-        for cell in result.cells:
-            known = entries.setdefault(cell.cell_id, [])
-            for row, folders in known:
-                if not any((cell.cell_id, frozenset((folder, other))) in conflicting for other in folders):
-                    row["submitters"] = list(dict.fromkeys([*row["submitters"], result.submitter]))
-                    folders.append(folder)
-                    break
-            else:
-                known.append((_row(folder, result, cell, cell.cell_id in disputed), [folder]))
-    rows = [row for known in entries.values() for row, _ in known]
-    return sorted(rows, key=lambda row: (row["dataset"], row["model"], row["metric"], row["explainer"], row["source"]))
+def as_run(found: Checked) -> RunData:
+    """A submission as a run, to be compared with others."""
+    own = found.recorded
+    return RunData(Path(found.result.folder), found.cells, own.ids, own.groups, own.values)
 
 
-def shown_cells(result: Result | None) -> bytes:
-    """`cells.parquet`: a row per cell of a submission, as its submitter says; None: a row that shows the columns."""
-    columns = {name: kind for name, kind in FEATURES.items() if name not in ("submitters", "conflict")}
-    features = datasets.Features(columns | {"submitter": datasets.Value("string")})
-    rows = [dict.fromkeys(features) | {"explainer": NO_RESULT}]  # `datasets` loads no table without a row
-    if result is not None:
-        rows = [_row(result.folder, result, cell, False) | {"submitter": result.submitter} for cell in result.cells]
-    with BytesIO() as buffer:
-        pq.write_table(pa.Table.from_pylist(rows, schema=features.arrow_schema), buffer)
-        return buffer.getvalue()
+def _placed(rivals: Sequence[_Held]) -> list[Row]:
+    """The rows of one question with their ranks."""
+    ranked = [one for one in rivals if one.row.status != "claimed" and one.row.n]
+    found: dict[str, Place] = {}
+    if ranked:
+        found = places([one.entry for one in ranked], ranked[0].found.result.setting.seed)
+    rows = []
+    for one in rivals:
+        if (place := found.get(one.key)) is None:
+            why = one.row.why or "it has no value"
+            rows.append(replace(one.row, unranked=why, not_comparable=_alone(one, rivals)))
+        else:
+            row = replace(one.row, rank=place.rank, rank_if_true=place.if_true)
+            rows.append(replace(row, unranked=place.why, best=place.best))
+    return rows
 
 
-def _row(folder: str, result: Result, cell: CellResult, conflict: bool) -> dict:
-    return {
-        "cell_id": cell.cell_id,
-        "dataset": result.dataset.id,
-        "split": result.dataset.split,
-        "fingerprint": result.dataset.fingerprint,
-        "dataset_repo": result.dataset.repo,
-        "dataset_revision": result.dataset.revision,
-        "model": result.model.id,
-        "model_repo": result.model.repo,
-        "model_revision": result.model.revision,
-        "digest": result.model.digest,
-        "target": result.target,
-        "precision": result.setting.precision,
-        "seed": result.setting.seed,
-        "explainer": cell.explainer_text,
-        "explainer_version": str(cell.explainer_version),
-        "baseline": cell.baseline,
-        "metric": cell.metric_text,
-        "metric_version": str(cell.metric_version),
-        "higher_is_better": cell.higher_is_better,
-        "value": cell.value,
-        "low": cell.low,
-        "high": cell.high,
-        "n": cell.n,
-        "clusters": cell.clusters,
-        "rank": cell.ranks or cell.unranked,
-        "samples": result.dataset.samples,
-        "left_out": sum(cell.left_out.values()),
-        "accuracy": result.model.accuracy.value,
-        "submitters": [result.submitter],
-        "conflict": conflict,
-        "source": folder,
-    }
+def _alone(one: _Held, rivals: Sequence[_Held]) -> str:
+    """Why a row can be compared with none of the others."""
+    if known_metric(one.row.cell) is None:
+        return "its metric is not known here"
+    own = set(one.found.recorded.ids)
+    others = [other for other in rivals if other is not one and other.found is not one.found]
+    if others and all(own.isdisjoint(other.found.recorded.ids) for other in others):
+        return "it shares no sample with any other row"
+    return ""

@@ -5,6 +5,7 @@ sent as well.
 """
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -18,25 +19,24 @@ from huggingface_hub import CommitOperationAdd, DatasetInfo, HfApi
 from huggingface_hub.errors import RepositoryNotFoundError
 from jinja2 import Template
 
+from saliency_bench.analysis.differences import same
 from saliency_bench.data.card import template_file
 from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import size
-from saliency_bench.leaderboard.board import (
-    CELLS,
-    NO_RESULT,
-    Contradiction,
-    Source,
-    asking,
-    contradictions,
-    shown_cells,
-)
-from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, Submission, json_schema, of_run
+from saliency_bench.leaderboard.board import Contradiction, contradictions
+from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.maps import PUBLISHED
+from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
+from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
 from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
+from saliency_bench.results.summary import table
 
 EMPTY = "columns"  # folder of tables without results
 NOBODY = "you"  # the submitter in a dry run without login
@@ -49,6 +49,7 @@ class SubmissionPlan:
     new        cells that the repository does not have, or has over fewer samples
     known      cells that it has with the same values: not sent
     conflicts  between new cells and other values of the same cells in the repository; both are kept
+    maps       a folder of maps that are published too
     pending    the address of an open pull request with exactly these cells
     create     whether the repository will be created; bare: whether it is ours and lacks its card, which is then added
     rights     of the account that submits
@@ -63,6 +64,7 @@ class SubmissionPlan:
     new: list[CellResult]
     known: list[CellResult]
     conflicts: list[Contradiction]
+    maps: Path | None = None
     pending: str | None = None
     pull_request: str | None = None
     api: HfApi = field(default_factory=client.default_api, repr=False)
@@ -81,6 +83,8 @@ class SubmissionPlan:
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
             files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
+        paths = [] if self.maps is None else sorted(self.maps.glob("maps-*.npz"))
+        files |= {f"{sent.result.folder}/{path.name}": path.read_bytes() for path in paths}
         return files | {f"{sent.result.folder}/{CELLS}": shown_cells(sent.result)}
 
     def lines(self) -> list[str]:
@@ -101,6 +105,15 @@ class SubmissionPlan:
         lines += map(_line, self.new)
         lines += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
         return lines if self.rights.may else [*lines, f"  {self.rights.line}"]
+
+    def description(self) -> str:
+        """The text of the pull request, Markdown: the scores as a table, note, link and command, in blocks of code."""
+        result = self.submission.only({cell.cell_id for cell in self.new}).result
+        parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
+        parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
+        blocks = [(f"{title}:\n\n" if title else "") + f"```text\n{text.replace('```', chr(39) * 3)}\n```\n"
+                  for title, text in parts.items() if text]  # fmt: skip
+        return "\n".join(blocks)
 
     def as_dict(self) -> dict:
         return {
@@ -133,7 +146,7 @@ class SubmissionPlan:
                 [CommitOperationAdd(path, content) for path, content in self.files.items()],
                 repo_type="dataset",
                 commit_message=self._title(),
-                commit_description="\n".join(self.lines()),
+                commit_description=self.description(),
                 create_pr=True,
             )
         self.pull_request = commit.pr_url
@@ -181,21 +194,33 @@ def card(repo: str) -> str:
 
 
 def plan(
-    run: str | Path, *, namespace: str = NAMESPACE, private: bool = False, note: str = "", dry_run: bool = False
+    run: str | Path,
+    *,
+    namespace: str = NAMESPACE,
+    private: bool = False,
+    note: str = "",
+    link: str = "",
+    with_maps: bool = False,
+    dry_run: bool = False,
 ) -> SubmissionPlan:
     """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
+
+    with_maps: with the maps that `score_maps` has written into its folder.
 
     Raises: UserError for a folder without a finished run, or what the Hub refuses.
     """
     repo, api = f"{namespace}/results", client.default_api()
-    submission = of_run(run, NOBODY, note)  # what is wrong with the run is reported before the Hub is asked
+    maps = Path(run) / PUBLISHED if with_maps else None
+    submission = of_run(run, NOBODY, note, link)  # what is wrong with the run is reported before the Hub is asked
     try:
         account, info = _account(api, repo, dry_run), _info(api, repo)
     except UserError as error:
         if not (dry_run and errors.is_network_error(error)):
             raise
         rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
-        return SubmissionPlan(repo, private, False, False, rights, submission, submission.result.cells, [], [], api=api)
+        return SubmissionPlan(
+            repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api
+        )
     rights = _rights(account, repo, info)
     if rights.may is False and not dry_run:
         raise UserError(rights.line)
@@ -206,7 +231,7 @@ def plan(
     is_private = private if info is None else bool(info.private)
     ours = account is not None and account.refusal(repo) is None
     bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
-    proposed = SubmissionPlan(repo, is_private, info is None, bare, rights, submission, [], [], [], api=api)
+    proposed = SubmissionPlan(repo, is_private, info is None, bare, rights, submission, [], [], [], maps, api=api)
     _sort_cells(proposed, None if info is None else info.sha)
     if info is not None and proposed.new and account is not None:
         proposed.pending = _pending(proposed, account.name)
@@ -252,30 +277,37 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
     """Sort the cells into new, known and contradicted, sample by sample."""
-    own = proposed.submission
+    own = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
-    disputes = {other.where: contradictions([other, own]) for other in published}
-    for cell in own.result.cells:
-        agreeing = [
-            same_cell.n
-            for other in published
-            for same_cell in other.result.cells
-            if same_cell.cell_id == cell.cell_id
-            and not any(item.cell_id == cell.cell_id for item in disputes[other.where])
-        ]
-        (proposed.known if max(agreeing, default=-1) >= cell.n else proposed.new).append(cell)
+    for cell in own.cells:
+        is_known = any(_covers(other, own, cell.cell_id) for other in published)
+        (proposed.known if is_known else proposed.new).append(cell)
     new = {cell.cell_id for cell in proposed.new}
-    proposed.conflicts = [item for items in disputes.values() for item in items if item.cell_id in new]
+    found = [item for other in published for item in contradictions(other, own)]
+    proposed.conflicts = [item for item in found if item.cell_id in new]
 
 
-def _published(proposed: SubmissionPlan, revision: str) -> list[Submission]:
+def _covers(other: Checked, own: Checked, cell_id: str) -> bool:
+    """Whether a submission has all samples of ours of a cell, with the same scores."""
+    theirs, ours = (one.recorded.outcomes.get(cell_id) for one in (other, own))
+    if theirs is None or ours is None:
+        return False
+    place = {image_id: index for index, image_id in enumerate(other.recorded.ids)}
+    order = [place.get(image_id, -1) for image_id in own.recorded.ids]
+    return -1 not in order and bool(same(ours.scores, theirs.scores[order]).all())
+
+
+def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
     """The submissions in the repository that share a cell with this one."""
-    result = proposed.submission.result
+    result, found = proposed.submission.result, []
     source = Source(proposed.repo, revision, proposed.api)
-    results, _ = source.results(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
+    root, folders = source.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
     ids = {cell.cell_id for cell in result.cells}
-    shared = [folder for folder, other in results.items() if ids & {cell.cell_id for cell in other.cells}]
-    return source.submissions(shared, results, [])
+    for folder in folders:
+        with suppress(UserError):  # what is not as it should be is on no board
+            _, other = read_folder(root, folder, Known())
+            found += [other] if ids & {cell.cell_id for cell in other.cells} else []
+    return found
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
@@ -301,6 +333,8 @@ def submit(
     private: bool = False,
     dry_run: bool = False,
     note: str = "",
+    link: str = "",
+    with_maps: bool = False,
     **scoring: Any,
 ) -> SubmissionPlan:
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
@@ -308,7 +342,8 @@ def submit(
     what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
     scored first (`scoring`: the other parameters of `score_maps`) under the `name` of your method. private: make a
     repository private if it is created now, which happens in your own namespaces only. dry_run: compare, send nothing.
-    note: a few words for readers.
+    note: a few words for readers. link: https address of the code or paper of your own method. with_maps: publish the
+    maps too, rounded to float16 before they are scored, so that anybody, and the owner of the board, can score them.
     The records of the run are held in memory, at about 0.4 kB each.
 
     Results are published under CC-BY-4.0; by submitting you agree to that.
@@ -316,7 +351,10 @@ def submit(
     Returns the plan, whose `pull_request` is the address of what was sent; None where everything was there already.
     Raises: UserError for what cannot be read, scored or sent.
     """
-    proposed = plan(scored(what, name, **scoring), namespace=namespace, private=private, dry_run=dry_run, note=note)
+    proposed = plan(
+        scored(what, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
+        note=note, link=link, with_maps=with_maps,
+    )  # fmt: skip
     if not dry_run:
         proposed.publish()
     return proposed

@@ -29,6 +29,8 @@ from saliency_bench.engine.preflight import check_empty, check_run_folder, check
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
+from saliency_bench.explaining.map_files import read_maps_of
+from saliency_bench.leaderboard.maps import PUBLISHED, as_published, write_maps
 from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
@@ -206,6 +208,7 @@ def score_maps(
     partial: bool = False,
     batch_size: int | None = None,
     device: str | None = None,
+    with_maps: bool = False,
     progress: bool = True,
     say: Callable[[str], object] = lambda line: None,
 ) -> Run:
@@ -213,8 +216,10 @@ def score_maps(
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
-    image. out: of the run; default a folder beside the maps, named after method and maps. partial: images without a map
-    are left out and counted. batch_size: default the template's. say: gets a line on what is scored, before it is.
+    image. with_maps: score the maps as they are when they are published (`leaderboard.maps`: float16 with a scale), and
+    write them so into the folder of the run; they are held in memory. out: of the run; default a folder beside the
+    maps, named after method and maps. partial: images without a map are left out and counted. batch_size: default the
+    template's. say: gets a line on what is scored, before it is.
     Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or
     target are no longer those of the template.
     """
@@ -232,7 +237,10 @@ def score_maps(
     if out is not None:
         check_run_folder(Path(out))
     needed, fix = () if partial else files, "add them, or leave them out with --partial"
-    method = explainer_of(name, source, files, (content.size[0], content.size[1]), content.spec.seed, needed, fix)
+    size = (content.size[0], content.size[1])
+    read = read_maps_of(source, name, files, size) if with_maps else ()
+    published = {image_id: as_published(values) for image_id, values in read}
+    method = explainer_of(name, published or source, files, size, content.spec.seed, needed, fix)
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
@@ -244,7 +252,10 @@ def score_maps(
             what = NAMED.get(entry, entry)
             raise UserError(f"the {what} is no longer the one that {folder / TEMPLATE} was made for; make it again")
     say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
-    return compute(context, accelerator, watch, progress=progress)
+    done = compute(context, accelerator, watch, progress=progress)
+    if with_maps:
+        write_maps(done.folder / PUBLISHED, name, published)
+    return done
 
 
 def _maps_in(folder: Path) -> Path:

@@ -24,6 +24,12 @@ def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any)
     return kind(iterable, disable=False, **options)
 
 
+def step(line: str) -> None:
+    """A line on standard error about long work, where bars would be shown."""
+    if not _silent:
+        tqdm.write(line, file=sys.stderr)
+
+
 def _in_notebook() -> bool:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in getattr(shell, "config", ())

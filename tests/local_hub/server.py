@@ -434,6 +434,8 @@ class Server:
         extra = {}
         if pull:
             num = self.opened(repo, user, header["summary"], parent)
+            if header.get("description"):
+                self.happened(repo, num, "comment", user, worded(header["description"]))
             ref = f"refs/pr/{num}"
             extra = {"pullRequestUrl": f"{self.page(request, repo.kind, repo.id)}/discussions/{num}"}
         commit = repo.write(ref, files, header["summary"], header.get("description", ""), user.name)

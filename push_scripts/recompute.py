@@ -1,0 +1,41 @@
+"""Compute scores of a submission to your leaderboard again, so that its rows are ranked.
+
+example:
+  saliency-bench recompute saliency-bench/results DATASET/MODEL/SUBMITTER
+  saliency-bench recompute ./results DATASET/MODEL/SUBMITTER --dataset ./pets
+
+Explainers of the package are run again on images that are drawn at random, and submitted maps are scored again, all of
+them. A score that differs by more than 1e-4 refuses the submission. What was found is written to the results folder or
+repository, to `status/`, `datasets/` and `models/`, which no submission may touch.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "publish"
+SETTINGS = ("target", "groups", "label_map", "device")
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("results", metavar="RESULTS", help="a folder of results, or NAMESPACE/results of the Hub")
+    parser.add_argument("folder", metavar="FOLDER", help="of the submission: DATASET/MODEL/SUBMITTER")
+    parser.add_argument("--samples", type=int, default=16, metavar="N", help="images of each explainer (default: 16)")
+    parser.add_argument("--dry-run", action="store_true", help="print what was found and write nothing")
+    parser.add_argument("--dataset", metavar="NAME|DIR", help="where it is, if not where the submission says")
+    parser.add_argument("--model", metavar="NAME|DIR", help="where it is, if not where the submission says")
+    for name in SETTINGS:
+        _shared.setting(parser, name, default=None)
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> int:
+    from saliency_bench.leaderboard.recompute import vouch
+
+    given = {name: getattr(args, name) for name in ("dataset", "model", *SETTINGS)}
+    status, lines = vouch(
+        args.results, args.folder, samples=args.samples, dry_run=args.dry_run, progress=not args.json, **given
+    )
+    print(json.dumps(status.model_dump(mode="json"), indent=2) if args.json else "\n".join(lines))
+    return 1 if status.refused else 0

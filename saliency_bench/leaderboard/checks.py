@@ -1,0 +1,234 @@
+"""What a submission says, against what follows from its records, and what the package knows of metrics and explainers.
+
+Numbers that do not follow from the records refuse it. What the package knows itself (what explainers and metrics are
+called, which of them look at no network, directions, ranges) is taken from the package, whatever the submission says.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench import options, registry
+from saliency_bench.analysis.differences import same
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.explainer import Explainer, load_explainer
+from saliency_bench.leaderboard.recorded import Recorded, read_recorded
+from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
+from saliency_bench.maps import mean_of_parts
+from saliency_bench.metric import Metric, load_metric
+from saliency_bench.results.cell import CellKey, CellResult, PartResult, bounds, by_metric, with_version
+from saliency_bench.results.identity import Identity
+from saliency_bench.results.intervals import check_range
+from saliency_bench.results.ranking import aggregate_of, compare
+from saliency_bench.results.summary import Outcome, numbers_of, result_of
+from saliency_bench.target import TargetRange
+from saliency_bench.utils.hashing import hash_of
+
+NUMBERS = ("value", "low", "high", "clusters")
+COUNTS = ("left_out", "flat", "marked")
+RANKS = ("rank", "unranked", "scored")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A submission whose numbers follow from its records. cells: as they follow from these, not as it says."""
+
+    result: Result
+    cells: list[CellResult]
+    recorded: Recorded
+
+
+def known_explainer(cell: CellKey) -> Explainer | None:
+    """The explainer of the package that a cell names, with the same options and version; None if there is none."""
+    if cell.explainer not in registry.names("explainers"):
+        return None
+    try:
+        explainer = load_explainer(cell.explainer, **cell.explainer_options)
+    except UserError:  # other options, or an optional library that is not installed
+        return None
+    is_same = options.text(explainer.options) == options.text(tuple(sorted(cell.explainer_options.items())))
+    return explainer if is_same and explainer.version == cell.explainer_version else None
+
+
+def known_metric(cell: CellKey) -> Metric | None:
+    """The metric of the package that a cell names, with the same options and version; None if there is none.
+
+    Raises: UserError for options that this very version does not take.
+    """
+    if cell.metric not in registry.names("metrics"):
+        return None
+    try:
+        metric = load_metric(cell.metric, **cell.metric_options)
+    except UserError as error:
+        if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
+            return None
+        raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
+    is_same = options.text(metric.options) == options.text(tuple(sorted(cell.metric_options.items())))
+    return metric if is_same and metric.version == cell.metric_version else None
+
+
+def derived_key(cell: CellResult) -> CellKey:
+    """A cell's key with everything that the package knows. Texts of what it does not know are made of name and options.
+
+    What has the name of an explainer or metric of the package and is not it is shown with its version.
+    """
+    explainer, metric = known_explainer(cell), known_metric(cell)
+    about = {name: getattr(cell, name) for name in CellKey.model_fields}
+    identity = cell.explainer, options.text(tuple(sorted(cell.explainer_options.items()))), cell.explainer_version
+    about |= {"explainer_id": hash_of(identity), "baseline": explainer is not None and explainer.baseline}
+    about["explainer_text"] = _called(cell.explainer, cell.explainer_options, cell.explainer_version, explainer)
+    about["metric_text"] = _called(cell.metric, cell.metric_options, cell.metric_version, metric)
+    if metric is not None:
+        about |= {"higher_is_better": metric.higher_is_better, "aggregate": metric.aggregate is not None}
+        about["note"] = metric.note
+    return CellKey(**about)
+
+
+def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metric | None) -> str:
+    if known is not None:
+        return str(known)
+    text = name + options.differing(sorted(chosen.items()), {})
+    is_taken = name in (*registry.names("explainers"), *registry.names("metrics"))
+    return one_line(with_version(text, version) if is_taken else text)
+
+
+def read_checked(folder: Path) -> Checked:
+    """A submission in a folder. Raises: UserError that names file and field for whatever is wrong with it."""
+    result = read_result(folder / RESULT)
+    try:
+        return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
+    except UserError:
+        raise
+    except Exception as error:  # a stranger's numbers may drive any code of ours to what it was not made for
+        raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
+
+
+def checked(result: Result, found: Recorded, path: Path) -> Checked:
+    """The cells as they follow from records. Raises: UserError for a result that says anything else."""
+    seed = result.setting.seed
+    keys = []
+    for cell in result.cells:
+        _check_metric(cell, result.setting, path)
+        if (count := found.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
+            raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
+        _check_scores(cell, found.outcomes[cell.cell_id], path)
+        keys.append(derived_key(cell))
+    parts = {key.cell_id: found.outcomes[key.cell_id].columns for key in keys if key.aggregate}
+    _, standings = compare(keys, found.values, found.codes, seed, parts)
+    kept = {cell_id: dict(outcome.parts) for cell_id, outcome in found.outcomes.items()}
+    numbers = {
+        cell_id: own
+        for rivals in by_metric(keys)
+        for cell_id, own in numbers_of(rivals, found.outcomes, found.codes, seed)
+    }
+    cells = []
+    for key, stated in zip(keys, result.cells, strict=True):
+        outcome = found.outcomes[key.cell_id]
+        outcome.parts.update(kept[key.cell_id])
+        own = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
+        if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
+            own = own.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
+        _compare(own, stated, path)
+        cells.append(own)
+    return Checked(result, cells, found)
+
+
+def _compare(own: CellResult, stated: CellResult, path: Path) -> None:
+    what = f"cell {own.cell_id}"
+    for name in (*NUMBERS, "median"):
+        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
+    for name, part in own.parts.items():
+        _check_part(part, stated.parts[name], f"part {name} of {what}", path)
+    for name in (*COUNTS, *RANKS):
+        found, told = getattr(own, name), getattr(stated, name)
+        if found != told and not (name == "scored" and same(found, told)):
+            raise UserError(f"{path}: {name} of {what} comes to {found}, but {RESULT} says {told}")
+
+
+def _check_part(own: PartResult, stated: PartResult, what: str, path: Path) -> None:
+    if own.n != stated.n:
+        raise UserError(f"{path}: {what} has {own.n} numbers, but {RESULT} says n = {stated.n}")
+    for name in NUMBERS:
+        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
+
+
+def _check_number(name: str, found: float | None, told: float | None, what: str, path: Path) -> None:
+    if not same(*(np.nan if number is None else number for number in (found, told))):
+        raise UserError(f"{path}: {name} of {what} comes to {_text(found)}, but {RESULT} says {_text(told)}")
+
+
+def _text(number: float | None) -> str:
+    return "none" if number is None else f"{number:.6g}"
+
+
+def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
+    """Whether scores lie in their range, and follow from their parts."""
+    what = f"{path}: cell {cell.cell_id}"
+    check_range(outcome.scores, cell.limits, what)
+    for name, values in outcome.parts.items():
+        check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
+    metric = known_metric(cell)
+    if metric is None:
+        return
+    if (metric.part_names is None) != (not cell.parts):
+        raise UserError(f"{what} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
+    if not cell.parts:
+        return
+    if (names := _part_names(metric)) and list(cell.parts) != names:
+        raise UserError(f"{what} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+    columns, chosen = outcome.columns, dict(metric.options)
+    own = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    if metric.aggregate is None:
+        own = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
+    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(own, outcome.scores))):
+        place = wrong[0]
+        raise UserError(f"{what} has a score of {outcome.scores[place]:.6g}, where its parts make it {own[place]:.6g}")
+
+
+def _part_names(metric: Metric) -> list[str]:
+    """Those of its parts; [] where they depend on the classifier, which is not here."""
+    try:
+        return list(metric.parts(None))
+    except UserError:
+        return []
+
+
+def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
+    """Whether a cell says of its metric what the package knows of it."""
+    about = path.with_name(RESULT)
+    try:
+        metric = known_metric(cell)
+    except UserError as error:
+        raise UserError(f"{about}: {error}") from error
+    if metric is None:
+        return
+    where = f"of cell {cell.cell_id} ({metric})"
+    if cell.higher_is_better != metric.higher_is_better:
+        raise UserError(f"{about}: higher_is_better {where} must be {metric.higher_is_better}")
+    if cell.aggregate != (is_aggregate := metric.aggregate is not None):
+        raise UserError(f"{about}: aggregate {where} must be {is_aggregate}")
+    own_id = setting.cell_id(_versioned(cell), metric.identity, metric.needs, cell.asked_for)
+    if cell.cell_id != own_id:
+        raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {own_id}")
+    ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
+    if ranges and cell.range not in ranges:
+        either = " or ".join(str(list(own)) for own in dict.fromkeys(ranges))
+        raise UserError(
+            f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
+            "summary anew when it is started again with its --out"
+        )
+
+
+def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
+    return cell.explainer, options.text(tuple(sorted(cell.explainer_options.items()))), cell.explainer_version
+
+
+def _target_ranges(setting: Identity) -> list[TargetRange]:
+    """Those that the targets of a run may have; [] of a file with a sigmoid, which may ask about any number of classes.
+
+    A file holds single classes and groups, or contrasts.
+    """
+    if setting.target_range is not None:
+        return [setting.target_range]
+    return [TargetRange.of_classes(1, minus) for minus in (0, 1)] if setting.activation == "softmax" else []

@@ -1,0 +1,180 @@
+"""What a Parquet file of a stranger unpacks to, by the headers of its pages, before anything is unpacked.
+
+A megabyte can hold gigabytes: one long text a million times, or a footer whose sizes are not those of its pages. What
+the decoder allocates follows from the headers of the pages, which stand uncompressed in the file, in Thrift's compact
+protocol (https://github.com/apache/parquet-format): these are read here, and nothing else.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow.parquet as pq
+
+from saliency_bench.utils.files import check_readable
+
+FOOTER = 2_000_000  # bytes of the footer, which is unfolded to objects
+ROW_GROUPS = 300
+GROUP_ROWS = 2**20  # of one row group, as pyarrow writes by default
+UNPACKED = 96_000_000  # bytes of the pages of one row group
+PAGES = 50_000  # of the whole file
+HEADER = 2**14  # bytes of the header of a page, with its statistics
+
+DICTIONARY, DATA, DATA_V2 = 2, 0, 3  # kinds of pages
+PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY = 0, 2, 3, 8
+ENCODINGS = {PLAIN, PLAIN_DICTIONARY, RLE, RLE_DICTIONARY}  # of others a few bytes can unfold to long texts
+TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 12  # kinds of fields
+DEEPEST = 8
+
+
+@dataclass(frozen=True)
+class Page:
+    """kind: of page. values: it holds, nulls included. unpacked, packed: bytes."""
+
+    kind: int
+    values: int
+    encoding: int
+    unpacked: int
+    packed: int
+
+
+def check_table(path: Path, most_bytes: int, most_rows: int) -> pq.FileMetaData:
+    """The footer of a flat table that can be unpacked row group by row group in little memory.
+
+    Raises: OSError, pa.ArrowException; ValueError, whose text says which bound is broken or what contradicts what.
+    """
+    check_readable(path, most_bytes)
+    with path.open("rb") as file:
+        _check_footer(file)
+        about = pq.read_metadata(file)
+        if about.num_rows > most_rows:
+            raise ValueError(f"it has {about.num_rows:,} rows, of which at most {most_rows:,} are read")
+        if about.num_row_groups > ROW_GROUPS:
+            raise ValueError(f"it has {about.num_row_groups:,} row groups, of which at most {ROW_GROUPS} are read")
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        if sum(group.num_rows for group in groups) != about.num_rows:
+            raise ValueError("its row groups do not have as many rows as its footer says")
+        left = PAGES
+        for group in groups:
+            left -= _check_group(file, group, left)
+    return about
+
+
+def _check_footer(file: BinaryIO) -> None:
+    size = file.seek(0, 2)
+    file.seek(max(size - 8, 0))
+    end = file.read(8)
+    if size < 12 or end[4:] != b"PAR1":
+        raise ValueError("it is not a Parquet file")
+    if (length := int.from_bytes(end[:4], "little")) > min(FOOTER, size - 12):
+        raise ValueError(f"its footer is said to have {length:,} bytes, of which at most {FOOTER:,} are read")
+    file.seek(0)
+
+
+def _check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_pages: int) -> int:
+    """The number of its pages."""
+    if not 0 <= group.num_rows <= GROUP_ROWS:
+        raise ValueError(f"a row group has {group.num_rows:,} rows, of which at most {GROUP_ROWS:,} are read")
+    unpacked = count = 0
+    for place in range(group.num_columns):
+        column, values = group.column(place), 0
+        for page in pages_of(file, column):
+            count += 1
+            unpacked += page.unpacked
+            values += page.values * (page.kind != DICTIONARY)
+            if page.values > GROUP_ROWS or page.encoding not in ENCODINGS or count > most_pages:
+                raise ValueError(f"column {column.path_in_schema} has pages that are not as saliency-bench writes them")
+            if unpacked > UNPACKED:
+                raise ValueError(f"{group.num_rows:,} of its rows unpack to more than {UNPACKED:,} bytes")
+        if not values == column.num_values == group.num_rows:
+            raise ValueError(f"column {column.path_in_schema} has {values:,} values in {group.num_rows:,} rows")
+    return count
+
+
+def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
+    """The pages of one column of a row group. Raises: ValueError for headers that cannot be read."""
+    starts = [column.data_page_offset]
+    starts += [column.dictionary_page_offset] if column.has_dictionary_page else []
+    place = min(starts)
+    end = place + column.total_compressed_size
+    if place < 4 or column.total_compressed_size < 0:
+        raise ValueError(f"column {column.path_in_schema} lies outside of the file")
+    while place < end:
+        file.seek(place)
+        header = _Thrift(file.read(min(HEADER, end - place)))
+        page = _page(header.struct())
+        yield page
+        place += header.place + page.packed
+    if place != end:
+        raise ValueError(f"column {column.path_in_schema} has pages that are not as saliency-bench writes them")
+
+
+def _page(fields: dict) -> Page:
+    kind, unpacked, packed = (_count(fields, number) for number in (1, 2, 3))
+    own = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, -1))
+    if not isinstance(own, dict):
+        raise ValueError(f"it has a page of an unknown kind ({kind})")
+    encoding = _count(own, 4 if kind == DATA_V2 else 2)
+    return Page(kind, _count(own, 1), encoding, unpacked, packed)
+
+
+def _count(fields: dict, number: int) -> int:
+    value = fields.get(number)
+    if not isinstance(value, int) or value < 0:
+        raise ValueError("the header of a page is damaged")
+    return value
+
+
+class _Thrift:
+    """The compact protocol of Thrift: structures as {field number: value}; texts and lists are skipped."""
+
+    def __init__(self, content: bytes):
+        self.content, self.place = content, 0
+
+    def struct(self, depth: int = 0) -> dict[int, object]:
+        if depth > DEEPEST:
+            raise ValueError("the header of a page is damaged")
+        fields: dict[int, object] = {}
+        number = 0
+        while (byte := self._byte()) != 0:
+            number = number + (byte >> 4) if byte >> 4 else self._zigzag()
+            fields[number] = self._value(byte & 15, depth)
+        return fields
+
+    def _value(self, kind: int, depth: int) -> object:
+        if kind in (I16, I32, I64):
+            return self._zigzag()
+        if kind == STRUCT:
+            return self.struct(depth + 1)
+        if kind in (BYTE, DOUBLE):
+            self._skip(1 if kind == BYTE else 8)
+        elif kind == BINARY:
+            self._skip(self._varint())
+        elif kind not in (TRUE, FALSE):  # lists, sets and maps do not occur in one
+            raise ValueError("the header of a page is damaged")
+        return None
+
+    def _skip(self, size: int) -> None:
+        self.place += size
+        if self.place > len(self.content):
+            raise ValueError("the header of a page is damaged or too long")
+
+    def _byte(self) -> int:
+        self._skip(1)
+        return self.content[self.place - 1]
+
+    def _varint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self._byte()
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+            if shift > 63:
+                raise ValueError("the header of a page is damaged")
+
+    def _zigzag(self) -> int:
+        value = self._varint()
+        return (value >> 1) ^ -(value & 1)

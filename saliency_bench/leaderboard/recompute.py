@@ -1,0 +1,211 @@
+"""Scores computed again by the owner of a board: the only ground on which a row is ranked officially.
+
+Explainers of the package are run on a few images, which are drawn anew so that no submitter knows them. Maps that were
+submitted are scored, all of them. One score that differs by more than 1e-4 refuses the submission.
+"""
+
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+from huggingface_hub import CommitOperationAdd, HfApi
+
+import saliency_bench
+from saliency_bench.data.loading import load_dataset
+from saliency_bench.engine.reading import sample_ids
+from saliency_bench.engine.run import run
+from saliency_bench.errors import UserError
+from saliency_bench.hub import client
+from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.known import (
+    Known,
+    KnownDataset,
+    KnownModel,
+    Recomputed,
+    Status,
+    content_of,
+    known_dataset,
+    write_known,
+)
+from saliency_bench.leaderboard.maps import maps_in
+from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.reasons import PRECOMPUTED
+from saliency_bench.results.cell import CellResult
+from saliency_bench.results.manifest import differing_settings
+from saliency_bench.results.public_names import FOLDER
+from saliency_bench.results.run_folder import RunData, read_run
+
+TOLERANCE = 1e-4  # of a score, relative where it is above 1
+SAMPLES = 16
+CHOSEN = "chosen_to_recompute"
+
+
+def recompute(
+    root: Path, folder: str, *, samples: int = SAMPLES, seed: int | None = None, progress: bool = True, **given: Any
+) -> tuple[Status, KnownDataset, KnownModel]:
+    """What recomputing the submission in `root`/`folder` finds, and the dataset and the model that it was found on.
+
+    samples: images on which each explainer of the package is run again. seed: of their choice; default: drawn, so that
+    nobody knows them. given: settings of the run that cannot be read from the submission, such as `dataset` and `model`
+    (default: the repositories that it names), `target`, `groups` or `label_map` files, `device`.
+    Raises: UserError for a submission that does not check out, or settings that are not those of the submission.
+    """
+    _, found = read_folder(root, folder, Known())
+    setting, result = found.result.setting, found.result
+    names = {name: given.pop(name, None) or _named(getattr(result, name)) for name in ("dataset", "model")}
+    dataset = known_dataset(names["dataset"], setting.split)
+    if dataset.fingerprint != setting.fingerprint:
+        raise UserError(f"{names['dataset']} is not the dataset of {folder}; give --dataset")
+    further: dict[str, str] = {}
+    cells: dict[str, Recomputed] = {}
+    about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
+    problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
+    for by, own in _ways(found, root / folder, further).items():
+        again = _run(found, by, own, root / folder, about, names | {"progress": progress, **given})
+        device, model = again.summary["provenance"]["device"], _model(again)
+        for cell in own:
+            compared = _compared(found, again, cell, by)
+            if isinstance(compared, str):
+                problem = problem or compared
+            else:
+                cells[cell.cell_id] = compared
+    status = Status(
+        content=content_of(root / folder), folder=folder, cells={} if problem else cells, further=further,
+        refused=problem or None, saliency_bench=saliency_bench.__version__,
+        date=datetime.now(UTC).date().isoformat(), device=device or "none",
+    )  # fmt: skip
+    return status, dataset, model
+
+
+def _named(loaded: Any) -> str:
+    """What loads a dataset or model again. Raises: UserError where only its submitter has it."""
+    if loaded.repo:
+        return f"{loaded.repo}@{loaded.revision}" if loaded.revision else loaded.repo
+    if loaded.id.startswith((FOLDER, "module:")):
+        what = type(loaded).__name__.lower()
+        raise UserError(f"the {what} {loaded.id} is on no Hub; give --{what} where you have it")
+    return loaded.id
+
+
+def _ways(found: Checked, folder: Path, further: dict[str, str]) -> dict[str, list[CellResult]]:
+    """{"explainer" or "maps": the cells that are computed again that way}; `further` says why others are not."""
+    ways: dict[str, list[CellResult]] = {}
+    kept = set(maps_in(folder))
+    for cell in found.cells:
+        metric = known_metric(cell)
+        if metric is None:
+            further[cell.cell_id] = "its metric is not known here"
+        elif metric.keeps:
+            further[cell.cell_id] = "networks are retrained for it, which is not done again"
+        elif known_explainer(cell) is not None:
+            ways.setdefault("explainer", []).append(cell)
+        elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in kept:
+            ways.setdefault("maps", []).append(cell)
+        else:
+            further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
+    return ways
+
+
+def _run(found: Checked, by: str, cells: Sequence[CellResult], folder: Path, about: Mapping, given: Mapping) -> RunData:
+    setting = found.result.setting
+    settings: dict[str, Any] = {
+        "split": setting.split, "seed": setting.seed, "target": setting.target.partition(" ")[0],
+        "label_column": setting.label_column, "activation": setting.activation, **_arithmetic(setting.precision),
+        "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
+    } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
+    if by == "maps":
+        settings |= {"explainers": [], "maps": maps_in(folder)}
+    else:
+        settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
+    ids = found.recorded.ids
+    if by == "explainer" and len(ids) > about["samples"]:
+        chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
+        settings["only"] = [f"{CHOSEN}=true"]
+        settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
+    with TemporaryDirectory() as out:
+        again = read_run(run(out=Path(out) / "run", **settings).folder)
+    if again.identity is not None and (other := differing_settings(again.identity, setting)):
+        raise UserError(f"recomputed with another {other[0]} than {folder.name}; give the setting of the submission")
+    return again
+
+
+def _marked(name: Any, split: str, chosen: set[str]) -> Dataset:
+    """A dataset with a column that says which samples were chosen; its content hash stays as it is."""
+    rows = load_dataset(name, split)
+    return rows.add_column(CHOSEN, [image_id in chosen for image_id in sample_ids(rows)])
+
+
+def _arithmetic(precision: str) -> dict[str, Any]:
+    first, *more = precision.split(", ")
+    known = {} if first.endswith("weights") else {"precision": first}
+    return known | {"channels_last": True if "channels last" in more else None}
+
+
+def _model(again: RunData) -> KnownModel:
+    own = again.summary["model"]
+    return KnownModel(id=own["id"], repo=own["repo"], revision=own["revision"], digest=own["digest"])
+
+
+def _compared(found: Checked, again: RunData, cell: CellResult, by: str) -> Recomputed | str:
+    """How far the scores of a cell are from those computed here; or the first that is too far, in words."""
+    what = f"{cell.explainer_text} by {cell.metric_text}"
+    if cell.cell_id not in again.values:
+        return f"{what} has another cell id when it is computed here"
+    place = {image_id: index for index, image_id in enumerate(found.recorded.ids)}
+    order = [place.get(image_id, -1) for image_id in again.ids]
+    told = np.append(found.recorded.outcomes[cell.cell_id].scores, np.nan)[order]
+    own = again.values[cell.cell_id]
+    scale = np.maximum(1, np.maximum(np.abs(told), np.abs(own)))
+    gaps = np.where(np.isnan(told) & np.isnan(own), 0, np.abs(told - own) / scale)
+    if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
+        first = wrong[0]
+        return f"{what} comes to {own[first]:.6g} on image {again.ids[first]}, not {told[first]:.6g}"
+    return Recomputed(samples=len(own), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
+
+
+def vouch(
+    location: str, folder: str, *, dry_run: bool = False, api: HfApi | None = None, **given: Any
+) -> tuple[Status, list[str]]:
+    """Recompute a submission on the main branch of a results repository, or in a folder of results, and write it down.
+
+    given: as of `recompute`. Returns what was found, and the same as lines.
+    Raises: UserError, as `recompute`, and where the account may not write to the repository, before anything is
+    computed.
+    """
+    is_folder = Path(location).expanduser().is_dir()
+    source = Source(Path(location).expanduser() if is_folder else location, None, api)
+    if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
+        raise UserError(rights.line)
+    if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
+        raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
+    root = source.root([f"{folder}/*"])
+    found = recompute(root, folder, **given)
+    status = found[0]
+    lines = _lines(status)
+    if dry_run:
+        return status, [*lines, "dry run: nothing was written"]
+    if is_folder:
+        return status, [*lines, *(f"written: {write_known(root, one)}" for one in found)]
+    with TemporaryDirectory() as place, asking(location):
+        paths = [write_known(Path(place), one) for one in found]
+        commit = source.api.create_commit(
+            location,
+            [CommitOperationAdd(path.relative_to(place).as_posix(), path.read_bytes()) for path in paths],
+            repo_type="dataset",
+            commit_message=f"Recomputed: {folder}",
+        )
+    return status, [*lines, f"written: {commit.commit_url}"]
+
+
+def _lines(status: Status) -> list[str]:
+    if status.refused:
+        return [f"{status.folder} is refused: {status.refused}"]
+    lines = [f"{len(status.cells)} cells of {status.folder} are as they should be"]
+    lines += [f"  {name}: {one.samples} samples by {one.by}, largest difference {one.largest:.2g}"
+              for name, one in status.cells.items()]  # fmt: skip
+    return lines + [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]

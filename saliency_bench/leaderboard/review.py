@@ -1,0 +1,182 @@
+"""Whether the pull request of a submission may be merged: who sends it, what it touches, and whether it checks out.
+
+Nothing of a pull request is executed, and only the files of one submission are downloaded, once their sizes are known.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from huggingface_hub import HfApi, RepoFile
+from huggingface_hub.community import DiscussionWithDetails
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.hub import client
+from saliency_bench.leaderboard import recorded, schema
+from saliency_bench.leaderboard.board import contradictions
+from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.maps import LARGEST_SHARD, SHARD
+from saliency_bench.leaderboard.pages import check_table
+from saliency_bench.leaderboard.schema import RECORDS, RESULT
+from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.submission import CELLS, shown_cells
+from saliency_bench.results.summary import table
+
+LARGEST = {RESULT: schema.LARGEST, RECORDS: recorded.LARGEST, CELLS: schema.LARGEST}
+SHOWN = 10  # problems and paths that are named
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """problems: why a pull request must not be merged; empty if it may be. notes: what its reader should know.
+
+    commit: the one that was looked at, and none that is added later. found: the submission, where it checks out.
+    """
+
+    repo: str
+    number: int
+    author: str
+    commit: str
+    folder: str
+    problems: list[str]
+    notes: list[str]
+    found: Checked | None = None
+
+    @property
+    def fine(self) -> bool:
+        return not self.problems
+
+    def lines(self) -> list[str]:
+        """For people, and as a comment: texts of strangers stand on lines of their own, which can be printed."""
+        head = f"pull request {self.number} of {self.repo} by {self.author}, commit {self.commit[:12]}"
+        word = "checks out" if self.fine else "must not be merged"
+        lines = [f"{head}: {word}", *(f"- {one_line(problem, 500)}" for problem in self.problems[:SHOWN])]
+        if (more := len(self.problems) - SHOWN) > 0:
+            lines.append(f"- and {more} more")
+        lines += [f"note: {one_line(note, 500)}" for note in self.notes[:SHOWN]]
+        if self.found is not None:
+            lines += ["", *table(self.found.cells, self.found.result.dataset.used).splitlines()]
+        return lines
+
+    def markdown(self) -> str:
+        """As a comment: the lines in a block of code, which nothing in them ends."""
+        text = "\n".join(self.lines()).replace("```", "'''")
+        return f"```text\n{text}\n```\n"
+
+    def as_dict(self) -> dict:
+        names = ("repo", "number", "author", "commit", "folder", "problems", "notes")
+        return {name: getattr(self, name) for name in names} | {"fine": self.fine}
+
+
+def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
+    """The verdict on a pull request to a results repository: its author is the submitter, it adds the files of one
+    submission and changes and deletes nothing, and the submission checks out.
+
+    Raises: UserError for what is no open pull request, or a Hub that cannot be reached.
+    """
+    api = api or client.default_api()
+    with asking(repo):
+        pull = api.get_discussion_details(repo, number, repo_type="dataset")
+        if not pull.is_pull_request or pull.status not in ("open", "draft"):
+            what = f"{pull.status}, not open" if pull.is_pull_request else "a discussion, not a pull request"
+            raise UserError(f"number {number} of {repo} is {what}")
+        commit, before, after = _trees(api, repo, number)
+    folder, problems = _touched(before, after)
+    if problems:
+        return Verdict(repo, number, pull.author, commit, folder, problems, [])
+    return _checked(repo, pull, commit, folder, api)
+
+
+def comment(verdict: Verdict, api: HfApi | None = None) -> None:
+    """Post a verdict on its pull request. Raises: UserError where the account may not."""
+    with asking(verdict.repo):
+        (api or client.default_api()).comment_discussion(
+            verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset"
+        )
+
+
+def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:
+    """(the last commit of a pull request, the files of main that it started from, its own)"""
+    history = [one.commit_id for one in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")]
+    of_main = {one.commit_id for one in api.list_repo_commits(repo, repo_type="dataset", revision="main")}
+    base = next((commit for commit in history if commit in of_main), None)
+    if base is None:
+        raise UserError(f"pull request {number} of {repo} does not start from its main branch")
+    return history[0], _files(api, repo, base), _files(api, repo, history[0])
+
+
+def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
+    tree = api.list_repo_tree(repo, repo_type="dataset", revision=revision, recursive=True)
+    return {one.path: one for one in tree if isinstance(one, RepoFile)}
+
+
+def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[str, list[str]]:
+    """(the folder that is added, what else is touched)"""
+    problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
+    problems += [
+        f"it changes {path}"
+        for path in sorted(before.keys() & after.keys())
+        if before[path].blob_id != after[path].blob_id
+    ]
+    added = sorted(after.keys() - before.keys())
+    folder = next(("/".join(path.split("/")[:3]) for path in added if path.endswith(f"/{RESULT}")), "")
+    if not folder:
+        return "", [*problems, f"it adds no {RESULT}"]
+    for path in added:
+        name = path.removeprefix(f"{folder}/")
+        most = LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
+        if not path.startswith(f"{folder}/") or most is None:
+            problems.append(f"it adds {path}, which is no file of the submission {folder}")
+        elif after[path].size > most:
+            problems.append(f"{path} has {after[path].size:,} bytes, of which at most {most:,} are read")
+    problems += [f"it adds no {name}" for name in (RECORDS, CELLS) if f"{folder}/{name}" not in added]
+    return folder, problems
+
+
+def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folder: str, api: HfApi) -> Verdict:
+    source = Source(repo, commit, api)
+    vouched, wrong = Source(repo, "main", api).known()
+    verdict = Verdict(
+        repo, pull.num, pull.author, commit, folder, [], [f"on the main branch: {line}" for line in wrong]
+    )
+    root = source.root([f"{folder}/{name}" for name in LARGEST])
+    try:
+        _, found = read_folder(root, folder, vouched)
+        _check_shown(found, root / folder / CELLS)
+    except UserError as error:
+        verdict.problems.append(str(error))
+        return verdict
+    if found.result.submitter != pull.author:
+        verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {found.result.submitter} submits it")
+    verdict.notes.extend(_contradicted(found, repo, api))
+    return Verdict(**vars(verdict) | {"found": found})
+
+
+def _check_shown(found: Checked, path: Path) -> None:
+    """Whether the table for the Hub's viewer says what the result says. Raises: UserError."""
+    where = f"{found.result.folder}/{CELLS}"
+    try:
+        check_table(path, schema.LARGEST, schema.MOST_CELLS)
+        ours = pq.read_table(pa.BufferReader(shown_cells(found.result)))
+        same = pq.read_table(path).to_pylist() == ours.to_pylist()
+    except Exception as error:  # whatever a damaged file makes the decoder say
+        raise UserError(f"{where} cannot be read: {one_line(error)}") from error
+    if not same:
+        raise UserError(f"{where} does not say what {RESULT} says; submit it again with this version")
+
+
+def _contradicted(found: Checked, repo: str, api: HfApi) -> list[str]:
+    """A line for each cell of the board that this submission contradicts."""
+    dataset, model = found.result.group.split("/")
+    source = Source(repo, "main", api)
+    root, folders = source.folders(f"*-{dataset.rpartition('-')[2]}/*-{model.rpartition('-')[2]}")
+    lines = []
+    for folder in folders:
+        try:
+            _, other = read_folder(root, folder, Known())
+        except UserError:  # what is not as it should be is on no board
+            continue
+        lines += [str(item) for item in contradictions(other, found)]
+    return lines

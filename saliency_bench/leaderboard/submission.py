@@ -1,0 +1,180 @@
+"""A submission in memory: made of a run, written as files, and read back with its records; the columns of a board."""
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from time import time
+
+import datasets
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from saliency_bench.leaderboard.checks import Checked, checked, read_checked
+from saliency_bench.leaderboard.recorded import Recorded, recorded
+from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
+from saliency_bench.results import records
+from saliency_bench.results.cell import CellResult, as_json
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.public_names import public_maps, public_name, public_spec
+from saliency_bench.results.ranking import compare
+from saliency_bench.results.run_folder import read_run
+from saliency_bench.utils.files import write_json
+
+TRUST = ("status", "why", "rank_if_true", "not_comparable")
+FEATURES = datasets.Features(
+    {name: datasets.Value("string") for name in ("cell_id", "dataset", "split", "fingerprint", "model", "digest",
+                                                 "target", "precision", "explainer", "explainer_version",
+                                                 "metric_version",
+                                                 "dataset_repo", "dataset_revision", "model_repo", "model_revision")}
+    | {"seed": datasets.Value("int64"), "baseline": datasets.Value("bool"), "metric": datasets.Value("string"),
+       "higher_is_better": datasets.Value("bool")}
+    | {name: datasets.Value("float64") for name in ("value", "low", "high", "accuracy")}
+    | {"n": datasets.Value("int64"), "clusters": datasets.Value("int64"), "rank": datasets.Value("string"),
+       "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
+    | {name: datasets.Value("string") for name in TRUST}
+    | {"best": datasets.Value("bool"), "own_method": datasets.Value("bool")}
+    | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool")}
+    | {"source": datasets.Value("string")}
+)  # fmt: skip
+OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict")  # which no submission can say of itself
+
+NO_RESULT = "no result: this row only shows the columns"
+CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
+
+
+def shown_cells(result: Result | None) -> bytes:
+    """`cells.parquet`: a row per cell of a submission, as its submitter says; None: a row that shows the columns."""
+    columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
+    features = datasets.Features(columns | {"submitter": datasets.Value("string")})
+    rows = [dict.fromkeys(features) | {"explainer": NO_RESULT}]  # `datasets` loads no table without a row
+    if result is not None:
+        rows = [columns_of(result.folder, result, cell) | {"submitter": result.submitter} for cell in result.cells]
+    with BytesIO() as buffer:
+        pq.write_table(pa.Table.from_pylist(rows, schema=features.arrow_schema), buffer)
+        return buffer.getvalue()
+
+
+def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
+    """The columns that follow from one submission."""
+    return {
+        "cell_id": cell.cell_id,
+        "dataset": result.dataset.id,
+        "split": result.dataset.split,
+        "fingerprint": result.dataset.fingerprint,
+        "dataset_repo": result.dataset.repo,
+        "dataset_revision": result.dataset.revision,
+        "model": result.model.id,
+        "model_repo": result.model.repo,
+        "model_revision": result.model.revision,
+        "digest": result.model.digest,
+        "target": result.setting.target,
+        "precision": result.setting.precision,
+        "seed": result.setting.seed,
+        "explainer": cell.explainer_text,
+        "explainer_version": str(cell.explainer_version),
+        "baseline": cell.baseline,
+        "metric": cell.metric_text,
+        "metric_version": str(cell.metric_version),
+        "higher_is_better": cell.higher_is_better,
+        "value": cell.value,
+        "low": cell.low,
+        "high": cell.high,
+        "n": cell.n,
+        "clusters": cell.clusters,
+        "rank": cell.ranks or cell.unranked,
+        "samples": result.dataset.samples,
+        "left_out": sum(cell.left_out.values()),
+        "accuracy": result.model.accuracy.value,
+        "source": folder,
+    }
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A result with its records, in memory, and what these say; `where` names it in messages."""
+
+    result: Result
+    records: pa.Table
+    recorded: Recorded
+    where: str
+
+    def write(self, root: Path) -> list[Path]:
+        """`root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}."""
+        folder = root / self.result.folder
+        write_json(folder / RESULT, self.result.model_dump(mode="json"))
+        pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
+        records.concat(pieces, folder / RECORDS, records.SCHEMA)
+        return [folder / RESULT, folder / RECORDS]
+
+    def only(self, cells: set[str]) -> "Submission":
+        """Some cells alone, ranked anew among themselves."""
+        rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
+        result = self.result.only(cells)
+        found = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
+        _, standings = compare(result.cells, found.values, found.codes, result.setting.seed)
+        ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
+        return Submission(result.model_copy(update={"cells": ranked}), rows, found, self.where)
+
+    @property
+    def checked(self) -> Checked:
+        """Its scores, to be compared with others."""
+        return Checked(self.result, self.result.cells, self.recorded)
+
+
+def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
+    """The results of a finished run, without the folders of this machine (`results.public_names`).
+
+    Raises: UserError for a folder that holds no finished run, or one whose files contradict each other.
+    """
+    folder = Path(folder)
+    run = read_run(folder)
+    summary = run.summary
+    dataset, model = summary["dataset"], summary["model"]
+    manifest = read_manifest(folder)
+    called = {"dataset": dataset["id"], "model": public_name(model["id"], model.get("repo") is None)}
+    public = public_spec(manifest.spec, **{kind: _pinned(summary[kind], called[kind]) for kind in called})
+    maps = {explainer: public_maps(entry) for explainer, entry in manifest.maps.items()}
+    explained = {cell.explainer_id for cell in run.cells}
+    content = {
+        "submitter": submitter,
+        "note": note,
+        "link": link,
+        "ran": _day(run.timings.get("started")),
+        "submitted": _day(time()),
+        "seconds": {key: value for key, value in run.timings.get("explainers", {}).items() if key in explained},
+        "dataset": dataset | {"id": called["dataset"]},
+        "license": LICENSE,
+        "model": model | {"id": called["model"]},
+        "target": summary["target"],
+        "setting": manifest.identity.model_dump(mode="json"),
+        "cells": as_json(run.cells),
+        "command": manifest.model_copy(update={"spec": public, "maps": maps}).commands(run.cells),
+        "provenance": summary["provenance"],
+    }
+    result = validated(json.dumps(content), folder / "summary.json")
+    table = pq.read_table(folder / RECORDS, read_dictionary=TEXTS).replace_schema_metadata(None).unify_dictionaries()
+    return Submission(result, table, check_records(result, table, folder / RECORDS), str(folder))
+
+
+def _day(seconds: float | None) -> str | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
+
+
+def _pinned(loaded: dict, name: str) -> str:
+    """What loads the same again: of the Hub the very commit."""
+    return f"{loaded['repo']}@{loaded['revision']}" if loaded.get("repo") else name
+
+
+def read_submission(folder: str | Path, where: str = "") -> Submission:
+    """With its records, as they were submitted. where: its name in messages. Raises: as `read_checked`."""
+    found = read_checked(Path(folder))
+    table = pq.read_table(Path(folder) / RECORDS, read_dictionary=TEXTS).unify_dictionaries()
+    return Submission(found.result, table.replace_schema_metadata(None), found.recorded, where or str(folder))
+
+
+def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:
+    """What records in memory say. Raises: UserError that names file and column, where the result says anything else."""
+    return checked(result, recorded(result, table.to_batches(), len(table), path), path).recorded

@@ -1,0 +1,294 @@
+"""What the board believes: statuses, official ranks, and attacks that must not change what it says of others."""
+
+import json
+import shutil
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from submissions import IDS, know, submission, vouch, write
+
+import saliency_bench as sb
+from saliency_bench.results.intervals import interval
+
+RANDOM = np.random.default_rng(0)
+GOOD, BAD = 0.7 + 0.1 * RANDOM.random(60), 0.2 + 0.1 * RANDOM.random(60)
+NAMES = ("gradcam", "gradient", "random")
+
+
+def rows_of(board):
+    return {(row.cell.explainer_text, *row.submitters): row for row in board.rows}
+
+
+def test_claimed_without_the_samples_of_the_dataset(tmp_path):
+    write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    board = sb.load_results(tmp_path)
+    assert [row.status for row in board.rows] == ["claimed", "claimed"]
+    assert all(row.why == "the samples of its dataset are not known to this board" for row in board.rows)
+    assert all((row.rank, row.rank_if_true, row.best) == (None, None, False) for row in board.rows)
+    assert not board.refused
+
+
+def test_checked_rows_are_ranked_as_if_they_were_true_and_recomputed_rows_officially(tmp_path):
+    know(tmp_path)
+    first = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    write(tmp_path, {"gradient": GOOD + 0.1}, "bob")
+    rows = rows_of(sb.load_results(tmp_path))
+    assert {row.status for row in rows.values()} == {"checked"}
+    assert {name: row.rank_if_true for (name, _), row in rows.items()} == {
+        "gradient": (1, 1), "gradcam": (2, 2), "random": (3, 3)
+    }  # fmt: skip
+    assert not any(row.rank or row.best for row in rows.values())
+    vouch(tmp_path, first)
+    rows = rows_of(sb.load_results(tmp_path))
+    told = {name: (row.status, row.rank, row.rank_if_true, row.best) for (name, _), row in rows.items()}
+    assert told == {
+        "gradcam": ("recomputed", (1, 1), None, True),
+        "random": ("recomputed", (2, 2), None, False),
+        "gradient": ("checked", None, (1, 1), False),
+    }
+    assert rows["gradient", "bob"].unranked == "its scores have not been recomputed"
+    assert rows["gradcam", "ada"].recomputed.samples == 8
+    low, high = interval(GOOD, np.arange(60), (0.0, 1.0))[1:3]
+    row = rows["gradcam", "ada"]
+    assert (row.value, row.low, row.high, row.n) == (pytest.approx(GOOD.mean()), pytest.approx(low),
+                                                     pytest.approx(high), 60)  # fmt: skip
+    assert (row.dataset, row.model, row.named) == ("saliency-bench/pets", "folder:net", {"dataset"})
+
+
+def test_a_change_after_recomputing_takes_the_status_away(tmp_path):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": GOOD, "random": BAD})
+    vouch(tmp_path, folder)
+    content = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(content | {"note": "another note"}))
+    assert [row.status for row in sb.load_results(tmp_path).rows] == ["checked", "checked"]
+
+
+def test_what_the_owner_refused_is_refused(tmp_path):
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": GOOD}), refused="gradcam scores 0.1 on image 001, not 0.9")
+    board = sb.load_results(tmp_path)
+    assert board.rows == []
+    assert "refused by the owner of the board: gradcam scores 0.1" in board.refused[0].line
+
+
+def test_a_part_of_the_samples_is_claimed_and_not_ranked(tmp_path):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD[:55], "random": BAD[:55]}, ids=IDS[:55])
+    rows = sb.load_results(tmp_path).rows
+    assert {(row.status, row.why, row.rank_if_true) for row in rows} == {
+        ("claimed", "it covers 55 of 60 samples", None)
+    }
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_copy_with_renamed_ids_takes_over_nothing(tmp_path, is_known):
+    if is_known:
+        know(tmp_path)
+    own = write(tmp_path, {"gradcam": BAD, "random": BAD})
+    write(tmp_path, {"gradcam": np.full(60, 0.99)}, "mallory", ids=[f"renamed {one}" for one in IDS])
+    rows = rows_of(board := sb.load_results(tmp_path))
+    row = rows["gradcam", "ada"]
+    assert (row.value, row.folder, row.conflict) == (pytest.approx(BAD.mean()), own.relative_to(tmp_path).as_posix(),
+                                                     False)  # fmt: skip
+    if is_known:
+        assert "image_id renamed image 000 is not in saliency-bench/pets" in board.refused[0].line
+        assert len(rows) == 2
+    else:
+        assert rows["gradcam", "mallory"].not_comparable == "it shares no sample with any other row"
+        assert len(rows) == 3
+
+
+def test_a_copy_with_further_samples_takes_over_nothing(tmp_path):
+    write(tmp_path, {"gradcam": BAD[:30]}, ids=IDS[:30])
+    both = np.concatenate([BAD[:30], np.full(30, 0.99)])
+    write(tmp_path, {"gradcam": both}, "mallory")
+    rows = rows_of(sb.load_results(tmp_path))
+    assert rows["gradcam", "ada"].value == pytest.approx(BAD[:30].mean())
+    assert rows["gradcam", "mallory"].value == pytest.approx(both.mean())
+
+
+def test_equal_values_are_one_row_with_both_names(tmp_path):
+    know(tmp_path)
+    shuffled = RANDOM.permutation(60)
+    write(tmp_path, {"gradcam": GOOD})
+    write(tmp_path, {"gradcam": GOOD[shuffled]}, "bob", ids=[IDS[place] for place in shuffled])
+    (row,) = sb.load_results(tmp_path).rows
+    assert row.submitters == ("ada", "bob")
+    assert not row.conflict
+
+
+def test_what_the_package_knows_is_not_believed(tmp_path):
+    know(tmp_path)
+    texts = {"explainer_text": "grad-cam++ (ours)", "baseline": True, "metric_text": "accuracy", "note": "official"}
+    lies = [cell.model_dump(mode="json") | texts for cell in submission({"gradcam": GOOD}).result.cells]
+    own = submission({"gradcam": GOOD}, cells=lies)
+    own.write(tmp_path)
+    (row,) = sb.load_results(tmp_path).rows
+    cell = row.cell
+    assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
+
+
+def test_an_own_method_with_the_name_of_a_known_one_is_shown_with_its_version(tmp_path):
+    write(tmp_path, {"gradcam@0123456789abcdef": GOOD, "mine@abababababababab": GOOD})
+    rows = {row.cell.explainer_text: row for row in sb.load_results(tmp_path).rows}
+    assert set(rows) == {"gradcam (version 012345)", "mine"}
+    assert all(row.own_method for row in rows.values())
+
+
+def cell_lie(**lie):
+    def edit(content):
+        content["cells"][0] |= lie
+
+    return edit
+
+
+def model_lie(**lie):
+    def edit(content):
+        content["model"] |= lie
+
+    return edit
+
+
+def accuracy(**lie):
+    return model_lie(accuracy={"value": 0.5, "low": 0.4, "high": 0.6, "n": 60, "clusters": 60} | lie)
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (cell_lie(value=0.99), "value of cell"),
+        (cell_lie(low=-9.0), "low of cell"),
+        (cell_lie(higher_is_better=False), "higher_is_better of cell"),
+        (cell_lie(range=[0.0, 0.9]), "range of cell"),
+        (cell_lie(n=61), "cells.0.n is 61"),
+        (cell_lie(flat=3), "flat of cell"),
+        (cell_lie(left_out={"it was hard": 3}), "left_out of cell"),
+        (cell_lie(marked={"checked by the owner": 3}), "marked of cell"),
+        (cell_lie(cell_id="0" * 16), "cell_id"),
+        (cell_lie(rank=[1, 1], unranked=None), "rank of cell"),
+        (accuracy(value=5.0, high=5.0), "accuracy.value is 5.0, outside of 0 to 1"),
+        (accuracy(low=-9.0), "accuracy.low is -9.0"),
+        (lambda content: content["dataset"].update(samples=59), "dataset.samples"),
+        (lambda content: content["dataset"].update(samples=600), "dataset.samples must be 60"),
+        (lambda content: content.update(note="\u202egood"), "the text of note cannot be printed"),
+        (lambda content: content.update(note="\x1b[2J"), "the text of note cannot be printed"),
+        (model_lie(id="net\u2066"), "the text of model.id cannot be printed"),
+        (lambda content: content["provenance"].update(more=[[["\x07"]]]), "cannot be printed"),
+        (lambda content: content.update(submitter="../ada"), "submitter"),
+        (lambda content: content.update(link="javascript:alert(1)"), "link: String should match"),
+        (lambda content: content.update(ran="yesterday"), "ran: String should match"),
+    ],
+)  # fmt: skip
+def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, words):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradcam": GOOD, "gradient": GOOD}, "mallory")
+    write(tmp_path, {"random": BAD})
+    content = json.loads((folder / "result.json").read_text())
+    edit(content)
+    (folder / "result.json").write_text(json.dumps(content))
+    _only_ada(tmp_path, words)
+
+
+def test_a_name_that_comes_twice_has_the_value_that_was_checked(tmp_path):
+    folder = write(tmp_path, {"gradcam": GOOD})
+    text = (folder / "result.json").read_text()
+    (folder / "result.json").write_text(text.replace('"note"', '"note": "\\u001b[31m", "note"', 1))
+    (result,) = sb.load_results(tmp_path).results.values()
+    assert result.note == ""
+
+
+def _only_ada(root, words):
+    board = sb.load_results(root)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    (refused,) = board.refused
+    assert words in refused.line
+    assert refused.line.isprintable()
+    assert str(root) not in refused.line
+
+
+def doubled(table):
+    columns = [*table.columns, table["value"]]
+    return pa.Table.from_arrays(columns, names=[*table.schema.names, "value"])
+
+
+def replaced(table, name, values):
+    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), pa.array(values))
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (doubled, "column value comes twice"),
+        (lambda t: replaced(t, "group", ["one", *[None] * 119]), "has two groups"),
+        (lambda t: replaced(t, "group", ["one", *[None] * 59] * 2), "group of image image 000 is None"),
+        (lambda t: replaced(t, "reason", ["\x1b[31mred", *[None] * 119]), "column reason holds a text that cannot be"),
+        (lambda t: replaced(t, "value", [None, *t["value"].to_pylist()[1:]]), "or null with its reason"),
+        (lambda t: replaced(t, "explainer_options", ["{}"] * 60 + ['{"a": 1}'] * 60), "explainer_options of cell"),
+        (lambda t: t.slice(0, 61), "has 61 rows for 2 scores"),
+        (lambda t: t.slice(0, 60), "is not in each of its cells"),
+    ],
+)  # fmt: skip
+def test_records_that_lie_refuse_this_submission_and_no_other(tmp_path, edit, words):
+    know(tmp_path)
+    folder = write(tmp_path, {"gradient": GOOD, "random": GOOD}, "mallory")
+    write(tmp_path, {"random": BAD})
+    pq.write_table(edit(pq.read_table(folder / "records.parquet")), folder / "records.parquet")
+    _only_ada(tmp_path, words)
+
+
+def test_parts_make_the_score(tmp_path):
+    from saliency_bench.metric import load_metric
+
+    parts = {name: RANDOM.random(60) for name in load_metric("saliency_consistency").parts(None)}
+    folder = write(tmp_path, {"gradcam saliency_consistency": parts})
+    assert not sb.load_results(tmp_path).refused
+    table = pq.read_table(folder / "records.parquet")
+    values, is_part = table["value"].to_numpy().copy(), table["part"].is_valid().to_numpy(zero_copy_only=False)
+    first = np.flatnonzero(~is_part)[:2]
+    values[first] = values[first] + [0.1, -0.1]  # the mean stays as it was
+    pq.write_table(replaced(table, "value", values), folder / "records.parquet")
+    assert "where its parts make it" in sb.load_results(tmp_path).refused[0].line
+
+
+def test_a_submission_in_the_place_of_another_is_refused(tmp_path):
+    folder = write(tmp_path, {"gradcam": GOOD})
+    shutil.copytree(folder, folder.with_name("bob-0123"))
+    board = sb.load_results(tmp_path)
+    assert [row.submitters for row in board.rows] == [("ada",)]
+    assert "its content belongs in the folder" in board.refused[0].line
+
+
+def test_files_of_the_owner_that_are_damaged_say_nothing(tmp_path):
+    write(tmp_path, {"gradcam": GOOD})
+    know(tmp_path).write_text("{")
+    board = sb.load_results(tmp_path)
+    assert [row.status for row in board.rows] == ["claimed"]
+    assert board.refused[0].line.startswith(f"datasets/{'f' * 64}.json: ")
+
+
+def test_the_reader_may_know_a_dataset(run_of_shapes, shapes, tmp_path):
+    run_of_shapes.write(tmp_path)
+    assert {row.status for row in sb.load_results(tmp_path).rows} == {"claimed"}
+    assert {row.status for row in sb.load_results(tmp_path, known=[shapes]).rows} == {"checked"}
+
+
+@pytest.fixture(scope="module")
+def run_of_shapes(tmp_path_factory, shapes, resnet):
+    from saliency_bench.leaderboard.submission import of_run
+
+    done = sb.run(dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_miou"],
+                  out=tmp_path_factory.mktemp("runs") / "all", device="cpu", progress=False)  # fmt: skip
+    return of_run(done.folder, "ada")
+
+
+def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
+    know(tmp_path)
+    write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
+    know(tmp_path, groups=["a", "b"] * 30)
+    first = sb.load_results(tmp_path)
+    monkeypatch.setattr("saliency_bench.leaderboard.source.read_checked", None)  # not called again
+    assert sb.load_results(tmp_path).rows == first.rows
+    assert not first.refused

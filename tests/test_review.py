@@ -1,0 +1,198 @@
+"""The owner's side of a board: reviewing pull requests, and recomputing what was submitted."""
+
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pytest
+from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+from local_hub import FOUNDER, VISITOR
+from submissions import know, submission, write
+from test_submitting import other_run
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.known import known_dataset, write_known
+from saliency_bench.leaderboard.recompute import recompute, vouch
+from saliency_bench.leaderboard.review import comment, review
+from saliency_bench.leaderboard.submission import of_run, shown_cells
+
+BOARD = "saliency-bench/results"
+SCORES = {"gradcam": np.linspace(0.1, 0.9, 60), "random": np.linspace(0.2, 0.3, 60)}
+
+
+@pytest.fixture
+def board(here, monkeypatch):
+    """A results repository with a card, and `propose`."""
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    here.api().create_repo(BOARD, repo_type="dataset")
+    here.api().upload_file(path_or_fileobj=b"# Board", path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    return here
+
+
+def files(own):
+    """{path: content} of a submission."""
+    with TemporaryDirectory() as root:
+        found = {path.relative_to(root).as_posix(): path.read_bytes() for path in own.write(Path(root))}
+    return found | {f"{own.result.folder}/cells.parquet": shown_cells(own.result)}
+
+
+def propose(hub, content, *others, user=VISITOR):
+    """The number of a pull request that adds these files."""
+    operations = [CommitOperationAdd(path, data) for path, data in content.items()]
+    done = hub.api(user).create_commit(BOARD, [*operations, *others], repo_type="dataset", commit_message="mine",
+                                       create_pr=True)  # fmt: skip
+    return int(done.pr_num)
+
+
+def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
+    own = submission(SCORES, "visitor")
+    verdict = review(BOARD, number := propose(board, files(own)))
+    assert (verdict.fine, verdict.problems, verdict.folder) == (True, [], own.result.folder)
+    comment(verdict)
+    (text,) = [event["data"]["latest"]["raw"] for event in board.repo("datasets", BOARD).discussions[0].events
+               if event["type"] == "comment"]  # fmt: skip
+    by = f"pull request {number} of {BOARD} by visitor, commit {verdict.commit[:12]}"
+    assert text.startswith(f"```text\n{by}: checks out\n")
+    assert "gradcam" in text
+    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
+    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
+    with pytest.raises(UserError, match=f"number {number} of {BOARD} is merged, not open"):
+        review(BOARD, number)
+
+
+def test_main_may_have_gone_on_since(board):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")
+    verdict = review(BOARD, number)
+    assert verdict.fine
+    assert verdict.notes == ["on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"]
+
+
+@pytest.mark.parametrize(
+    ("make", "others", "words"),
+    [
+        (lambda own: files(submission(SCORES, "founder")), (), "visitor sends it, but result.json says that founder"),
+        (lambda own: files(own) | {"README.md": b"# Mine"}, (), "it changes README.md"),
+        (lambda own: files(own) | {"status/" + "0" * 64 + ".json": b"{}"}, (), "it adds status/000"),
+        (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
+        (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
+        (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
+        (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "no cells.parquet"),
+        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet cannot be read"),
+        (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": shown_cells(None)}, (), "does not say what"),
+        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),
+        (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[]"}, (), "Input should be an object"),
+    ],
+)  # fmt: skip
+def test_what_must_not_be_merged(make, others, words, board, capsys):
+    number = propose(board, make(submission(SCORES, "visitor")), *others)
+    assert main(["review", BOARD, str(number)]) == 1
+    told = capsys.readouterr().out
+    assert "must not be merged" in told
+    assert words in told
+    assert all(line.isprintable() for line in told.splitlines())
+
+
+def test_a_pull_request_cannot_vouch_for_itself(board, tmp_path):
+    """Its own list of samples and its own status are not read."""
+    folder = write(tmp_path, SCORES, "visitor")
+    known = know(tmp_path)
+    path = known.relative_to(tmp_path).as_posix()
+    number = propose(board, files(submission(SCORES, "visitor")) | {path: known.read_bytes()})
+    assert {row.status for row in sb.load_results(BOARD, f"refs/pr/{number}").rows} == {"claimed"}
+    assert {row.status for row in sb.load_results(tmp_path).rows} == {"checked"}
+    assert folder.is_dir()
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory, shapes, resnet):
+    return sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["gradcam", "random"],
+        metrics=["saliency_miou", "saliency_insertion:steps=8"], out=tmp_path_factory.mktemp("runs") / "run",
+        device="cpu", progress=False,
+    ).folder  # fmt: skip
+
+
+def test_what_is_recomputed_is_ranked_officially(done, shapes, resnet, tmp_path, capsys):
+    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+    line = ["recompute", str(tmp_path), folder, "--dataset", str(shapes), "--model", str(resnet), "--samples", "4"]
+    assert main([*line, "--dry-run", "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "status").exists()
+    assert main([*line, "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["cells"]) == 4
+    rows = sb.load_results(tmp_path).rows
+    assert [row.status for row in rows] == ["recomputed"] * 4
+    assert all(row.recomputed.samples == 4 and row.recomputed.largest < 1e-6 for row in rows)
+
+
+@pytest.mark.parametrize("shift", [0.001, 0.00001])
+def test_a_score_that_differs_refuses_the_submission(shift, done, shapes, resnet, tmp_path):
+    own = of_run(other_run(done, tmp_path, shift, "gradcam"), "mallory")
+    folder = own.write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+    status, dataset, _ = recompute(tmp_path / "board", folder, **given)
+    assert dataset == known_dataset(shapes)
+    if shift > 1e-4:
+        assert "gradcam by saliency_" in status.refused
+        write_known(tmp_path / "board", status)
+        board = sb.load_results(tmp_path / "board")
+        assert not board.rows
+        assert "refused by the owner" in board.refused[0].line
+    else:
+        assert (status.refused, len(status.cells)) == (None, 4)
+
+
+def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
+    own = of_run(done, "visitor")
+    number = propose(board, files(own))
+    board.api().merge_pull_request(BOARD, number, repo_type="dataset")
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "samples": 2, "progress": False}
+    status, lines = vouch(BOARD, own.result.folder, **given)
+    assert lines[-1].startswith("written: ")
+    there = board.files("datasets", BOARD)
+    assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
+    assert {row.status for row in sb.load_results(BOARD).rows} == {"recomputed"}
+
+
+def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", VISITOR.token)
+    with pytest.raises(UserError, match="visitor may not write"):
+        vouch(BOARD, "a/b/c")
+
+
+def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
+    folder = of_run(done, "ada").write(tmp_path)[0].parent.relative_to(tmp_path).as_posix()
+    sb.build("shapes-xai", tmp_path / "other", size=32, count=60, progress=False)
+    with pytest.raises(UserError, match="is not the dataset of"):
+        recompute(tmp_path, folder, dataset=str(tmp_path / "other"), model=str(resnet))
+    with pytest.raises(UserError, match="give --model"):
+        recompute(tmp_path, folder, dataset=str(tmp_path / "other"))
+
+
+def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", VISITOR.token)
+    sb.template(str(shapes), str(resnet), tmp_path / "mine", device="cpu", progress=False)
+    ids = sb.load_dataset(shapes)["image_id"]
+    (tmp_path / "mine" / "maps").mkdir()
+    draw = np.random.default_rng(0)
+    for image_id in ids:
+        np.save(tmp_path / "mine" / "maps" / f"{image_id}.npy", draw.normal(size=(32, 32)).astype(np.float32))
+    sent = sb.submit(tmp_path / "mine", name="mine", metrics=["saliency_miou"], device="cpu", progress=False,
+                     with_maps=True)  # fmt: skip
+    folder = sent.submission.result.folder
+    assert f"{folder}/maps-00000.npz" in sent.files
+    assert review(BOARD, 1).problems == []
+    board.api().merge_pull_request(BOARD, 1, repo_type="dataset")
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    given = {"dataset": str(shapes), "model": str(resnet), "device": "cpu", "progress": False}
+    status, _ = vouch(BOARD, folder, **given)
+    ((_, again),) = status.cells.items()
+    assert (again.samples, again.by, again.largest) == (len(ids), "maps", 0)
+    (row,) = sb.load_results(BOARD).rows
+    assert (row.status, row.own_method, row.submitters) == ("recomputed", True, ("visitor",))
+    with pytest.raises(UserError, match="with_maps is for maps"):
+        sb.submit(tmp_path / "mine" / f"scored-mine-{row.cell.explainer_version}", with_maps=True)
