@@ -154,7 +154,7 @@ def names_in(path: Path) -> dict[int, str]:
         if not (number.isascii() and number.isdecimal() and isinstance(name, str) and name):
             raise UserError(f"{path}: class {one_line(number, 50)} needs a number and a name; write 0: name")
         if not name.isprintable():
-            raise UserError(f"{path}: the name of class {number} holds signs that cannot be printed; write it anew")
+            raise UserError(f"{path}: the name of class {number} holds characters that cannot be printed; retype it")
     if len(set(found.values())) < len(found):
         raise UserError(f"{path} names two classes alike; each class needs a name of its own")
     return {int(number): name for number, name in found.items()}

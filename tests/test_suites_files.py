@@ -15,6 +15,7 @@ from saliency_bench.classifiers.sources import KNOWN
 from saliency_bench.engine.suites.grids import _part
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, metrics_of
 from saliency_bench.engine.suites.schema import (
+    Training,
     Value,
     filled,
     find_suite,
@@ -161,13 +162,23 @@ def test_everything_that_is_listed_is_used_and_named(suite):
     assert all(registry.load("explainers", bare(text)).BASELINE for text in explained)
 
 
+def test_a_file_trains_as_train_does():
+    """What a file leaves out is what `train` and its options leave out."""
+    taken = {name: one.default for name, one in inspect.signature(sb.train).parameters.items()}
+    recipe = Training().model_dump()
+    assert recipe == {name: taken[name] for name in recipe}
+
+
 @every_suite
 def test_settings_are_those_of_a_run(suite):
     for run in suite.runs.values():
         given = dict(run.settings)
         for dataset in run.datasets:
             given |= suite.datasets[dataset].settings
-        RunSpec.read({"dataset": "d", "model": "m", "explainers": ("e",), "metrics": ("m",), "out": "o"} | given)
+        spec = RunSpec.read({"dataset": "d", "model": "m", "explainers": ("e",), "metrics": ("m",), "out": "o"} | given)
+        assert {name: getattr(spec, name) for name in given} == {
+            name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+        }
 
 
 @every_table
@@ -211,7 +222,7 @@ def test_a_value_of_a_run_that_the_table_has_not_is_refused(tmp_path):
 
 def test_a_transform_is_of_an_accuracy():
     assert Value(accuracy="top1", transform="left").transform == "left"
-    with pytest.raises(ValueError, match="transform is of an accuracy"):
+    with pytest.raises(ValueError, match="transform goes with accuracy"):
         Value(metric="saliency_miou", transform="left")
 
 

@@ -263,15 +263,12 @@ def finite(loss: float, learning_rate: float) -> float:
 def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
     """The share of correctly classified samples; of images with several classes the mean average precision."""
     classifier.eval()
-    found = [(classifier(images).cpu(), labels.cpu()) for images, labels in batches(source, every(source), batch_size)]
+    every = batches(source, np.arange(len(source)), batch_size)
+    found = [(classifier(images).cpu(), labels.cpu()) for images, labels in every]
     logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
     if labels.ndim == 1:
         return int((logits.argmax(dim=1) == labels).sum()) / len(source)
     return average_precision(logits.numpy(), labels.numpy() > 0)
-
-
-def every(source: Source) -> np.ndarray:
-    return np.arange(len(source))
 
 
 def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:

@@ -30,12 +30,9 @@ SCHEMA = pa.schema(
 
 def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.ndarray | None]) -> pa.Table:
     """Rows of samples with their maps (H, W), None where there is none."""
-    scales = [None if one is None else scale_of(one) for one in maps]
-    known = [
-        (one.astype(np.float64) / scale).astype(np.float16)
-        for one, scale in zip(maps, scales, strict=True)
-        if one is not None and scale is not None
-    ]
+    rounded = [None if one is None else packed(one) for one in maps]
+    known = [one[0] for one in rounded if one is not None]
+    scales = [None if one is None else one[1] for one in rounded]
     flat = pa.array(np.concatenate([one.ravel() for one in known]) if known else np.empty(0, np.float16))
     widths = np.concatenate([np.full(one.shape[0], one.shape[1]) for one in known] or [np.empty(0, np.int64)])
     rows = pa.ListArray.from_arrays(_offsets(widths), flat)
@@ -44,9 +41,13 @@ def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.nda
     return pa.table([pa.array(positions), pa.array(ids), pa.array(scales, pa.float32()), nested], schema=SCHEMA)
 
 
-def scale_of(values: np.ndarray) -> float:
-    """The least power of two above all magnitudes; 1 of a map of zeros."""
-    return float(np.ldexp(1.0, int(np.frexp(np.abs(values).max(initial=0).astype(np.float64))[1])))
+def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """(a map (H, W) divided by its scale, in float16; that scale)
+
+    The scale is the least power of two above all magnitudes; 1 of a map of zeros.
+    """
+    scale = float(np.ldexp(1.0, int(np.frexp(np.abs(values).max(initial=0).astype(np.float64))[1])))
+    return (values.astype(np.float64) / scale).astype(np.float16), scale
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:

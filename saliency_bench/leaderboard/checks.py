@@ -4,8 +4,10 @@ Numbers that do not follow from the records refuse it. What the package knows it
 called, which of them look at no network, directions, ranges) is taken from the package, whatever the submission says.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -47,7 +49,7 @@ def known_explainer(cell: CellKey) -> Explainer | None:
         explainer = load_explainer(cell.explainer, **cell.explainer_options)
     except UserError:  # other options, or an optional library that is not installed
         return None
-    is_same = options.text(explainer.options) == options.text(tuple(sorted(cell.explainer_options.items())))
+    is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
     return explainer if is_same and explainer.version == cell.explainer_version else None
 
 
@@ -64,7 +66,7 @@ def known_metric(cell: CellKey) -> Metric | None:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
         raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
-    is_same = options.text(metric.options) == options.text(tuple(sorted(cell.metric_options.items())))
+    is_same = options.text(metric.options) == _text_of(cell.metric_options)
     return metric if is_same and metric.version == cell.metric_version else None
 
 
@@ -75,8 +77,7 @@ def derived_key(cell: CellResult) -> CellKey:
     """
     explainer, metric = known_explainer(cell), known_metric(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
-    identity = cell.explainer, options.text(tuple(sorted(cell.explainer_options.items()))), cell.explainer_version
-    about |= {"explainer_id": hash_of(identity), "baseline": explainer is not None and explainer.baseline}
+    about |= {"explainer_id": hash_of(_versioned(cell)), "baseline": explainer is not None and explainer.baseline}
     about["explainer_text"] = _called(cell.explainer, cell.explainer_options, cell.explainer_version, explainer)
     about["metric_text"] = _called(cell.metric, cell.metric_options, cell.metric_version, metric)
     if metric is not None:
@@ -221,7 +222,11 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
-    return cell.explainer, options.text(tuple(sorted(cell.explainer_options.items()))), cell.explainer_version
+    return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
+
+
+def _text_of(chosen: Mapping[str, Any]) -> str:
+    return options.text(tuple(sorted(chosen.items())))
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:

@@ -2,8 +2,8 @@
 
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
 
-A map is its values times its scale. Scores are those of the maps as they are published, to the last bit: they are
-rounded before they are scored.
+A map is its values times its scale, rounded as the maps that a run keeps. Scores are those of the maps as they are
+published, to the last bit: they are rounded before they are scored.
 """
 
 import re
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.explaining.stored_maps import packed
 from saliency_bench.utils.files import load_arrays, save_arrays
 
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")
@@ -23,16 +24,10 @@ MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # in the folder of the run that scores them
 
 
-def rounded(values: np.ndarray) -> tuple[np.ndarray, np.float32]:
-    """(values / scale in float16, scale) of one map (H, W): exact to 0.05 % of its greatest magnitude."""
-    scale = np.float32(np.abs(values).max(initial=0)) or np.float32(1)
-    return (values / scale).astype(np.float16), scale
-
-
 def as_published(values: np.ndarray) -> np.ndarray:
     """The map (H, W) float32 that readers of its published form get."""
-    packed, scale = rounded(values)
-    return packed.astype(np.float32) * scale
+    rounded, scale = packed(values)
+    return rounded.astype(np.float32) * np.float32(scale)
 
 
 def write_maps(folder: Path, name: str, maps: Mapping[str, np.ndarray]) -> list[Path]:
@@ -43,11 +38,11 @@ def write_maps(folder: Path, name: str, maps: Mapping[str, np.ndarray]) -> list[
     written = []
     for number, start in enumerate(range(0, len(ids), step)):
         own = ids[start : start + step]
-        packed = [rounded(maps[image_id]) for image_id in own]
+        rounded = [packed(maps[image_id]) for image_id in own]
         save_arrays(
             path := folder / f"maps-{number:05d}.npz",
-            name=np.array(name), ids=np.array(own), values=np.stack([values for values, _ in packed]),
-            scale=np.array([scale for _, scale in packed], dtype=np.float32),
+            name=np.array(name), ids=np.array(own), values=np.stack([values for values, _ in rounded]),
+            scale=np.array([scale for _, scale in rounded], dtype=np.float32),
         )  # fmt: skip
         written.append(path)
     return written

@@ -5,7 +5,7 @@ submitted are scored, all of them. One score that differs by more than 1e-4 refu
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,7 +28,6 @@ from saliency_bench.leaderboard.known import (
     KnownModel,
     Recomputed,
     Status,
-    content_of,
     known_dataset,
     write_known,
 )
@@ -55,7 +54,7 @@ def recompute(
     (default: the repositories that it names), `target`, `groups` or `label_map` files, `device`.
     Raises: UserError for a submission that does not check out, or settings that are not those of the submission.
     """
-    _, found = read_folder(root, folder, Known())
+    content, found = read_folder(root, folder, Known())
     setting, result = found.result.setting, found.result
     names = {name: given.pop(name, None) or _named(getattr(result, name)) for name in ("dataset", "model")}
     dataset = known_dataset(names["dataset"], setting.split)
@@ -65,8 +64,9 @@ def recompute(
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
     problem, device, model = "", "", KnownModel(id=result.model.id, digest=setting.classifier)
-    for by, own in _ways(found, root / folder, further).items():
-        again = _run(found, by, own, root / folder, about, names | {"progress": progress, **given})
+    maps = maps_in(root / folder)
+    for by, own in _ways(found, maps, further).items():
+        again = _run(found, own, maps if by == "maps" else {}, about, names | {"progress": progress, **given})
         device, model = again.summary["provenance"]["device"], _model(again)
         for cell in own:
             compared = _compared(found, again, cell, by)
@@ -75,7 +75,7 @@ def recompute(
             else:
                 cells[cell.cell_id] = compared
     status = Status(
-        content=content_of(root / folder), folder=folder, cells={} if problem else cells, further=further,
+        content=content, folder=folder, cells={} if problem else cells, further=further,
         refused=problem or None, saliency_bench=saliency_bench.__version__,
         date=datetime.now(UTC).date().isoformat(), device=device or "none",
     )  # fmt: skip
@@ -92,10 +92,9 @@ def _named(loaded: Any) -> str:
     return loaded.id
 
 
-def _ways(found: Checked, folder: Path, further: dict[str, str]) -> dict[str, list[CellResult]]:
+def _ways(found: Checked, maps: Collection[str], further: dict[str, str]) -> dict[str, list[CellResult]]:
     """{"explainer" or "maps": the cells that are computed again that way}; `further` says why others are not."""
     ways: dict[str, list[CellResult]] = {}
-    kept = set(maps_in(folder))
     for cell in found.cells:
         metric = known_metric(cell)
         if metric is None:
@@ -104,33 +103,34 @@ def _ways(found: Checked, folder: Path, further: dict[str, str]) -> dict[str, li
             further[cell.cell_id] = "networks are retrained for it, which is not done again"
         elif known_explainer(cell) is not None:
             ways.setdefault("explainer", []).append(cell)
-        elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in kept:
+        elif str(cell.explainer_version).startswith(PRECOMPUTED) and cell.explainer in maps:
             ways.setdefault("maps", []).append(cell)
         else:
             further[cell.cell_id] = "its method is not known here, and its maps were not submitted"
     return ways
 
 
-def _run(found: Checked, by: str, cells: Sequence[CellResult], folder: Path, about: Mapping, given: Mapping) -> RunData:
+def _run(found: Checked, cells: Sequence[CellResult], maps: Mapping, about: Mapping, given: Mapping) -> RunData:
+    """Their cells once more: from maps, or, where none are given, by their explainers on the chosen samples."""
     setting = found.result.setting
     settings: dict[str, Any] = {
         "split": setting.split, "seed": setting.seed, "target": setting.target.partition(" ")[0],
         "label_column": setting.label_column, "activation": setting.activation, **_arithmetic(setting.precision),
         "metrics": list(dict.fromkeys(str(known_metric(cell)) for cell in cells)),
     } | {name: value for name, value in given.items() if value is not None}  # fmt: skip
-    if by == "maps":
-        settings |= {"explainers": [], "maps": maps_in(folder)}
+    if maps:
+        settings |= {"explainers": [], "maps": maps}
     else:
         settings["explainers"] = list(dict.fromkeys(str(known_explainer(cell)) for cell in cells))
     ids = found.recorded.ids
-    if by == "explainer" and len(ids) > about["samples"]:
+    if not maps and len(ids) > about["samples"]:
         chosen = np.random.default_rng(about["seed"]).choice(len(ids), about["samples"], replace=False)
         settings["only"] = [f"{CHOSEN}=true"]
         settings["dataset"] = _marked(given["dataset"], setting.split, {ids[place] for place in chosen})
     with TemporaryDirectory() as out:
         again = read_run(run(out=Path(out) / "run", **settings).folder)
     if again.identity is not None and (other := differing_settings(again.identity, setting)):
-        raise UserError(f"recomputed with another {other[0]} than {folder.name}; give the setting of the submission")
+        raise UserError(f"recomputed with another {other[0]} than {found.result.folder}; give that of the submission")
     return again
 
 
@@ -205,7 +205,7 @@ def vouch(
 def _lines(status: Status) -> list[str]:
     if status.refused:
         return [f"{status.folder} is refused: {status.refused}"]
-    lines = [f"{len(status.cells)} cells of {status.folder} are as they should be"]
+    lines = [f"{len(status.cells)} cells of {status.folder} match"]
     lines += [f"  {name}: {one.samples} samples by {one.by}, largest difference {one.largest:.2g}"
               for name, one in status.cells.items()]  # fmt: skip
     return lines + [f"  {name}: not recomputed, {why}" for name, why in status.further.items()]

@@ -16,7 +16,6 @@ from saliency_bench.hub import client
 from saliency_bench.leaderboard import recorded, schema
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.maps import LARGEST_SHARD, SHARD
 from saliency_bench.leaderboard.pages import check_table
 from saliency_bench.leaderboard.schema import RECORDS, RESULT
@@ -169,14 +168,5 @@ def _check_shown(found: Checked, path: Path) -> None:
 
 def _contradicted(found: Checked, repo: str, api: HfApi) -> list[str]:
     """A line for each cell of the board that this submission contradicts."""
-    dataset, model = found.result.group.split("/")
-    source = Source(repo, "main", api)
-    root, folders = source.folders(f"*-{dataset.rpartition('-')[2]}/*-{model.rpartition('-')[2]}")
-    lines = []
-    for folder in folders:
-        try:
-            _, other = read_folder(root, folder, Known())
-        except UserError:  # what is not as it should be is on no board
-            continue
-        lines += [str(item) for item in contradictions(other, found)]
-    return lines
+    published = Source(repo, "main", api).beside(found.result)
+    return [str(item) for other in published for item in contradictions(other, found)]

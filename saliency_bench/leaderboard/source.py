@@ -4,7 +4,7 @@ import json
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -123,6 +123,13 @@ class Source:
         """(the root, the folders of submissions whose first two levels fit), with their files."""
         root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
+
+    def beside(self, result: Result) -> Iterator[Checked]:
+        """The submissions that check out of the dataset and the model of this one, whatever these are called."""
+        root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
+        for folder in folders:
+            with suppress(UserError):  # what is not as it should be is on no board
+                yield read_folder(root, folder, Known())[1]
 
 
 def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:

@@ -5,7 +5,6 @@ sent as well.
 """
 
 import json
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -28,10 +27,9 @@ from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.maps import PUBLISHED
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
-from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
 from saliency_bench.leaderboard.template import score_maps
 from saliency_bench.results import records
@@ -299,15 +297,10 @@ def _covers(other: Checked, own: Checked, cell_id: str) -> bool:
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
     """The submissions in the repository that share a cell with this one."""
-    result, found = proposed.submission.result, []
-    source = Source(proposed.repo, revision, proposed.api)
-    root, folders = source.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
+    result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
-    for folder in folders:
-        with suppress(UserError):  # what is not as it should be is on no board
-            _, other = read_folder(root, folder, Known())
-            found += [other] if ids & {cell.cell_id for cell in other.cells} else []
-    return found
+    beside = Source(proposed.repo, revision, proposed.api).beside(result)
+    return [other for other in beside if ids & {cell.cell_id for cell in other.cells}]
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:

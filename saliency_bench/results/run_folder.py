@@ -166,7 +166,7 @@ class RunData:
 
 def read_run(folder: Path) -> RunData:
     """Raises: UserError naming a folder that holds no finished run, or the file in it that cannot be read."""
-    summary, cells = _summary(folder)
+    summary, cells = read_summary(folder)
     try:
         most = most_records(summary, cells)
         with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
@@ -230,8 +230,8 @@ def load_maps(run: Any) -> dict[str, StoredMaps]:
     return MapsByExplainer(kept)
 
 
-def _summary(folder: Path) -> tuple[dict, list[CellResult]]:
-    """(summary.json without its cells, the cells)"""
+def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
+    """(summary.json without its cells, the cells) of a finished run. Raises: UserError."""
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from saliency_bench.engine.suites.grids import Grid, Number
-from saliency_bench.engine.suites.layout import FEW, JOIN, Laid
+from saliency_bench.engine.suites.layout import FEW, JOIN, Laid, figure_of, interval_of
 from saliency_bench.engine.suites.plan import Step, plan_notes, plan_rows
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE
@@ -48,12 +48,8 @@ def _section(laid: Laid) -> Section:
 def _shown(number: Number | None, compare: bool) -> Shown:
     if number is None:
         return Shown("")
-    interval = f"[{words.number(number.low)}, {words.number(number.high)}]" if number.low is not None else ""
-    figure = ""
-    if compare and number.paper is not None:
-        difference = "" if number.difference is None else f", {words.signed(number.difference)}"
-        figure = f"paper {words.number(number.paper)}{difference}"
-    return Shown(words.number(number.value) + FEW * number.is_of_few, interval, number.best, figure, number.missing)
+    value = words.number(number.value) + FEW * number.is_of_few
+    return Shown(value, interval_of(number), number.best, figure_of(number, compare), number.missing)
 
 
 def plot_of(laid: Laid) -> str:

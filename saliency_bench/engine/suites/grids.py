@@ -87,6 +87,7 @@ class Scores:
     jobs: Sequence[Job]
     smoke: bool
     failed: Mapping[str, str] = field(default_factory=dict)
+    _under: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def _runs(self) -> dict[str, RunData | str]:
@@ -114,8 +115,9 @@ class Scores:
 
     def under(self, folder: Path, transform: str) -> dict[str, Any]:
         """The accuracies of a run's classifier under a transform; {} where they were not measured."""
-        job = next(job for job in self.jobs if job.folder == folder)
-        return accuracies_of(job).get(transform, {})
+        if folder not in self._under:
+            self._under[folder] = accuracies_of(next(job for job in self.jobs if job.folder == folder))
+        return self._under[folder].get(transform, {})
 
     def cell(self, run: RunData, explainer: str, metric: str) -> CellResult | None:
         """The cell of an explainer and a metric as the suite writes them."""
@@ -183,7 +185,7 @@ def _number(scores: Scores, table: Table, place: dict[str, str]) -> Number:
     """What stands at a place."""
     value = table.values[place.get("value") or next(iter(table.values))]
     variant = table.variants.get(place.get("variant", ""), {})
-    over = [list(names) for names in _over(scores.suite, table, place)]
+    over = list(_over(scores.suite, table, place))
     if value.accuracy:
         found = [_accuracy(scores, table, value, variant, one) for one in over]
     else:
@@ -198,34 +200,29 @@ def _number(scores: Scores, table: Table, place: dict[str, str]) -> Number:
     return _scaled(found[0][0] if len(found) == 1 else _mean(over, found), value.scale)
 
 
-def _over(suite: Suite, table: Table, place: dict[str, str]) -> Iterator[list[tuple[str, str]]]:
+def _over(suite: Suite, table: Table, place: dict[str, str]) -> Iterator[dict[str, str]]:
     """The places that a number is made of: itself, or one for each of what the table takes together."""
     for names in product(*(_names(suite, table, axis) for axis in table.over)):
         taken: dict[str, str] = dict(zip(map(str, table.over), names, strict=True))
         one = place | taken
         if _exists(suite, table, one):
-            yield list(one.items())
+            yield one
 
 
 def _only(suite: Suite, table: Table, axis: str, place: Mapping[str, str]) -> str:
     """The name on an axis that a table has no rows or columns for: the only one there is."""
     if axis in place:
         return place[axis]
-    names = _names(suite, table, axis)
-    if len(names) > 1:
-        raise UserError(f"the table has {len(names)} names of {axis}; give rows, columns or over that axis")
-    return names[0]
+    (name,) = _names(suite, table, axis)  # as the suite was checked
+    return name
 
 
 Found = tuple[Number, tuple[RunData, CellResult] | None]
 
 
-def _score(
-    scores: Scores, table: Table, value: Value, metric: str, variant: dict, place: list[tuple[str, str]]
-) -> Found:
-    where = dict(place)
+def _score(scores: Scores, table: Table, value: Value, metric: str, variant: dict, place: Mapping[str, str]) -> Found:
     part = None if value.part is None else filled(value.part, variant)
-    dataset, model, explainer = (_only(scores.suite, table, axis, where) for axis in ("dataset", "model", "explainer"))
+    dataset, model, explainer = (_only(scores.suite, table, axis, place) for axis in ("dataset", "model", "explainer"))
     folder, run = scores.run(_runs(table, value), dataset, model, explainer)
     if isinstance(run, str):
         return Number(missing=run), None
@@ -258,10 +255,9 @@ def _part(cell: CellResult, part: str) -> Interval | None:
     return Interval(value=mean, low=None, high=None, n=min(one.n for one in fitting), clusters=fitting[0].clusters)
 
 
-def _accuracy(scores: Scores, table: Table, value: Value, variant: dict, place: list[tuple[str, str]]) -> Found:
-    where = dict(place)
-    dataset, model = (_only(scores.suite, table, axis, where) for axis in ("dataset", "model"))
-    folder, run = scores.run(_runs(table, value), dataset, model, where.get("explainer"))
+def _accuracy(scores: Scores, table: Table, value: Value, variant: dict, place: Mapping[str, str]) -> Found:
+    dataset, model = (_only(scores.suite, table, axis, place) for axis in ("dataset", "model"))
+    folder, run = scores.run(_runs(table, value), dataset, model, place.get("explainer"))
     if isinstance(run, str):
         return Number(missing=run), None
     found = run.summary["model"]
@@ -276,11 +272,11 @@ def _accuracy(scores: Scores, table: Table, value: Value, variant: dict, place: 
     return Number(interval.value, interval.low, interval.high, interval.n, folders=(folder,), least=interval.n), None
 
 
-def _mean(places: list[list[tuple[str, str]]], found: list[Found]) -> Number:
+def _mean(places: Sequence[Mapping[str, str]], found: list[Found]) -> Number:
     """The mean of numbers, datasets weighted equally; see above."""
     by_dataset: dict[str, list[Found]] = {}
     for place, one in zip(places, found, strict=True):
-        by_dataset.setdefault(dict(place).get("dataset", ""), []).append(one)
+        by_dataset.setdefault(place.get("dataset", ""), []).append(one)
     means, squares = [], []
     for own in by_dataset.values():
         means.append(float(np.mean([number.value for number, _ in own])))
@@ -324,7 +320,7 @@ def _correlation(first: list[Number], second: list[Number], signs: Sequence[int]
     value = float(pearson(one - one.mean(), other - other.mean(), np.ones((1, len(one))))[0])
     folders = tuple(dict.fromkeys(folder for number in first for folder in number.folders))
     return Number(value if np.isfinite(value) else None, n=len(one), folders=folders,
-                  missing="" if np.isfinite(value) else "one of both is constant")  # fmt: skip
+                  missing="" if np.isfinite(value) else "one of the two is constant")  # fmt: skip
 
 
 def _scaled(number: Number, scale: float) -> Number:

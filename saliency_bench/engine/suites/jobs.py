@@ -108,29 +108,26 @@ def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
     """The metrics that these tables ask of a run, and its own, as the command line writes them."""
-    asking = [suite.tables[name] for name in tables if run in suite.tables[name].runs]
-    found = [
-        filled(text, variant)
-        for table in asking
-        for variant in (table.variants.values() or ({},))
-        for value in table.values.values()
-        for text in (value.metric, value.against)
-        if text and value.run in ("", run)
-    ]
-    return list(dict.fromkeys([*found, *(suite.runs[run].metrics if asking else ())]))
+    found = _asked(suite, tables, run, "metric", "against")
+    return list(dict.fromkeys([*found, *suite.runs[run].metrics]))
 
 
 def transforms_of(suite: Suite, tables: Iterable[str], run: str) -> tuple[str, ...]:
     """The transforms under which these tables ask for the accuracy of a run's classifier."""
-    asking = [suite.tables[name] for name in tables if run in suite.tables[name].runs]
-    found = [
-        filled(value.transform, variant)
-        for table in asking
+    return tuple(dict.fromkeys(_asked(suite, tables, run, "transform")))
+
+
+def _asked(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> list[str]:
+    """What the values of these tables have in these fields and take from this run."""
+    return [
+        filled(text, variant)
+        for table in (suite.tables[name] for name in tables)
+        if run in table.runs
         for variant in (table.variants.values() or ({},))
         for value in table.values.values()
-        if value.run in ("", run)
+        for text in (getattr(value, name) for name in fields)
+        if text and value.run in ("", run)
     ]
-    return tuple(dict.fromkeys(filter(None, found)))
 
 
 def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
@@ -200,7 +197,9 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
         if run.other is not None:
-            raise UserError(f"the model {model} of a run with another label must be trained; give it train")
+            raise UserError(
+                f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
+            )
         return ()
     start = str(config_of(choice, entry)) if choice.smoke else entry.name
     made = []

@@ -50,10 +50,7 @@ class Laid:
         lines = []
         for (row, column), number in self.grid.numbers.items():
             about: dict[str, Any] = dict(zip(axes, (*row, *column), strict=True))
-            about |= {
-                name: getattr(number, name)
-                for name in ("value", "low", "high", "n", "least", "best", "missing", "cell")
-            }
+            about |= {name: getattr(number, name) for name in SHOWN}
             about |= {"paper": number.paper, "difference": number.difference, "notes": " ".join(number.notes)}
             lines.append(about | {"runs": " ".join(number.folders)})
         return lines
@@ -104,9 +101,19 @@ def text_of(number: Number | None, compare: bool) -> str:
     """0.312 [0.288, 0.337]*, with the paper's figure and the difference where they are compared."""
     if number is None:
         return ""
-    ends = f" [{words.number(number.low)}, {words.number(number.high)}]" if number.low is not None else ""
-    text = words.number(number.value) + ends + BEST * number.best + FEW * number.is_of_few
+    interval, figure = interval_of(number), figure_of(number, compare)
+    text = words.number(number.value) + f" {interval}" * bool(interval) + BEST * number.best + FEW * number.is_of_few
+    return text + f" ({figure})" * bool(figure)
+
+
+def interval_of(number: Number) -> str:
+    """[0.288, 0.337]; "" where there is none."""
+    return "" if number.low is None else f"[{words.number(number.low)}, {words.number(number.high)}]"
+
+
+def figure_of(number: Number, compare: bool) -> str:
+    """paper 0.300, +0.012; "" where nothing is compared."""
     if not compare or number.paper is None:
-        return text
+        return ""
     difference = "" if number.difference is None else f", {words.signed(number.difference)}"
-    return f"{text} (paper {words.number(number.paper)}{difference})"
+    return f"paper {words.number(number.paper)}{difference}"

@@ -26,7 +26,7 @@ from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
 from saliency_bench.metric import load_metric
-from saliency_bench.results.run_folder import read_run
+from saliency_bench.results.run_folder import read_summary
 from saliency_bench.utils.messages import complain
 
 WITH_GRADIENT = 3  # forward passes that one with its gradient takes as long as
@@ -59,7 +59,14 @@ class Step:
 
 def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[Step]:
     """A step per run. measured: whether networks that are there are loaded and timed."""
-    return [_step(job, choice, measured) for job in jobs]
+    dataset, seconds = cache(_dataset), cache(_seconds_per_image)  # of this plan: both may change before the next
+    steps = []
+    for job in jobs:
+        found = dataset(str(job.spec.dataset), job.spec.split, job.build)
+        is_timed = measured and Path(str(job.spec.model)).is_dir()
+        each = seconds(str(job.spec.model), job.spec.batch_size, choice.device) if is_timed else None
+        steps.append(_step(job, *found, each))
+    return steps
 
 
 def check_sources(steps: Sequence[Step]) -> None:
@@ -96,7 +103,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
     if hours := sum(step.hours or 0 for step in steps):
         lines[0] += f", {_hours(hours)} hours as measured here"
     if unknown := sum(step.images is None for step in steps):
-        lines.append(f"{unknown} runs are not counted: their dataset is not here")
+        lines.append(f"{unknown} runs are not counted: their dataset is missing")
     lines += [f"missing: {text}" for text in dict.fromkeys(step.lacking for step in steps if step.lacking)]
     return lines
 
@@ -109,21 +116,18 @@ def _hours(hours: float | None) -> str:
     return "?" if hours is None else f"{hours:.1f}" if hours >= 0.1 else f"{hours:.3f}"
 
 
-def _step(job: Job, choice: Choice, measured: bool) -> Step:
-    dataset, images, lacking = _dataset(str(job.spec.dataset), job.spec.split, job.build)
+def _step(job: Job, dataset: str, images: int | None, lacking: str, seconds: float | None) -> Step:
+    """seconds: that its network takes for an image; None where unknown."""
     if images is not None and job.spec.limit is not None:
         images = min(images, job.spec.limit)
     pairs = [(str(one), str(other)) for one in job.spec.explainers for other in job.spec.metrics]
-    left = [pair for pair in pairs if pair not in _done(job, images)]
-    each, seconds = passes_of(left), None
-    if measured and Path(str(job.spec.model)).is_dir():
-        seconds = _seconds_per_image(str(job.spec.model), job.spec.batch_size, choice.device)
-    total = None if images is None else images * each
+    there = _done(job, images)
+    left = [pair for pair in pairs if _called(pair) not in there]
+    total = None if images is None else images * passes_of(left)
     hours = 0.0 if total == 0 else None if total is None or seconds is None else total * seconds / 3600
     return Step(job, dataset, _model(job), images, len(pairs), len(pairs) - len(left), total, hours, lacking)
 
 
-@cache
 def _dataset(name: str, split: str, build: str) -> tuple[str, int | None, str]:
     """(what is known of it, images of the split, what is missing)"""
     try:
@@ -156,16 +160,19 @@ def _cached(name: str) -> str:
 
 
 def _done(job: Job, images: int | None) -> set[tuple[str, str]]:
-    """The explainers and metrics whose cells are there, of all images of the run."""
+    """The explainers and metrics, as cells call them, whose cells are there, of all images of the run."""
     try:
-        run = read_run(job.folder)
+        summary, cells = read_summary(job.folder)
     except UserError:
         return set()
-    if images is not None and run.summary["dataset"]["used"] < images:
+    if images is not None and summary["dataset"]["used"] < images:
         return set()
-    there = {(cell.explainer_text, cell.metric_text) for cell in run.cells}
-    pairs = [(str(one), str(other)) for one in job.spec.explainers for other in job.spec.metrics]
-    return {(one, other) for one, other in pairs if (str(load_explainer(one)), str(load_metric(other))) in there}
+    return {(cell.explainer_text, cell.metric_text) for cell in cells}
+
+
+def _called(pair: tuple[str, str]) -> tuple[str, str]:
+    explainer, metric = pair
+    return str(load_explainer(explainer)), str(load_metric(metric))
 
 
 def passes_of(pairs: Sequence[tuple[str, str]], side: int = SIDE) -> int:
@@ -187,7 +194,6 @@ def _of_metric(text: str, side: int) -> tuple[int, int]:
     return module.passes(dict(metric.options), side, side) if hasattr(module, "passes") else (0, 0)
 
 
-@cache
 def _seconds_per_image(model: str, batch_size: int, device: str | None) -> float:
     """Of a forward pass in a batch of this size, the median of some."""
     classifier = load_classifier(model, device=device)

@@ -107,7 +107,7 @@ class Value(Strict):
         if bool(self.metric) == bool(self.accuracy) or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation) or accuracy")
         if self.transform and not self.accuracy:
-            raise ValueError("transform is of an accuracy; a metric has none")
+            raise ValueError("transform goes with accuracy, not with a metric")
         return self
 
 
@@ -144,13 +144,13 @@ class Table(Strict):
     def _axes(self) -> Self:
         axes = [*self.rows, *self.columns, *self.over]
         if len(set(axes)) < len(axes):
-            raise ValueError("an axis may stand in one of rows, columns and over, once")
+            raise ValueError("an axis may stand only once, in rows, columns or over")
         if "value" in self.over:
-            raise ValueError("over takes no axis value")
+            raise ValueError("over cannot hold the axis value")
         if len(self.values) > 1 and "value" not in axes:
             raise ValueError("with several values, rows or columns need the axis value")
         if bool(self.variants) != ("variant" in axes):
-            raise ValueError("variants and the axis variant need each other")
+            raise ValueError("variants and the axis variant go together: give both or neither")
         return self
 
 
@@ -236,9 +236,8 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 
     Raises: UserError for a name that is neither, or a file that is no suite.
     """
-    file, _, table = name.partition(".yaml:")
-    if table or name.endswith((".yaml", ".yml")):
-        path = Path(f"{file}.yaml" if table else name)
+    if found := re.fullmatch(r"(.+\.ya?ml)(?::(.+))?", name):
+        path, table = Path(found[1]), found[2]
         suite = read_suite(path)
         if table:
             _known(str(path), [table], suite.tables)

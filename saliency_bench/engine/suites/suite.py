@@ -58,31 +58,20 @@ class Plan:
     __repr__ = __str__
 
 
-def planned(
-    name: str,
-    *,
-    out: str | Path,
-    data: str | Path = ".",
-    select: str | Iterable[str] = (),
-    limit: int | None = None,
-    batch_size: int | None = None,
-    device: str | None = None,
-    smoke: bool = False,
-) -> Plan:
-    """What `suite` would do, and what it costs; arguments as of `suite`. Nothing is trained or run."""
-    _, _, choice, jobs = _chosen(name, out, data, select, limit, batch_size, device, smoke)
+def planned(name: str, **options: Any) -> Plan:
+    """What `suite` would do with these options, and what it costs. Nothing is trained or run."""
+    _, _, choice, jobs = _chosen(name, **options)
     return Plan(plan_of(jobs, choice))
 
 
 def _chosen(
-    name: str, out: str | Path, data: str | Path, select: str | Iterable[str], limit: int | None,
-    batch_size: int | None, device: str | None, smoke: bool, train_only: bool = False,
-) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:  # fmt: skip
+    name: str, *, out: str | Path, data: str | Path = ".", select: str | Iterable[str] = (), **of_all_runs: Any
+) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:
     _, found, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
-    choice = Choice(Path(out), Path(data), conditions, limit, device, batch_size, smoke, train_only)
+    choice = Choice(Path(out), Path(data), conditions, **of_all_runs)
     jobs = jobs_of(found, tables, choice)
-    if smoke:
+    if choice.smoke:
         smoke_data.prepare(found, jobs, choice)
     return found, tables, choice, jobs
 
@@ -112,7 +101,10 @@ def suite(
     Started again, it does what is missing. A run that fails is in `failed` and stops no other.
     Raises: UserError for an unknown name, a file that is no suite, or sources that are missing.
     """
-    found, tables, choice, jobs = _chosen(name, out, data, select, limit, batch_size, device, smoke, train_only)
+    found, tables, choice, jobs = _chosen(
+        name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
+        train_only=train_only,
+    )  # fmt: skip
     steps = plan_of(jobs, choice, measured=False)
     check_sources(steps)
     main = accelerator_on(device).is_main_process

@@ -38,8 +38,8 @@ def work(jobs: list[Job], choice: Choice, progress: bool, said: Callable[[str], 
     todo = [network for network in networks.values() if not network.is_done]
     if todo and accelerator.num_processes > 1:
         raise UserError(
-            f"{len(todo)} networks are to be trained first, which one process does: start this suite once with "
-            "--train-only and without torchrun or accelerate launch"
+            f"{len(todo)} networks must be trained first, by a single process: start this suite once with --train-only "
+            "and without torchrun or accelerate launch"
         )
     failed: dict[Path, str] = {}
     for number, network in enumerate(todo, 1):
