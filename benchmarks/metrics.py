@@ -31,7 +31,8 @@ from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.metric import load_metric
-from saliency_bench.scoring.perturbation import EXPOSURES, Curves
+from saliency_bench.scoring.exposures import EXPOSURES
+from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.target import one_hot
 

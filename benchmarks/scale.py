@@ -27,6 +27,7 @@ import numpy as np
 
 BATCH, CLASSES, SIDE = 16, 37, 32
 EXPLAINERS, METRICS, PARTS = 23, 20, 8
+BESIDES = {"groups", "other", "retrained", "first_right"}  # needs that these samples have nothing for
 WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every so many misses masks; misses others by explainer
 MIB = 2**20
 
@@ -80,7 +81,7 @@ def settings(folder: Path, explainers: int, metrics: int) -> dict:
     """Those of the run."""
     from saliency_bench import registry
 
-    known = [name for name in registry.names("metrics") if "groups" not in needs(name)]
+    known = [name for name in registry.names("metrics") if not BESIDES & set(needs(name))]
     more = (f"saliency_miou:threshold={number / 100}" for number in range(1, 50))
     return {
         "explainers": registry.names("explainers")[:explainers],

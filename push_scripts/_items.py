@@ -104,6 +104,8 @@ def _dataset(name: str) -> dict[str, str]:
 def _example(kind: str, name: str) -> str:
     if kind == "datasets":
         return f"saliency-bench build {name} --help"
+    if kind == "metrics" and "first_right" in registry.asked_for("metrics", name):
+        return "saliency-bench analyse runs/first --what agreement --answers answers.csv"
     other = "--metrics saliency_miou" if kind == "explainers" else "--explainers gradcam random"
     if kind == "metrics" and "other" in registry.asked_for("metrics", name):
         other += " --other-model SCENES --other-label scene"

@@ -36,6 +36,7 @@ METRICS = {  # the first that fits
     "behaviour of the explainer, which is run again": "explain",
     "salient regions pasted into other images": "partners",
     "networks that are trained anew on changed images": "retrained",
+    "answers of people": "first_right",
 }
 HEADINGS = {
     "datasets": (OWN, DRAWN),

@@ -48,6 +48,9 @@ that it does not name take no part. The plan's hash is part of the id of the met
 A metric that asks for `retrained` is a retraining metric (`scoring.retraining`): its options are those of `Protocol`,
 its parts `part_names`, and `KEEPS` says which pixels its pictures keep, "top" or "rest".
 
+A metric that asks for `first_right` scores judgements of people. No run computes it, and none takes it
+(`check_without_people`).
+
 Where options turn the direction, `higher_is_better(options) -> bool` says it; `HIGHER_IS_BETTER` is that of the
 defaults. Records hold the score and each of its parts. Beside `score.py`, `NAME.py` is the shell for `evaluate` and
 `README.md` the card.
@@ -90,7 +93,9 @@ NEEDS = {
     "columns": "{column: torch (B, 3, H, W) of pictures, prepared as the images are, or a list of values}",
     "run_seed": "a whole number, for what the metric draws once for all samples",
     "retrained": "numpy int (B, P), the classes that networks give which were trained on changed pictures; -1: none",
+    "first_right": "numpy (B,), of each judgement of a person the exposure of the first right answer; NaN: none",
 }
+OF_PEOPLE = frozenset({"first_right"})  # needs that no run has anything for: a sample is a judgement
 OF_TARGET = frozenset({"maps", "curves", "target"})  # needs that depend on the run's target
 # Needs through which scores depend on the explainer.
 OF_EXPLAINER = frozenset({"maps", "curves", "explain", "partners", "retrained"})
@@ -345,6 +350,15 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
         target_range=of_target,
         columns=_columns(name, needs, getattr(module, "COLUMNS", ()), "COLUMNS in its score.py"),
     )
+
+
+def check_without_people(metric: Metric) -> None:
+    """Raises: UserError for a metric that is computed from the answers of people, which a run does not have."""
+    if OF_PEOPLE & set(metric.needs):
+        raise UserError(
+            f"{metric.name} is computed from the answers of people, of which a run has none; leave it out, and give "
+            "them to `saliency-bench analyse RUN --what agreement --answers FILE` or to evaluate"
+        )
 
 
 def _columns(name: str, needs: Sequence[str], named: Any, where: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ import saliency_bench as sb
 from saliency_bench.analysis.agreement import read_answers
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import random_bits, seed_of
 

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.samples import score_parts, score_samples
 
-OTHERS = {"other", "retrained"}  # a second classifier, whole trainings
+OTHERS = {"other", "retrained", "first_right"}  # a second classifier, whole trainings, people
 NAMES = [name for name in contracts.complete("metrics") if not OTHERS & set(load_metric(name).needs)]
 # They look at pictures with half of their pixels black.
 BLACKENED = ["insertion", "deletion", "kae", "roae", "cds", "ccs", "cgc", "pgs", "cgs"]

@@ -27,6 +27,7 @@ TOGETHER = [metric.name for metric in METRICS if metric.plan is not None]  # of 
 CLASSED = [metric.name for metric in METRICS if metric.name in ASKING and "target" in metric.needs]
 PAIRED = [metric.name for metric in METRICS if "other" in metric.needs]
 RETRAINING = [metric.name for metric in METRICS if metric.keeps]  # accuracies come in: tests/test_retraining.py
+OF_PEOPLE = [metric.name for metric in METRICS if "first_right" in metric.needs]  # as for RETRAINING
 GROUPED = [metric.name for metric in METRICS if "groups" in metric.needs]
 
 RNG = np.random.default_rng(0)
@@ -108,7 +109,7 @@ def says(load, name, line, **inputs):
 
 
 def test_every_metric_is_tested_here():
-    assert sorted(BOTH + ALONE + ASKING + TOGETHER + RETRAINING) == registry.names("metrics")
+    assert sorted(BOTH + ALONE + ASKING + TOGETHER + RETRAINING + OF_PEOPLE) == registry.names("metrics")
     assert set(CLASSED) | set(GROUPED) < set(ASKING)
 
 

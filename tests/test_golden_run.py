@@ -40,7 +40,8 @@ def network(first: int = 0) -> nn.Module:
 # radius of all pixels it is DTW, which is continuous.
 CHOSEN = {"saliency_consistency": ":radius=1024"}
 # But for those that train networks for hours.
-METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not sb.load_metric(name).keeps]
+NEITHER = {"retrained", "first_right"}  # whole trainings, people
+METRICS = [name + CHOSEN.get(name, "") for name in sb.list_metrics() if not NEITHER & {*sb.load_metric(name).needs}]
 
 
 def run(folder: Path) -> None:

@@ -324,7 +324,7 @@ for place in sorted(Path(sys.argv[1]).iterdir()):
             assert asked[name] == f"saliency map|mask of the same size|score|{name}"
         elif needs - {"labels"} == {"curves"}:
             assert asked[name] == f"picture|saliency map|classifier|class|{end}"
-        elif needs & {"other", "partners", "retrained"}:  # more than a page asks for
+        elif needs & {"other", "partners", "retrained", "first_right"}:  # more than a page asks for
             assert asked[name] == ""
         else:
             own = "class|" if needs & {"maps", "target"} else ""

@@ -14,7 +14,7 @@ from saliency_bench.leaderboard.submission import check_records, of_run
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.metric import load_metric
 from saliency_bench.results import records
-from saliency_bench.scoring.perturbation import EXPOSURES, area
+from saliency_bench.scoring.exposures import EXPOSURES, area
 
 METRICS = ["saliency_roae", "saliency_kae:reference=mean", "saliency_consistency", "saliency_miou"]
 

@@ -11,7 +11,8 @@ from saliency_bench import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.scoring import perturbation
-from saliency_bench.scoring.perturbation import Curves, area, batched_curves, row_counts
+from saliency_bench.scoring.exposures import area
+from saliency_bench.scoring.perturbation import Curves, batched_curves, row_counts
 from saliency_bench.target import one_hot
 from saliency_bench.targets import contrast
 

@@ -20,7 +20,7 @@ from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.retraining.networks import anew
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
-from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import changed, first_exposures, part_names, retrained_area, right_answers
 from saliency_bench.utils.seeds import random_bits, seed_of
 

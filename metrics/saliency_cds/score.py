@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from saliency_bench.scoring.perturbation import Curves, Reference, area, fraction_counts
+from saliency_bench.scoring.exposures import area
+from saliency_bench.scoring.perturbation import Curves, Reference, fraction_counts
 from saliency_bench.target import TargetRange
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"

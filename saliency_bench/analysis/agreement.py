@@ -32,7 +32,7 @@ from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap
 from saliency_bench.results.run_folder import SCORES, Column, RunData, Scores
-from saliency_bench.scoring.perturbation import EXPOSURES, area
+from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.utils.hashing import sha256_of
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
@@ -46,16 +46,20 @@ Found = dict[str, dict[str, list[float]]]
 
 @dataclass(frozen=True)
 class Answers:
-    """judgements: {explainer: {image id: the exposure of the first right answer of each, infinity for none}}"""
+    """judgements: {explainer: {image id: the exposure of the first right answer of each, NaN for none}}"""
 
     judgements: Found
     sha256: str
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
         """(judgements of each image (n,), those that are right at or before each exposure (n, R))"""
-        firsts = [np.array(self.judgements[explainer].get(one, [])) for one in ids]
-        right = [[(own <= exposure + 1e-9).sum() for exposure in exposures] for own in firsts]
+        firsts = self.firsts(explainer, ids)
+        right = [right_by(own, exposures).sum(axis=0) for own in firsts]
         return np.array([len(own) for own in firsts], float), np.array(right, float).reshape(len(ids), -1)
+
+    def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
+        """Of each image the exposures of the first right answers of its judgements."""
+        return [np.array(self.judgements[explainer].get(one, [])) for one in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
@@ -159,23 +163,21 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 
 def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
     """A row of PEOPLE."""
-    judged, right = given.right(explainer, ids, EXPOSURES)
+    firsts = given.firsts(explainer, ids)
     codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
-    found = crowd_auc(judged, right, codes, run.summary.get("seed", 0))
-    ends = [known(end) for end in found[:3]]
-    return run.summary["dataset"]["id"], explainer, *ends, int((judged > 0).sum()), int(judged.sum())
+    found = crowd_auc(firsts, codes, run.summary.get("seed", 0))
+    ends, judged = [known(end) for end in found[:3]], [len(own) for own in firsts]
+    return run.summary["dataset"]["id"], explainer, *ends, sum(map(bool, judged)), sum(judged)
 
 
-def crowd_auc(judged: np.ndarray, right: np.ndarray, codes: np.ndarray, seed: int = 0) -> Estimate:
-    """The area under the accuracy of people at `EXPOSURES`, by the trapezoid rule; 0 at no pixel.
+def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
+    """saliency_crowd_auc, the mean area over judgements, with an interval by drawing clusters of images.
 
-    judged: (n,) judgements of each image. right: (n, R), those right at or before each exposure. codes: clusters.
+    firsts: of each image the exposures of the first right answers of its judgements, NaN for none. codes: clusters.
     """
-
-    def of_weights(weights: np.ndarray) -> np.ndarray:
-        return area(np.stack([_share(weights, one, judged) for one in right.T], axis=1), np.asarray(EXPOSURES))
-
-    return cluster_bootstrap(of_weights, codes, seed)
+    judged = np.array([len(own) for own in firsts], float)
+    areas = np.array([judgement_areas(own).sum() for own in firsts])
+    return cluster_bootstrap(lambda weights: _share(weights, areas, judged), codes, seed)
 
 
 def read_answers(path: Path) -> Answers:
@@ -191,7 +193,7 @@ def read_answers(path: Path) -> Answers:
         if (*key, exposure) in seen:
             raise UserError(f"{path}, answer {number}: a second one of {key[2]} on {key[1]} at exposure {exposure:g}")
         seen.add((*key, exposure))
-        first[key] = min(first.get(key, np.inf), exposure if right else np.inf)
+        first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
     judgements: Found = {}
     for (explainer, image_id, _), exposure in first.items():
         judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)

@@ -42,7 +42,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
 from saliency_bench.explaining.composing import blurred
 from saliency_bench.explaining.map_provider import reason_of
-from saliency_bench.metric import Metric, as_metric
+from saliency_bench.metric import Metric, as_metric, check_without_people
 from saliency_bench.results.cell import CellKey, bounds, field_line
 from saliency_bench.results.identity import PARTNERS, Identity
 from saliency_bench.results.manifest import Loaded
@@ -353,6 +353,8 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     out = Path(spec.out).absolute()
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
     metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
+    for metric in metrics:
+        check_without_people(metric)
     _check_other(spec, metrics)
     found = find(object_of(spec.dataset, objects))
     published, split = found.load_usual(spec.split)

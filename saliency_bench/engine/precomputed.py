@@ -17,7 +17,7 @@ from saliency_bench.engine.preflight import check_method_name
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_files import read_maps_of
-from saliency_bench.metric import Metric
+from saliency_bench.metric import OF_PEOPLE, Metric, check_without_people
 from saliency_bench.reasons import NO_MAP, PRECOMPUTED
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.seeds import seed_of
@@ -97,6 +97,7 @@ def explainer_of(
 def refuse(metrics: Sequence[Metric], name: str) -> None:
     """Raises: UserError naming a metric that asks for more than one map of each image."""
     for metric in metrics:
+        check_without_people(metric)
         if wants_more(metric):
             raise UserError(
                 f"{metric.name} asks for further maps of the same explainer, which precomputed maps cannot "
@@ -105,8 +106,8 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 
 def wants_more(metric: Metric) -> bool:
-    """Whether a metric needs the explainer and not just its map of each image as it is."""
-    return bool({"explain", "partners"} & set(metric.needs))
+    """Whether a metric needs more than the explainer's map of each image as it is."""
+    return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.needs))
 
 
 def file_of(image_id: str, position: int) -> str:

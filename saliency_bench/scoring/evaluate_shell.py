@@ -130,6 +130,7 @@ class MapOnlyShell(MapShell):
     """The same for metrics that look at the maps alone: `scores(maps, None, **options)`, and no references."""
 
     LEFT_OUT = "a score that is not a number"
+    ALONE = "looks at the maps alone"
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
@@ -153,7 +154,7 @@ class MapOnlyShell(MapShell):
     def _refuse(self, references: Any) -> None:
         if references is not None:
             name = self.name  # type: ignore[attr-defined]
-            raise ValueError(f"{name} looks at the maps alone; leave out references")
+            raise ValueError(f"{name} {self.ALONE}; leave out references")
 
     def _averaged(self, *, predictions: Any, **options: Any) -> dict[str, Any]:
         return super()._averaged(predictions=predictions, references=None, **options)

@@ -18,6 +18,7 @@ from saliency_bench.classifiers.passes import Draw, forward_many, scores_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import untouched
 from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
+from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.imputation import imputed, slight_noise
 from saliency_bench.target import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
@@ -26,8 +27,6 @@ from saliency_bench.utils.seeds import seed_of, uniform
 BLUR_SIZE, BLUR_SIGMA = 11, 5.0
 
 Reference = Literal["black", "blur", "mean", "noise", "inpaint", "linear"]
-
-EXPOSURES = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)  # of accuracy curves (Lu et al., 2021)
 
 
 class Curves:
@@ -324,12 +323,6 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
 def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
     """Numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
     return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
-
-
-def area(values: np.ndarray, exposures: np.ndarray) -> np.ndarray:
-    """Area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first exposure)."""
-    exposures = np.asarray(exposures, dtype=np.float64)
-    return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
 
 def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:

@@ -16,7 +16,8 @@ from torch import Tensor
 from saliency_bench.errors import UserError
 from saliency_bench.maps import descending
 from saliency_bench.metric import Metric
-from saliency_bench.scoring.perturbation import EXPOSURES, area, fraction_counts
+from saliency_bench.scoring.exposures import EXPOSURES, area
+from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 

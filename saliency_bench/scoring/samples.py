@@ -13,7 +13,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
-from saliency_bench.metric import Metric, load_metric
+from saliency_bench.metric import Metric, check_without_people, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch
@@ -170,6 +170,7 @@ def _checked(
     target: Target | Sequence[int] | None,
 ) -> tuple[Images, Tensor | None]:
     """Images and target, one of each per sample. Raises: UserError for what the metric cannot take."""
+    check_without_people(metric)
     if target is not None and not metric.asks_of_target:
         raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
     images = read_images(images)

@@ -49,6 +49,7 @@ def inputs():
         "other": second(images),
         "retrained": np.random.default_rng(1).integers(0, 4, size=(B, 45)),
         "columns": images * 0.99,
+        "first_right": np.array([0.05, 0.5, np.nan]),
     }
 
 

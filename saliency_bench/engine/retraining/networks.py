@@ -22,7 +22,7 @@ from saliency_bench.engine.retraining.pictures import Pictures
 from saliency_bench.engine.retraining.splits import Split, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
-from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import NO_ANSWER, Protocol, Test, changed
 from saliency_bench.types import Images
 from saliency_bench.utils.files import read_json, write_json

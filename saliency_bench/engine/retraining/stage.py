@@ -23,7 +23,7 @@ from saliency_bench.engine.retraining.networks import Changed, Task, is_done, ne
 from saliency_bench.engine.retraining.pictures import Pictures, gather_pictures
 from saliency_bench.engine.retraining.splits import Splits
 from saliency_bench.explainer import Explainer
-from saliency_bench.scoring.perturbation import EXPOSURES
+from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.hashing import hash_of

@@ -1,0 +1,54 @@
+"""Area under the accuracy of people who see more and more of a picture, in the order of a map."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from saliency_bench.scoring.exposures import SHOWN, check_shown, judgement_areas, read_first_right
+
+PAPER = (
+    "Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021, https://arxiv.org/abs/2107.00456 "
+    "(Crowd, section 3 and table 2)"
+)
+HIGHER_IS_BETTER = True
+RANGE = (0.0, 1.0)
+VERSION = 1
+ALSO_CALLED = ("peekaboom", "crowd auc")
+
+
+def saliency_crowd_auc(first_right: np.ndarray, *, exposures: Sequence[float] = SHOWN) -> np.ndarray:
+    """Area under a(r): whether people name the class of a picture that shows the top share r of a map's pixels.
+
+        score = integral of a(r) dr over [0, R] / R, by the trapezoid rule at r = 0 and the R exposures
+
+    A person sees the top 5 % of the pixels of a picture, and more of them until they name its class, among several,
+    rightly. a(r) of this judgement is 1 at and after that exposure, else 0, and 0 where no pixel is shown. The mean
+    over judgements is the area under the accuracy of people, the share of judgements that are right at or before r.
+
+    Args:
+        first_right: Float (B,), of each judgement, one person on one picture by one map, the exposure of the first
+            right answer; NaN where it ended without ("I don't know" at 100 %).
+        exposures: the shares of the pixels at which people were asked, above 0 and at most 1, increasing.
+
+    Returns:
+        Float64 (B,): in [0, 1], higher is better; 0 without a right answer.
+
+    Example: a 4 x 4 picture of which people see the top 4, then 8, then all 16 pixels: r = 0.25, 0.5, 1
+
+        right at 0.25   a = 0 1 1 1   area = 0.25 / 2 + 0.25 + 0.5 = 0.875
+        right at 0.5    a = 0 0 1 1   area = 0.25 / 2 + 0.5        = 0.625
+        right at 1      a = 0 0 0 1   area = 0.5 / 2               = 0.25
+        never           a = 0 0 0 0   area = 0
+
+    >>> first_right = np.array([0.25, 0.5, 1, np.nan])
+    >>> saliency_crowd_auc(first_right, exposures=[0.25, 0.5, 1]).tolist()
+    [0.875, 0.625, 0.25, 0.0]
+
+    Raises: ValueError for exposures that are none.
+    """
+    check(exposures=exposures)
+    return judgement_areas(read_first_right(first_right), exposures)
+
+
+def check(*, exposures: Sequence[float]) -> None:
+    check_shown(exposures)

@@ -1,0 +1,129 @@
+"""The area under the accuracy of people: by hand, against a literal second writing, and as a module for evaluate."""
+
+import sys
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import saliency_bench as sb
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.metric import load_metric
+from saliency_bench.metrics.saliency_crowd_auc.score import saliency_crowd_auc
+from saliency_bench.scoring.exposures import EXPOSURES, SHOWN, area
+
+NEVER = float("nan")
+FIRST = st.lists(st.sampled_from([*SHOWN, NEVER]), min_size=1, max_size=30)
+
+
+def literal(first_right, exposures):
+    """P2's formula for AUC: the accuracy at each exposure, then half the width times both accuracies, added up."""
+    accuracies = [0.0]
+    for exposure in exposures:
+        accuracies.append(sum(1 for one in first_right if one is not None and one <= exposure) / len(first_right))
+    total, before, accuracy = 0.0, 0.0, 0.0
+    for exposure, following in zip(exposures, accuracies[1:], strict=True):
+        total += (exposure - before) * (accuracy + following) / 2
+        before, accuracy = exposure, following
+    return total / exposures[-1]
+
+
+def test_four_people_by_hand():
+    """Two are right at 10 %, one at 50 %, one never: a = 0, 0, 1/2 up to 30 %, 3/4 from 50 % on."""
+    rises = 0.05 * (0 + 1 / 2) / 2 + 0.2 * (1 / 2 + 3 / 4) / 2
+    flat = (0.3 - 0.1) * 1 / 2 + (1 - 0.5) * 3 / 4
+    assert saliency_crowd_auc(np.array([0.1, 0.1, 0.5, NEVER])).mean() == pytest.approx(rises + flat)
+
+
+@given(FIRST)
+def test_the_mean_over_judgements_is_the_area_under_the_accuracy(first):
+    without = [None if np.isnan(one) else one for one in first]
+    scores = saliency_crowd_auc(without)
+    assert scores.mean() == pytest.approx(literal(without, SHOWN), abs=1e-12)
+    accuracy = [0.0, *(np.mean([one <= exposure for one in first]) for exposure in SHOWN)]
+    assert scores.mean() == pytest.approx(area(np.array(accuracy), EXPOSURES), abs=1e-12)
+
+
+@given(FIRST, st.lists(st.integers(1, 100), min_size=1, unique=True))
+def test_of_any_exposures(first, percent):
+    exposures = [one / 100 for one in sorted(percent)]
+    without = [None if np.isnan(one) else one for one in first]
+    found = saliency_crowd_auc(first, exposures=exposures)
+    assert found.mean() == pytest.approx(literal(without, exposures), abs=1e-12)
+    assert ((found >= 0) & (found < 1)).all()
+
+
+@given(st.sampled_from(range(len(SHOWN) - 1)))
+def test_who_is_right_sooner_scores_higher_and_who_never_is_scores_zero(place):
+    sooner, later, never = saliency_crowd_auc([SHOWN[place], SHOWN[place + 1], None])
+    assert sooner > later > never == 0
+
+
+@given(FIRST, st.randoms())
+def test_the_order_of_judgements_is_no_matter_and_each_stands_by_itself(first, random):
+    order = list(range(len(first)))
+    random.shuffle(order)
+    whole = saliency_crowd_auc(np.array(first))
+    assert saliency_crowd_auc(np.array(first)[order]).tolist() == whole[order].tolist()
+    assert [saliency_crowd_auc([one])[0] for one in first] == whole.tolist()
+
+
+@pytest.mark.parametrize(("first", "line"), [
+    ([0.5, 50], "above 0 and at most 1; got 50"), ([0], "got 0"), ([-0.1], "got -0.1"), ([np.inf], "got inf"),
+    (["soon"], "numbers"), (3, "numbers"),
+])  # fmt: skip
+def test_what_is_no_exposure_is_one_line(first, line):
+    with pytest.raises(ValueError, match=line):
+        saliency_crowd_auc(first)
+
+
+@pytest.mark.parametrize("exposures", [[], [0, 0.5], [0.5, 0.5], [0.5, 0.2], [0.5, 2], ["x"], 0.5, [NEVER]])
+def test_exposures_that_are_none_are_one_line(exposures):
+    with pytest.raises(UserError, match="increasing shares"):
+        load_metric("saliency_crowd_auc", exposures=exposures)
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory):
+    from evaluate.loading import evaluation_module_factory, import_main_class, init_dynamic_modules
+
+    folder = tmp_path_factory.mktemp("evaluate")
+    modules = init_dynamic_modules("evaluate_crowd_test", str(folder / "modules"))
+    place = registry.files("metrics")["saliency_crowd_auc"].parent
+    found = evaluation_module_factory(str(place), dynamic_modules_path=modules)
+    yield import_main_class(found.module_path)(cache_dir=str(folder / "cache"), hash=found.hash)
+    sys.path.remove(str(folder / "modules"))
+
+
+def test_the_module_takes_judgements_with_none_for_who_was_never_right(module):
+    first = [0.05, 0.1, None, 1.0, NEVER]
+    expected = saliency_crowd_auc(first)
+    found = module.compute(predictions=first, per_sample=True)
+    assert found == {"saliency_crowd_auc": pytest.approx(expected.mean()), "scores": expected.tolist()}
+    module.add_batch(predictions=np.array(first[:2]))
+    module.add(prediction=None)
+    assert module.compute(predictions=first[3:]) == {"saliency_crowd_auc": pytest.approx(expected.mean())}
+    halves = module.compute(predictions=[0.5, 0.5, None], exposures=[0.5, 1])
+    assert halves["saliency_crowd_auc"] == pytest.approx(2 / 3 * (0.5 / 2 + 0.5))
+
+
+@pytest.mark.parametrize(("given", "line"), [
+    ({"predictions": [0.5], "references": [1]}, "takes the answers of people alone; leave out references"),
+    ({"predictions": [50]}, "at most 1; got 50"),
+    ({"predictions": [0.5], "exposures": [0.5, 0.2]}, "increasing shares"),
+    ({"predictions": [0.5], "exposure": 0.5}, "exposure"),
+    ({"predictions": []}, "no sample to score"),
+])  # fmt: skip
+def test_the_module_says_in_one_line_what_is_wrong(module, given, line):
+    with pytest.raises(ValueError, match=line) as caught:
+        module.compute(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_run_takes_it(shapes, resnet, tmp_path):
+    with pytest.raises(UserError, match=r"answers of people.*--what agreement --answers FILE"):
+        sb.run(dataset=str(shapes), model=str(resnet), explainers=["edges"], out=tmp_path / "run",
+               metrics=["saliency_miou", "saliency_crowd_auc"], progress=False)  # fmt: skip
+    assert not (tmp_path / "run").exists()
