@@ -5,16 +5,25 @@ from argparse import Namespace
 from pathlib import Path
 
 
-def propose(args: Namespace, run: Path) -> None:
-    from saliency_bench.leaderboard.submit import plan
+def propose(args: Namespace, folder: Path) -> None:
+    """folder: of a run, or of a suite, whose runs are sent together."""
+    from saliency_bench.leaderboard import submit
+    from saliency_bench.utils.messages import complain
 
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
-    found = plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more)
+    runs, unfinished = submit.runs_in(folder)
+    for path in unfinished:
+        complain(f"left out: {path} is not finished")
+    plans = [
+        submit.plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more)
+        for run in runs
+    ]
     if not args.json:
-        print("\n".join(found.lines()), flush=True)
-    url = None if args.dry_run else found.publish()
+        print("\n".join(line for one in plans for line in one.lines()), flush=True)
+    url = None if args.dry_run else submit.propose(plans)
     if args.json:
-        print(json.dumps(found.as_dict() | {"dry_run": args.dry_run}, indent=2))
+        shown = [one.as_dict() | {"dry_run": args.dry_run} for one in plans]
+        print(json.dumps(shown[0] if runs == [folder] else shown, indent=2))
     elif args.dry_run:
         print("dry run: nothing was sent")
     elif url:

@@ -5,6 +5,7 @@ example:
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet
+  saliency-bench push results suites        # all runs of a suite, in one pull request
 
 Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
 changed are sent. If the images of a dataset may not be redistributed, only its annotations are
@@ -33,7 +34,9 @@ OWN = {
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("kind", choices=sorted(KINDS), help="what to publish")
     parser.add_argument(
-        "item", metavar="FOLDER|NAME", help="the folder of a built dataset, a model or a run, or the name of a metric"
+        "item",
+        metavar="FOLDER|NAME",
+        help="the folder of a built dataset, a model, a run or a suite, or the name of a metric",
     )
     _shared.namespace(parser)
     parser.add_argument("--name", help="name of the repository (default: that of the dataset, metric or folder)")

@@ -4,7 +4,7 @@ example:
   saliency-bench review saliency-bench/results 7
   saliency-bench review saliency-bench/results 7 --comment
 
-It checks out if its author is the submitter, it adds the files of one submission and nothing else, deletes and changes
+It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
 all the same: `saliency-bench recompute` computes some of them again, and only then a row is ranked.
 """

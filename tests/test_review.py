@@ -50,7 +50,7 @@ def propose(hub, content, *others, user=VISITOR):
 def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
     own = submission(SCORES, "visitor")
     verdict = review(BOARD, number := propose(board, files(own)))
-    assert (verdict.fine, verdict.problems, verdict.folder) == (True, [], own.result.folder)
+    assert (verdict.fine, verdict.problems, verdict.folders) == (True, [], [own.result.folder])
     comment(verdict)
     (text,) = [event["data"]["latest"]["raw"] for event in board.repo("datasets", BOARD).discussions[0].events
                if event["type"] == "comment"]  # fmt: skip
@@ -61,6 +61,23 @@ def test_a_submission_of_ones_own_checks_out_and_the_verdict_is_posted(board):
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
     with pytest.raises(UserError, match=f"number {number} of {BOARD} is merged, not open"):
         review(BOARD, number)
+
+
+def test_a_pull_request_may_hold_several_submissions(board):
+    """As one of all runs of a suite; what is wrong with one of them refuses it."""
+    own = [
+        submission({"gradcam": SCORES["gradcam"], "random": one}, "visitor") for one in (SCORES["random"], [0.4] * 60)
+    ]
+    both = files(own[0]) | files(own[1])
+    verdict = review(BOARD, propose(board, both))
+    assert (verdict.fine, verdict.folders) == (True, sorted(one.result.folder for one in own))
+    assert len(verdict.found) == 2
+    wrong = both | {f"{own[1].result.folder}/cells.parquet": shown_cells(own[0].result)}
+    verdict = review(BOARD, propose(board, wrong))
+    assert verdict.problems == [f"{own[1].result.folder}/cells.parquet does not say what result.json says; submit it "
+                                "again with this version"]  # fmt: skip
+    lacking = {path: data for path, data in both.items() if path != f"{own[1].result.folder}/records.parquet"}
+    assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
 
 def test_main_may_have_gone_on_since(board):
@@ -80,7 +97,7 @@ def test_main_may_have_gone_on_since(board):
         (lambda own: files(own) | {f"{own.result.folder}/run.py": b"import os"}, (), "run.py, which is no file of"),
         (files, (CommitOperationDelete("README.md"),), "it deletes README.md"),
         (lambda own: {"notes.txt": b"hello"}, (), "it adds no result.json"),
-        (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "no cells.parquet"),
+        (lambda own: {path: data for path, data in files(own).items() if "cells" not in path}, (), "/cells.parquet"),
         (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": b"PAR1"}, (), "cells.parquet cannot be read"),
         (lambda own: files(own) | {f"{own.result.folder}/cells.parquet": shown_cells(None)}, (), "does not say what"),
         (lambda own: files(own) | {f"{own.result.folder}/result.json": b"[" * 9_000_000}, (), "9,000,000 bytes, of"),

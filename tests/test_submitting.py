@@ -19,6 +19,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import Account
+from saliency_bench.leaderboard.review import review
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.submit import _rights, plan
 from saliency_bench.results import records
@@ -481,3 +482,32 @@ def test_who_may_make_a_board_is_told_what_stands_in_the_way():
     assert _rights(fine, "Fine/results", None).line.endswith(" Fine")
     assert _rights(fine, "other/results", None).line.endswith("check --namespace (yours: team)")
     assert _rights(fine, "team/results", None).may
+
+
+def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tmp_path, capsys):
+    runs = tmp_path / "suite" / "runs"
+    shutil.copytree(run, runs / "first")
+    sb.run(
+        dataset=str(shapes), model=str(resnet), explainers=["random"], metrics=["saliency_pointing_game"], limit=12,
+        batch_size=8, out=runs / "second", device="cpu", progress=False,
+    )  # fmt: skip
+    (runs / "third").mkdir()
+    here(FOUNDER)
+    line = ["push", "results", str(tmp_path / "suite")]
+    assert main([*line, "--dry-run"]) == 0
+    assert "third is not finished" in capsys.readouterr().err
+    assert not hub.api(FOUNDER).repo_exists(BOARD, repo_type="dataset")
+    assert main(line) == 0
+    assert capsys.readouterr().out.count("/discussions/1\n") == 1
+    verdict = review(BOARD, 1)
+    assert verdict.fine
+    assert sorted(len(one.cells) for one in verdict.found) == [1, 2]
+    merge(hub, 1)
+    assert len(sb.load_results(BOARD).rows) == 3
+    assert main(line) == 0
+    assert capsys.readouterr().out.count("nothing to submit") == 2
+    assert len(hub.repo("datasets", BOARD).discussions) == 1
+    shutil.rmtree(runs)
+    runs.mkdir()
+    assert main(line) == 2
+    assert "holds no finished run; start its suite again" in capsys.readouterr().err

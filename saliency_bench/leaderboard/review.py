@@ -1,9 +1,9 @@
 """Whether the pull request of a submission may be merged: who sends it, what it touches, and whether it checks out.
 
-Nothing of a pull request is executed, and only the files of one submission are downloaded, once their sizes are known.
+Nothing of a pull request is executed, and only the files of submissions are downloaded, once their sizes are known.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -25,23 +25,24 @@ from saliency_bench.results.summary import table
 
 LARGEST = {RESULT: schema.LARGEST, RECORDS: recorded.LARGEST, CELLS: schema.LARGEST}
 SHOWN = 10  # problems and paths that are named
+MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
 @dataclass(frozen=True)
 class Verdict:
     """problems: why a pull request must not be merged; empty if it may be. notes: what its reader should know.
 
-    commit: the one that was looked at, and none that is added later. found: the submission, where it checks out.
+    commit: the one that was looked at, and none that is added later. found: the submissions, where all check out.
     """
 
     repo: str
     number: int
     author: str
     commit: str
-    folder: str
+    folders: list[str]
     problems: list[str]
     notes: list[str]
-    found: Checked | None = None
+    found: list[Checked] = field(default_factory=list)
 
     @property
     def fine(self) -> bool:
@@ -55,8 +56,8 @@ class Verdict:
         if (more := len(self.problems) - SHOWN) > 0:
             lines.append(f"- and {more} more")
         lines += [f"note: {one_line(note, 500)}" for note in self.notes[:SHOWN]]
-        if self.found is not None:
-            lines += ["", *table(self.found.cells, self.found.result.dataset.used).splitlines()]
+        for one in self.found:
+            lines += ["", *table(one.cells, one.result.dataset.used).splitlines()]
         return lines
 
     def markdown(self) -> str:
@@ -65,13 +66,13 @@ class Verdict:
         return f"```text\n{text}\n```\n"
 
     def as_dict(self) -> dict:
-        names = ("repo", "number", "author", "commit", "folder", "problems", "notes")
+        names = ("repo", "number", "author", "commit", "folders", "problems", "notes")
         return {name: getattr(self, name) for name in names} | {"fine": self.fine}
 
 
 def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     """The verdict on a pull request to a results repository: its author is the submitter, it adds the files of one
-    submission and changes and deletes nothing, and the submission checks out.
+    submission or some and changes and deletes nothing, and each submission checks out.
 
     Raises: UserError for what is no open pull request, or a Hub that cannot be reached.
     """
@@ -82,10 +83,10 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
             what = f"{pull.status}, not open" if pull.is_pull_request else "a discussion, not a pull request"
             raise UserError(f"number {number} of {repo} is {what}")
         commit, before, after = _trees(api, repo, number)
-    folder, problems = _touched(before, after)
+    folders, problems = _touched(before, after)
     if problems:
-        return Verdict(repo, number, pull.author, commit, folder, problems, [])
-    return _checked(repo, pull, commit, folder, api)
+        return Verdict(repo, number, pull.author, commit, folders, problems, [])
+    return _checked(repo, pull, commit, folders, api)
 
 
 def comment(verdict: Verdict, api: HfApi | None = None) -> None:
@@ -111,8 +112,8 @@ def _files(api: HfApi, repo: str, revision: str) -> dict[str, RepoFile]:
     return {one.path: one for one in tree if isinstance(one, RepoFile)}
 
 
-def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[str, list[str]]:
-    """(the folder that is added, what else is touched)"""
+def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[list[str], list[str]]:
+    """(the folders that are added, what else is touched)"""
     problems = [f"it deletes {path}" for path in sorted(before.keys() - after.keys())]
     problems += [
         f"it changes {path}"
@@ -120,37 +121,46 @@ def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[s
         if before[path].blob_id != after[path].blob_id
     ]
     added = sorted(after.keys() - before.keys())
-    folder = next(("/".join(path.split("/")[:3]) for path in added if path.endswith(f"/{RESULT}")), "")
-    if not folder:
-        return "", [*problems, f"it adds no {RESULT}"]
+    folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
+    if not folders:
+        return [], [*problems, f"it adds no {RESULT}"]
+    if len(folders) > MOST:
+        return [], [*problems, f"it adds {len(folders)} submissions, of which at most {MOST} are read"]
     for path in added:
-        name = path.removeprefix(f"{folder}/")
+        folder, _, name = path.rpartition("/")
         most = LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
-        if not path.startswith(f"{folder}/") or most is None:
-            problems.append(f"it adds {path}, which is no file of the submission {folder}")
+        if folder not in folders or folder.count("/") != 2 or most is None:
+            problems.append(f"it adds {path}, which is no file of a submission")
         elif after[path].size > most:
             problems.append(f"{path} has {after[path].size:,} bytes, of which at most {most:,} are read")
-    problems += [f"it adds no {name}" for name in (RECORDS, CELLS) if f"{folder}/{name}" not in added]
-    return folder, problems
+    problems += [
+        f"it adds no {folder}/{name}"
+        for folder in folders
+        for name in (RECORDS, CELLS)
+        if f"{folder}/{name}" not in added
+    ]
+    return folders, problems
 
 
-def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folder: str, api: HfApi) -> Verdict:
+def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[str], api: HfApi) -> Verdict:
     source = Source(repo, commit, api)
     vouched, wrong = Source(repo, "main", api).known()
     verdict = Verdict(
-        repo, pull.num, pull.author, commit, folder, [], [f"on the main branch: {line}" for line in wrong]
+        repo, pull.num, pull.author, commit, folders, [], [f"on the main branch: {line}" for line in wrong]
     )
-    root = source.root([f"{folder}/{name}" for name in LARGEST])
-    try:
-        _, found = read_folder(root, folder, vouched)
-        _check_shown(found, root / folder / CELLS)
-    except UserError as error:
-        verdict.problems.append(str(error))
-        return verdict
-    if found.result.submitter != pull.author:
-        verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {found.result.submitter} submits it")
-    verdict.notes.extend(_contradicted(found, repo, api))
-    return Verdict(**vars(verdict) | {"found": found})
+    root = source.root([f"{folder}/{name}" for folder in folders for name in LARGEST])
+    for folder in folders:
+        try:
+            _, found = read_folder(root, folder, vouched)
+            _check_shown(found, root / folder / CELLS)
+        except UserError as error:
+            verdict.problems.append(str(error))
+            continue
+        if (said := found.result.submitter) != pull.author:
+            verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {said} submits it")
+        verdict.notes.extend(_contradicted(found, repo, api))
+        verdict.found.append(found)
+    return verdict
 
 
 def _check_shown(found: Checked, path: Path) -> None:

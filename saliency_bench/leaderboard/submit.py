@@ -5,6 +5,7 @@ sent as well.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
@@ -130,27 +131,9 @@ class SubmissionPlan:
 
     def publish(self) -> str | None:
         """Make the pull request and return its address; None if there is nothing to send."""
-        if self.nothing:
-            return None
-        if self.submission.result.submitter == NOBODY:
-            raise UserError(client.LOGIN)
-        with asking(self.repo):
-            if self.create:
-                self.api.create_repo(self.repo, repo_type="dataset", private=self.private, exist_ok=True)
-            if self.bare:
-                self._write_card()
-            commit = self.api.create_commit(
-                self.repo,
-                [CommitOperationAdd(path, content) for path, content in self.files.items()],
-                repo_type="dataset",
-                commit_message=self._title(),
-                commit_description=self.description(),
-                create_pr=True,
-            )
-        self.pull_request = commit.pr_url
-        return commit.pr_url
+        return propose([self])
 
-    def _write_card(self) -> None:
+    def write_card(self) -> None:
         """With tables of one row without a result, so that the Hub shows them before the first submission is merged."""
         row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
         with BytesIO() as buffer:
@@ -168,10 +151,51 @@ class SubmissionPlan:
             commit_message="What this repository holds",
         )
 
-    def _title(self) -> str:
+    def title(self) -> str:
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
         return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
+
+
+def propose(plans: Sequence[SubmissionPlan]) -> str | None:
+    """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
+    sent = [one for one in plans if not one.nothing]
+    if not sent:
+        return None
+    first = sent[0]
+    if first.submission.result.submitter == NOBODY:
+        raise UserError(client.LOGIN)
+    title = f"{first.title()} and {len(sent) - 1} more" if len(sent) > 1 else first.title()
+    with asking(first.repo):
+        if first.create:
+            first.api.create_repo(first.repo, repo_type="dataset", private=first.private, exist_ok=True)
+        if first.bare:
+            first.write_card()
+        commit = first.api.create_commit(
+            first.repo,
+            [CommitOperationAdd(path, content) for one in sent for path, content in one.files.items()],
+            repo_type="dataset",
+            commit_message=title,
+            commit_description="\n".join(one.description() for one in sent),
+            create_pr=True,
+        )
+    for one in sent:
+        one.pull_request = commit.pr_url
+    return commit.pr_url
+
+
+def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
+    """(the finished runs that `folder` is or, as of a suite, holds in `runs`, those that are not finished).
+
+    Raises: UserError where no run is finished.
+    """
+    if (folder / "summary.json").is_file() or not (folder / "runs").is_dir():
+        return [folder], []
+    runs = sorted(path for path in (folder / "runs").iterdir() if path.is_dir())
+    finished = [path for path in runs if (path / "summary.json").is_file()]
+    if not finished:
+        raise UserError(f"{folder} holds no finished run; start its suite again")
+    return finished, [path for path in runs if path not in finished]
 
 
 def _line(cell: CellResult) -> str:
