@@ -12,9 +12,11 @@ from scipy import stats
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.analysis.agreement import agreement, read_answers
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
+from saliency_bench.results import records
+from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.exposures import EXPOSURES
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.seeds import random_bits, seed_of
@@ -25,14 +27,22 @@ SAMPLES = 30
 
 
 @pytest.fixture(scope="module")
-def done(shapes, tmp_path_factory):
+def model(shapes):
     torch.manual_seed(1)
     module = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
-    model = sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
-    return sb.run(dataset=str(shapes), model=model, split="train", explainers=EXPLAINERS, limit=SAMPLES, device="cpu",
-                  metrics=["saliency_kae", "saliency_roae", "saliency_miou"], progress=False,
-                  out=tmp_path_factory.mktemp("agreement") / "run")  # fmt: skip
+    return sb.load_classifier(module, mean=0.5, std=0.05, labels=names, device="cpu")
+
+
+def start(shapes, model, out, **options):
+    settings = {"explainers": EXPLAINERS, "metrics": ["saliency_kae", "saliency_roae", "saliency_miou"]} | options
+    return sb.run(dataset=str(shapes), model=model, split="train", limit=SAMPLES, device="cpu", progress=False, out=out,
+                  **settings)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def done(shapes, model, tmp_path_factory):
+    return start(shapes, model, tmp_path_factory.mktemp("agreement") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -151,6 +161,54 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
         if (row["metric"], row["exposure"]) == ("saliency_kae", 0.3):
             assert row["automated"] == row["people"] == pytest.approx(means[row["explainer"]])
     assert data["answers"] == sha256_of(tmp_path / "answers.parquet")
+
+
+def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
+    """Each folder holds the parts of its own cells only."""
+    first = start(shapes, model, tmp_path / "first", explainers=EXPLAINERS[:3], metrics=["saliency_kae"])
+    second = start(shapes, model, tmp_path / "second", explainers=EXPLAINERS[2:], metrics=["saliency_kae"])
+    third = start(shapes, model, tmp_path / "third", explainers=EXPLAINERS[1:], metrics=["saliency_roae"])
+    fourth = start(shapes, model, tmp_path / "fourth", explainers=EXPLAINERS[:1], metrics=["saliency_roae"])
+    found = sb.analyse([first, second, third, fourth], "agreement", answers=answers)
+    assert len(found.runs) == 1
+    expected = sb.analyse(done, "agreement", answers=answers)
+
+    def rows(data, what):
+        return {tuple(row[name] for name in ("metric", "explainer", "exposure") if name in row): row
+                for row in data[what]}  # fmt: skip
+
+    for what in ("exposures", "people", "accuracies"):
+        assert rows(found.data, what) == rows(expected.data, what)
+    assert {row["explainers"] for row in found.data["exposures"]} == {len(EXPLAINERS)}
+
+
+def test_records_are_read_once_for_all_parts(done, answers, monkeypatch):
+    seen, read = [], records.by_cell
+
+    def counted(path, columns, cells=None):
+        seen.append(path)
+        return read(path, columns, cells)
+
+    run = read_run(done.folder)
+    monkeypatch.setattr(records, "by_cell", counted)
+    agreement([run], answers)
+    assert seen == [done.folder / "records.parquet"] * 2  # once for each of two metrics
+
+
+def test_the_parts_of_scores_are_those_of_the_records(done):
+    run = read_run(done.folder)
+    cells = {cell.cell_id for cell in run.cells if cell.metric != "saliency_miou"}
+    found = run.values_by_part(cells)
+    rows = [row for row in pq.read_table(done.folder / "records.parquet").to_pylist() if row["part"] is not None]
+    assert found.keys() == cells
+    assert sum(len(own) for own in found.values()) == len(cells) * len(EXPOSURES)
+    assert len(rows) == len(cells) * len(EXPOSURES) * len(run.ids)
+    for row in rows:
+        assert found[row["cell_id"]][row["part"]][run.position[row["image_id"]]] == row["value"]
+    some = records.by_part(done.folder / "records.parquet", cells, [*run.ids[3:7], "of no run"])
+    for cell_id, own in found.items():
+        for part, values in own.items():
+            np.testing.assert_array_equal(some[cell_id][part], [*values[3:7], np.nan])
 
 
 def test_the_command(done, answers, tmp_path, capsys):

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from scipy import stats
-from test_reporting import METHODS, change_summary, make_run
+from test_reporting import METHODS, change_summary, make_run, part_of
 
 import saliency_bench as sb
 from saliency_bench.analysis.correlations import Ranked, of_cells, pearson
@@ -261,6 +261,19 @@ def test_a_clever_hans_is_confident_points_elsewhere_and_inserts_well(folder, ru
     row = found.data["samples"][0]
     assert (row["label"] in ("circle", "square"), row["prediction"] in ("circle", "square")) == (True, True)
     assert {one["of"] for one in found.data["explainers"]} == {60}
+
+
+def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path):
+    with_confidences(folder, tmp_path / "run")
+    names = list(METHODS)
+    parts = [part_of(tmp_path / "run", tmp_path / f"part{number}", tuple(own))
+             for number, own in enumerate((names[:1], names[1:]))]  # fmt: skip
+    options = {"confidence": 0.7, "pointing_game": 0.9, "insertion": 0.1}
+    whole, found = (sb.analyse(runs, "clever-hans", **options) for runs in (tmp_path / "run", parts))
+    assert len(found.runs) == 1
+    assert {row["explainer"] for row in whole.data["samples"]} == {"gradcam", "rise", "integrated_gradients"}
+    for what in ("samples", "explainers"):
+        assert sorted(found.data[what], key=str) == sorted(whole.data[what], key=str)
 
 
 @pytest.mark.parametrize("what", WHAT)

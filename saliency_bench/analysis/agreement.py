@@ -27,11 +27,10 @@ import pyarrow.parquet as pq
 from saliency_bench.analysis.rankings import FEWEST, kendall_of, means_of, order_of, spearman_of
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap
-from saliency_bench.results.run_folder import SCORES, Column, RunData, Scores
+from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.utils.hashing import sha256_of
 
@@ -141,18 +140,15 @@ def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -
     if not parts or not all(parts.values()):
         return {}
     shares = {part: float(match[1]) for part, match in parts.items() if match and float(match[1]) > 0}
-    wanted = {cell.cell_id for cell in cells.values()}
-    found: dict[str, dict[float, list[np.ndarray]]] = {name: {} for name in cells}
-    for part, exposure in shares.items():
-        scores = Scores.of(records.by_cell(run.folder / "records.parquet", SCORES, wanted), part)
-        places = {one: index for index, one in enumerate(scores.ids)}
-        order = [places.get(one, -1) for one in ids]
-        for name, cell in cells.items():
-            if cell.cell_id in scores.values:  # of several runs as one, the folder holds those of the first
-                values = np.append(scores.values[cell.cell_id], np.nan)
-                found[name].setdefault(exposure, []).append(values[order])
-    means = {name: {exposure: np.mean(own, axis=0) for exposure, own in of.items()} for name, of in found.items()}
-    return {name: of for name, of in means.items() if of}
+    values = run.values_by_part({cell.cell_id for cell in cells.values()})
+    order = [run.position[one] for one in ids]
+    found: dict[str, dict[float, np.ndarray]] = {}
+    for name, cell in cells.items():
+        own: dict[float, list[np.ndarray]] = {}
+        for part, exposure in shares.items():
+            own.setdefault(exposure, []).append(values[cell.cell_id][part][order])
+        found[name] = {exposure: np.mean(trainings, axis=0) for exposure, trainings in own.items()}
+    return found
 
 
 def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:

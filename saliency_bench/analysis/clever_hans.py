@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from saliency_bench.analysis.tables import Findings, Table, dicts
@@ -72,10 +73,10 @@ def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]
 
 def _predicted(run: RunData) -> tuple[np.ndarray, np.ndarray]:
     """(confidences (n,) in the order of the run's ids, NaN where none is known; which predictions may be right)"""
-    table = pq.read_table(_predictions(run.folder), columns=["image_id", "confidence", "correct"])
+    columns = ["image_id", "confidence", "correct"]
+    table = pa.concat_tables(pq.read_table(_predictions(folder), columns=columns) for folder in run.all_folders)
     confidences, correct = (
-        dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True))
-        for name in ("confidence", "correct")
+        dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True)) for name in columns[1:]
     )
     known = [confidences.get(image_id) for image_id in run.ids]
     right = np.array([correct.get(image_id) is not False for image_id in run.ids])
@@ -92,7 +93,8 @@ def _predictions(folder: Path) -> Path:
 def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
     """{image id: (label, prediction)}"""
     wanted, found = set(ids), {}
-    stretches = records.by_cell(run.folder / "records.parquet", ["image_id", "label", "prediction"], [cell.cell_id])
+    path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
+    stretches = records.by_cell(path, ["image_id", "label", "prediction"], [cell.cell_id])
     for _, batch in stretches:
         for entry in batch.to_pylist():
             if entry["image_id"] in wanted:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -191,12 +192,14 @@ def merge_runs(runs: list[RunData]) -> RunData:
     values: dict[str, np.ndarray] = {}
     parts: dict[str, np.ndarray] = {}
     explained: dict[str, int] = {}
+    folders: dict[str, Path] = {}
     for run in ordered:
         indices = [index_of[image_id] for image_id in run.ids]
         for cell in run.cells:
             if cell.cell_id not in cells:
                 cells[cell.cell_id] = cell
                 explained[cell.cell_id] = run.samples_explained
+                folders[cell.cell_id] = run.folder
                 values[cell.cell_id] = np.full(len(ids), np.nan)
                 values[cell.cell_id][indices] = run.values[cell.cell_id]
                 if (own := run.parts.get(cell.cell_id)) is not None:
@@ -225,6 +228,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
         explained,
         base.identity,
         parts,
+        folders,
     )
 
 

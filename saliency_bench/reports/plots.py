@@ -217,11 +217,12 @@ def _pictures(row: dict, runs: Sequence[RunData]) -> tuple[np.ndarray | None, np
         image = run.examples["images"][ids.index(row["sample"])] if row["sample"] in ids else None
         if image is not None and f"maps/{explainer}" in run.examples:
             return image, _coloured(run.examples[f"maps/{explainer}"][ids.index(row["sample"])])
-        try:
-            values = load_maps(run)[row["explainer"]][row["sample"]]
-        except (UserError, KeyError):
-            continue
-        return image, _coloured(LEVELS * scaled(values))
+        for folder in run.all_folders:
+            try:
+                values = load_maps(folder)[row["explainer"]][row["sample"]]
+            except (UserError, KeyError):
+                continue
+            return image, _coloured(LEVELS * scaled(values))
     return None
 
 

@@ -156,6 +156,23 @@ def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarra
         yield None if code < 0 else column.dictionary[int(code)].as_py(), np.flatnonzero(codes == code)
 
 
+def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
+    """{cell id: {part: (n,) its values of these images, NaN where there is none}}, in one pass over a file.
+
+    Parts come in the order they first come. Raises: what `by_cell` does.
+    """
+    known = pa.array(ids, pa.string())
+    found: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in cells}
+    for cell_id, rows in by_cell(path, ["image_id", "part", "value"], found) if found else ():
+        places = pc.index_in(rows.column("image_id").cast(pa.string()), known).fill_null(-1).to_numpy()
+        values = numbers(rows)
+        for part, own in places_by_part(rows):
+            if part is not None:
+                own = own[places[own] >= 0]
+                found[cell_id].setdefault(part, np.full(len(ids), np.nan))[places[own]] = values[own]
+    return found
+
+
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
     """({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
 

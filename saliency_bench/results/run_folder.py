@@ -1,7 +1,7 @@
 """A finished run read back from its folder, every file checked."""
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -72,6 +72,7 @@ class RunData:
     examples    the arrays of examples.npz
     samples     {image id: label, prediction and mask} of the examples
     explained   {cell id: samples explained}, if not `samples_explained` for all, as in merged runs
+    folders     {cell id: the folder with its records}, if not `folder` for all, as in merged runs
     identity    what all cells have in common, of run.json; None in a folder without it
     """
 
@@ -87,6 +88,7 @@ class RunData:
     explained: dict[str, int] = field(default_factory=dict)
     identity: Identity | None = None
     parts: dict[str, np.ndarray] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
 
     def as_json(self) -> dict:
         """summary.json."""
@@ -95,6 +97,21 @@ class RunData:
     def oriented(self, cell: CellResult) -> np.ndarray:
         """The scores of a cell, negated where lower is better."""
         return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
+
+    @property
+    def all_folders(self) -> list[Path]:
+        """That of the run; of several runs as one, those that its cells come from."""
+        return list(dict.fromkeys([self.folder, *self.folders.values()]))
+
+    def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
+        """{cell id: {part: (n,) its values of `ids`, NaN where there is none}}; each file of records is read once."""
+        of_folder: dict[Path, list[str]] = {}
+        for cell_id in cell_ids:
+            of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
+        found: dict[str, dict[str, np.ndarray]] = {}
+        for folder, own in of_folder.items():
+            found |= records.by_part(folder / "records.parquet", own, self.ids)
+        return found
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
         """Bool (n,): the samples that count in the value of a cell; of an aggregate those with a part."""
@@ -171,7 +188,7 @@ def read_run(folder: Path) -> RunData:
         most = most_records(summary, cells)
         with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
             scores = Scores.of(records.by_cell(path, SCORES))
-            parts = _parts(path, cells)
+            parts = _parts(path, cells, scores.ids)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
         samples = _samples(folder, ids, cells[0].cell_id, most, summary["dataset"]["samples"])
@@ -193,15 +210,10 @@ def read_run(folder: Path) -> RunData:
     )  # fmt: skip
 
 
-def _parts(path: Path, cells: list[CellResult]) -> dict[str, np.ndarray]:
-    """{cell id: (n, P)} of the aggregates in records, in the order of their samples and parts."""
-    columns: dict[str, dict[str, list[np.ndarray]]] = {cell.cell_id: {} for cell in cells if cell.aggregate}
-    for cell_id, rows in records.by_cell(path, ["part", "value"], columns) if columns else ():
-        for part, places in records.places_by_part(rows):
-            if part is not None:
-                columns[cell_id].setdefault(part, []).append(records.numbers(rows)[places])
-    whole = {key: [np.concatenate(pieces) for pieces in own.values()] for key, own in columns.items()}
-    return {key: np.stack(own, axis=1) for key, own in whole.items() if own}
+def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
+    """{cell id: (n, P)} of the aggregates in records, in the order of these images and of their parts."""
+    found = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
+    return {key: np.stack(list(own.values()), axis=1) for key, own in found.items() if own}
 
 
 class MapsByExplainer(dict[str, StoredMaps]):
