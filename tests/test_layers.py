@@ -22,6 +22,7 @@ LAYERS = (
     ("results",),
     ("analysis",),
     ("reports",),
+    ("studies",),
     ("engine",),
     ("publishing",),
     ("leaderboard",),

@@ -1,0 +1,129 @@
+"""The database of a store, SQLite or PostgreSQL: its transactions, its backup, and what may go into it."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from sqlalchemy import Connection, create_engine, insert, inspect, select
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.studies.tables import FORMAT, metadata, prepare_sqlite, versions
+
+POSTGRES = ("postgresql://", "postgres://", "postgresql+psycopg://")
+CONNECTIONS = 40  # at once, of one server
+LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store take
+
+
+def now() -> str:
+    """UTC, ISO 8601, always with microseconds, so that the order of the texts is that of the times."""
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+class Database:
+    """A database, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
+
+    Raises: UserError for a place that holds something else, or cannot be reached or written; passwords are not shown.
+    """
+
+    def __init__(self, place: str | Path, *, create: bool = True):
+        text = str(place)
+        self.path = None if text.startswith(POSTGRES) else Path(text).expanduser().absolute()
+        self.text = _without_password(text) if self.path is None else text
+        if self.path is not None:
+            _check_file(self.path, create)
+        url = f"sqlite:///{self.path}" if self.path else "postgresql+psycopg://" + text.partition("://")[2]
+        try:
+            self.engine = create_engine(url, pool_size=CONNECTIONS, pool_timeout=120)
+        except (ArgumentError, ValueError) as error:
+            raise UserError(f"{self.text} is not the URL of a database ({one_line(error)})") from None
+        except ModuleNotFoundError as error:
+            raise UserError(f"{self.text} needs the library psycopg: pip install 'psycopg[binary]'") from error
+        if self.path is not None:
+            prepare_sqlite(self.engine)
+        try:
+            self._open()
+        except (SQLAlchemyError, sqlite3.Error) as error:
+            self.close()
+            raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
+
+    def _open(self) -> None:
+        with self.writing() as connection:
+            names = inspect(connection).get_table_names()
+            if names and versions.name not in names:
+                raise UserError(f"{self.text} is a database of another program; give another place for the store")
+            metadata.create_all(connection)
+            found = connection.scalars(select(versions.c.number)).all()
+            if not found:
+                connection.execute(insert(versions).values(number=FORMAT))
+            elif list(found) != [FORMAT]:
+                raise UserError(
+                    f"{self.text} has format {found[0]}, but this version reads {FORMAT}; install the version of "
+                    "saliency-bench that wrote it, or start a new store"
+                )
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that may write; it is stored whole or not at all. Only one of a store runs at a time."""
+        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+            if self.path is None:
+                connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
+            yield connection
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        with self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def backup(self, path: str | Path) -> Path:
+        """Copy a SQLite store to a file, whole and consistent, while others write (SQLite's backup API)."""
+        if self.path is None:
+            raise UserError(f"{self.text} is a PostgreSQL database; back it up with pg_dump")
+        target = Path(path)
+        with closing(sqlite3.connect(self.path)) as source, closing(sqlite3.connect(target)) as copy:
+            source.backup(copy)
+        return target
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def plain_json(value: object) -> str:
+    """Raises: UserError for what is not JSON, NaN included."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"not to be stored as JSON: {one_line(error)}") from None
+
+
+def check_text(what: str, text: object, most: int = 500) -> str:
+    """Raises: UserError for an empty or very long name, or one with control characters."""
+    if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
+        raise UserError(f"{what} is a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
+    return text
+
+
+def _without_password(text: str) -> str:
+    try:
+        return make_url(text).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return "the URL given"
+
+
+def _reason(error: Exception) -> str:
+    cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
+    return one_line(cause)
+
+
+def _check_file(path: Path, create: bool) -> None:
+    if path.is_dir():
+        raise UserError(f"{path} is a folder; give a file for the store, such as {path / 'study.db'}")
+    if not path.exists():
+        if not create:
+            raise UserError(f"there is no store {path}; check the path")
+        if not path.parent.is_dir():
+            raise UserError(f"{path.parent} is not a folder; make it first, or choose another place for the store")

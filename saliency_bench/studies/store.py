@@ -1,0 +1,82 @@
+"""A store of studies: answers of people, of every protocol, in one SQLite file or a PostgreSQL database.
+
+    store = Store("study.db")                                  # or Store("postgresql://user@host/database")
+    study = store.study("annotate", "gender", dataset=fingerprint(rows), configuration={"annotators": 3}, seed=0)
+    person = study.join(request)                               # a pseudonym and its key; the page keeps the key
+    study.assign(person.name, ["000000000036", ...])           # what this person is asked, in this order
+    study.record(person.name, "000000000036", request, {"kind": "mask"}, mask=mask, seconds=21.5)
+    study.answers()                                            # the last answer of each person to each unit
+
+A *unit* is what one answer is about, named by the protocol: an image id to draw on; an image, a model and an explainer
+to rate or to guess at. Several answers of one person to one unit are its revisions 1, 2, ...: corrections of a mask, or
+the exposures of one peek-a-boom image. `payload` is any JSON.
+
+**Nothing is lost, doubled or overwritten.** Rows are only added; triggers in the database refuse anything else.
+`request` is an id that the page makes for each answer: the same request again (a double click, a repeat after a lost
+connection or a restart of the server) stores nothing and returns the stored row. `record` returns once the row is on
+the disk. Writers wait for each other, readers for nobody. A study of the same name is the same study: it resumes.
+
+Needs `pip install "saliency-bench[studies]"`; for PostgreSQL also `psycopg`.
+"""
+
+import json
+from typing import Any
+
+from sqlalchemy import insert, select
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.database import Database, check_text, now, plain_json
+from saliency_bench.studies.study import Study
+from saliency_bench.studies.tables import studies
+
+
+class Store(Database):
+    """A store, made if there is none at `place`: the path of a SQLite file, or the URL of a PostgreSQL database.
+
+    Raises: UserError for a place that holds something else, or cannot be reached or written; passwords are not shown.
+    """
+
+    def study(
+        self, kind: str, name: str, *, dataset: str = "", configuration: dict[str, Any] | None = None, seed: int = 0
+    ) -> Study:
+        """The study of this name, made if there is none.
+
+        kind: "annotate", "assess", "peekaboom". dataset: fingerprint of its images. configuration: settings, as JSON.
+        Raises: UserError for a study of this name of another kind, dataset, configuration or seed.
+        """
+        wanted = {
+            "kind": kind,
+            "dataset": dataset,
+            "configuration": json.loads(plain_json(configuration or {})),
+            "seed": seed,
+        }
+        check_text("name of a study", name)
+        with self.writing() as connection:
+            row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
+            if row is None:
+                connection.execute(insert(studies).values(name=name, created=now(), **wanted))
+                row = connection.execute(select(studies).where(studies.c.name == name)).mappings().one()
+        if different := [key for key, value in wanted.items() if row[key] != value]:
+            raise UserError(
+                f"{self.text} holds a study '{name}' with another {' and '.join(different)} "
+                f"({_shown(row, different)}); give the same settings to go on with it, or another --name"
+            )
+        return self._study(dict(row))
+
+    def find(self, name: str | None = None, kind: str | None = None) -> Study:
+        """The study of this name, or the only one (of a kind). Raises: UserError if there is none, or several."""
+        with self.reading() as connection:
+            rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
+        found = [row for row in rows if name in (None, row["name"]) and kind in (None, row["kind"])]
+        if len(found) == 1:
+            return self._study(dict(found[0]))
+        known = ", ".join(f"{row['name']} ({row['kind']})" for row in rows) or "none"
+        problem = "several studies; give --name" if found else "no such study"
+        raise UserError(f"{self.text} holds {problem}; it has: {known}")
+
+    def _study(self, row: dict[str, Any]) -> Study:
+        return Study(self, **{key: row[key] for key in ("id", "kind", "name", "dataset", "configuration", "seed")})
+
+
+def _shown(row: Any, keys: list[str]) -> str:
+    return ", ".join(f"{key} {json.dumps(row[key])}" for key in keys)

@@ -1,0 +1,317 @@
+"""One study of a store: its people, what they are asked, what they answered, and what reviewers say of it."""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from sqlalchemy import Connection, Select, and_, func, insert, select
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.database import Database, check_text, now, plain_json
+from saliency_bench.studies.tables import answers, assignments, people, reviews
+from saliency_bench.utils.pictures import decode, png
+from saliency_bench.utils.seeds import seed_of
+
+LARGEST_PAYLOAD = 2**20  # characters of JSON
+LONGEST = 86_400.0  # seconds that one answer may have taken
+LONGEST_COMMENT = 2000  # characters
+ROLES = ("annotator", "reviewer")
+VERDICTS = ("accept", "reject")
+
+
+@dataclass(frozen=True)
+class Person:
+    """A pseudonym. key: the secret by which its owner is known again; the store holds only its SHA-256."""
+
+    name: str
+    role: str
+    key: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A unit that a person was given. position: from 0, in this person's order."""
+
+    person: str
+    unit: str
+    position: int
+    created: str
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A stored answer. revision: 1, 2, ... of this person and unit. mask: PNG, decoded by `pixels`."""
+
+    id: int
+    unit: str
+    person: str
+    revision: int
+    payload: Any
+    mask: bytes | None
+    image_sha256: str | None
+    seconds: float
+    created: str
+
+    @property
+    def pixels(self) -> np.ndarray | None:
+        """The mask, bool (H, W), in the size of the image; None without one."""
+        return None if self.mask is None else np.asarray(decode(self.mask).convert("L")) > 0
+
+
+@dataclass(frozen=True)
+class Review:
+    """What a reviewer says of the answer with this id: "accept" or "reject", with a comment."""
+
+    answer: int
+    reviewer: str
+    verdict: str
+    comment: str
+    created: str
+
+
+@dataclass(frozen=True)
+class Study:
+    """As `Store.study` returns it. Methods may be called from any thread and from several servers at once."""
+
+    store: Database
+    id: int
+    kind: str
+    name: str
+    dataset: str
+    configuration: dict[str, Any]
+    seed: int
+
+    # people
+
+    def join(self, request: str | None = None, role: str = "annotator") -> Person:
+        """A new person. request: an id made by the page; the same again returns the same person.
+
+        The key is made from the request, of which 128 bits must be random, so that a repeated request has the same one.
+        """
+        request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
+        if len(request) < 16:
+            raise UserError("a request to join is a random text of at least 16 characters")
+        if role not in ROLES:
+            raise UserError(f"role is one of {', '.join(ROLES)}, not {role}")
+        key = sha256(f"{self.id} {role} {request}".encode()).hexdigest()
+        with self.store.writing() as connection:
+            if known := self._person(connection, key):
+                return Person(known.name, known.role, key)
+            taken = set(connection.scalars(select(people.c.name).where(people.c.study == self.id)))
+            name = next(one for one in iter(_pseudonym, None) if one not in taken)
+            values = {"study": self.id, "name": name, "role": role, "created": now()}
+            hashes = {"key_sha256": _hash(key), "request": _hash(request + role + str(self.id))}
+            connection.execute(insert(people).values(**values, **hashes))
+        return Person(name, role, key)
+
+    def person(self, key: str) -> Person | None:
+        """The owner of a key; None for an unknown one."""
+        with self.store.reading() as connection:
+            return self._person(connection, key)
+
+    def _person(self, connection: Connection, key: str) -> Person | None:
+        found = select(people.c.name, people.c.role).where(
+            people.c.study == self.id, people.c.key_sha256 == _hash(str(key))
+        )
+        row = connection.execute(found).first()
+        return None if row is None else Person(row.name, row.role)
+
+    def people(self, role: str | None = None) -> list[str]:
+        """Pseudonyms, in the order in which they joined."""
+        rows = select(people.c.name).where(people.c.study == self.id).order_by(people.c.id)
+        with self.store.reading() as connection:
+            return list(connection.scalars(rows if role is None else rows.where(people.c.role == role)))
+
+    # assignments
+
+    def assign(self, person: str, units: Iterable[str]) -> list[Assignment]:
+        """Append these units to what a person is asked; those that the person has already are left where they are."""
+        with self.store.writing() as connection:
+            self._append(connection, person, units)
+        return self.assignments(person)
+
+    def draw(
+        self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, stale_hours: float = 24.0
+    ) -> list[Assignment]:
+        """What a person is asked now: up to `open_units` assignments without an answer, the first of them first.
+
+        Where there are fewer, further units are drawn: those given to the fewest people first, equal ones in an order
+        seeded by study and unit, none to more than `per_unit` people. Somebody who was given a unit `stale_hours` ago
+        and has not answered does not count. [] where nothing is left for this person.
+        """
+        with self.store.writing() as connection:
+            own = self._assignments(connection, person)
+            answered = set(
+                connection.scalars(select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person))
+            )
+            waiting = [one for one in own if one.unit not in answered]
+            if missing := open_units - len(waiting):
+                given = {one.unit for one in own}
+                takers = self._takers(connection, stale_hours)
+                left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
+                left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
+                self._append(connection, person, left[: max(missing, 0)])
+                waiting = [one for one in self._assignments(connection, person) if one.unit not in answered]
+        return waiting
+
+    def assignments(self, person: str | None = None) -> list[Assignment]:
+        """Of one person in this person's order, or of all."""
+        with self.store.reading() as connection:
+            return self._assignments(connection, person)
+
+    def _assignments(self, connection: Connection, person: str | None) -> list[Assignment]:
+        columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
+        rows = select(*columns).where(assignments.c.study == self.id)
+        rows = rows if person is None else rows.where(assignments.c.person == person)
+        ordered = rows.order_by(assignments.c.person, assignments.c.position)
+        return [Assignment(*row) for row in connection.execute(ordered)]
+
+    def _append(self, connection: Connection, person: str, units: Iterable[str]) -> None:
+        own = self._assignments(connection, person)
+        given, first = {one.unit for one in own}, len(own)
+        new = [check_text("unit", unit) for unit in dict.fromkeys(units) if unit not in given]
+        rows = [
+            {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
+            for index, unit in enumerate(new)
+        ]
+        if rows:
+            connection.execute(insert(assignments), rows)
+
+    def _takers(self, connection: Connection, stale_hours: float) -> dict[str, int]:
+        """{unit: people who answered it, or were given it lately}."""
+        since = (datetime.now(UTC) - timedelta(hours=stale_hours)).isoformat(timespec="microseconds")
+        own = and_(
+            answers.c.study == assignments.c.study,
+            answers.c.unit == assignments.c.unit,
+            answers.c.person == assignments.c.person,
+        )
+        counted = select(assignments.c.unit, func.count()).where(
+            assignments.c.study == self.id, (assignments.c.created >= since) | select(answers.c.id).where(own).exists()
+        )
+        return dict(connection.execute(counted.group_by(assignments.c.unit)).tuples().all())
+
+    # answers
+
+    def record(
+        self,
+        person: str,
+        unit: str,
+        request: str,
+        payload: Any,
+        *,
+        mask: np.ndarray | None = None,
+        image_sha256: str | None = None,
+        seconds: float = 0.0,
+    ) -> Answer:
+        """Store an answer, once however often this request is repeated; return the stored one.
+
+        mask: bool (H, W), in the size of the image; kept as PNG. seconds: time spent, at most a day.
+        Raises: UserError for a request that was another person's or about another unit, or for an invalid value.
+        """
+        values = {
+            "study": self.id,
+            "unit": check_text("unit", unit),
+            "person": check_text("person", person, 200),
+            "request": check_text("request", request, 200),
+            "payload": payload,
+            "mask": None if mask is None else _encoded(mask),
+            "image_sha256": image_sha256,
+            "seconds": _seconds(seconds),
+        }
+        if len(plain_json(payload)) > LARGEST_PAYLOAD:
+            raise UserError(f"an answer holds at most {LARGEST_PAYLOAD:,} characters of JSON")
+        mine = and_(answers.c.study == self.id, answers.c.unit == unit, answers.c.person == person)
+        with self.store.writing() as connection:
+            row = connection.execute(select(answers).where(answers.c.request == request)).mappings().first()
+            if row is None:
+                last = connection.scalar(select(func.max(answers.c.revision)).where(mine)) or 0
+                connection.execute(insert(answers).values(**values, revision=last + 1, created=now()))
+                row = connection.execute(select(answers).where(answers.c.request == request)).mappings().one()
+        if (row["study"], row["unit"], row["person"]) != (self.id, unit, person):
+            raise UserError("this request was used for another answer; make a new id for each answer")
+        return _answer(row)
+
+    def answers(
+        self, person: str | None = None, unit: str | None = None, *, last: bool = True, masks: bool = True
+    ) -> list[Answer]:
+        """Answers in the order in which they were stored.
+
+        last: only the last revision of each person and unit. masks: False leaves them out, which is much faster.
+        """
+        names = ["id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created"]
+        rows = select(*(answers.c[name] for name in names + ["mask"] * masks)).where(answers.c.study == self.id)
+        rows = rows if person is None else rows.where(answers.c.person == person)
+        rows = rows if unit is None else rows.where(answers.c.unit == unit)
+        if last:
+            rows = rows.where(answers.c.id.in_(self._last()))
+        with self.store.reading() as connection:
+            return [_answer(row) for row in connection.execute(rows.order_by(answers.c.id)).mappings()]
+
+    def answered(self, person: str) -> list[str]:
+        """The units that a person has answered, in the order of the first answers."""
+        rows = select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person)
+        with self.store.reading() as connection:
+            return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
+
+    def _last(self) -> Select[Any]:
+        newest = select(func.max(answers.c.id)).where(answers.c.study == self.id)
+        return newest.group_by(answers.c.unit, answers.c.person)
+
+    # reviews
+
+    def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
+        """Say "accept" or "reject" of an answer, once however often this request is repeated."""
+        if verdict not in VERDICTS:
+            raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
+        if len(comment) > LONGEST_COMMENT or "\0" in comment:
+            raise UserError(f"a comment is a text of at most {LONGEST_COMMENT} characters")
+        check_text("request", request, 200)
+        with self.store.writing() as connection:
+            row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
+            if row is None:
+                own = select(answers.c.id).where(answers.c.study == self.id, answers.c.id == answer)
+                if connection.scalar(own) is None:
+                    raise UserError(f"study {self.name} has no answer {answer}")
+                values = {"answer": answer, "reviewer": reviewer, "verdict": verdict, "comment": comment}
+                connection.execute(insert(reviews).values(**values, request=request, created=now()))
+                row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
+        if (row["answer"], row["reviewer"]) != (answer, reviewer):
+            raise UserError("this request was used for another review; make a new id for each")
+        return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
+
+    def reviews(self) -> dict[int, Review]:
+        """{id of an answer: its last review}."""
+        columns = (reviews.c[name] for name in ("answer", "reviewer", "verdict", "comment", "created"))
+        rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
+        with self.store.reading() as connection:
+            return {row.answer: Review(*row) for row in connection.execute(rows.order_by(reviews.c.id))}
+
+
+def _pseudonym() -> str:
+    """Such as "p-7kq3xw": no name, and no count of the people before."""
+    letters = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
+    return "p-" + "".join(secrets.choice(letters) for _ in range(6))
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def _encoded(mask: np.ndarray) -> bytes:
+    if mask.dtype != bool or mask.ndim != 2 or 0 in mask.shape:
+        raise UserError(f"a mask is a bool array (H, W), not {mask.dtype} {mask.shape}")
+    return png(mask)
+
+
+def _seconds(value: float) -> float:
+    """A clock that was set back or a tab that slept for days does not cost an answer."""
+    return float(np.clip(value, 0, LONGEST)) if np.isfinite(value) else 0.0
+
+
+def _answer(row: Any) -> Answer:
+    names = ("id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created")
+    return Answer(mask=row.get("mask"), **{name: row[name] for name in names})

@@ -1,0 +1,147 @@
+"""The tables of a store, in SQLite and in PostgreSQL. Rows are added, never changed: triggers see to it.
+
+study       what is asked: kind, name, fingerprint of the dataset, configuration, seed
+person      a pseudonym, and the SHA-256 of the key that its owner holds; role "annotator" or "reviewer"
+assignment  a unit that a person was given, and its place in this person's order
+answer      an answer: its revision counts the answers of one person to one unit
+review      what a reviewer says of an answer; the last one counts
+"""
+
+from typing import Any
+
+from sqlalchemy import (
+    DDL,
+    JSON,
+    Column,
+    Engine,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+)
+
+FORMAT = 1  # of the tables; a store of another one is refused
+
+metadata = MetaData()
+
+
+def _key() -> Column[int]:
+    return Column("id", Integer, primary_key=True)
+
+
+def _of(table: str) -> Column[int]:
+    return Column(table, ForeignKey(f"{table}.id"), nullable=False, index=True)
+
+
+def _created() -> Column[str]:
+    """UTC, ISO 8601 with microseconds: sorted as text, it is sorted by time."""
+    return Column("created", Text, nullable=False)
+
+
+versions = Table("store_format", metadata, Column("number", Integer, primary_key=True))
+
+studies = Table(
+    "study",
+    metadata,
+    _key(),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False, unique=True),
+    Column("dataset", Text, nullable=False),
+    Column("configuration", JSON, nullable=False),
+    Column("seed", Integer, nullable=False),
+    _created(),
+)
+people = Table(
+    "person",
+    metadata,
+    _key(),
+    _of("study"),
+    Column("name", Text, nullable=False),
+    Column("role", Text, nullable=False),
+    Column("key_sha256", Text, nullable=False, unique=True),
+    Column("request", Text, nullable=False, unique=True),
+    _created(),
+    UniqueConstraint("study", "name"),
+)
+assignments = Table(
+    "assignment",
+    metadata,
+    _key(),
+    _of("study"),
+    Column("person", Text, nullable=False),
+    Column("unit", Text, nullable=False),
+    Column("position", Integer, nullable=False),
+    _created(),
+    UniqueConstraint("study", "person", "unit"),
+    UniqueConstraint("study", "person", "position"),
+)
+answers = Table(
+    "answer",
+    metadata,
+    _key(),
+    _of("study"),
+    Column("unit", Text, nullable=False),
+    Column("person", Text, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Column("request", Text, nullable=False, unique=True),
+    Column("payload", JSON, nullable=False),
+    Column("mask", LargeBinary),
+    Column("image_sha256", Text),
+    Column("seconds", Float, nullable=False),
+    _created(),
+    UniqueConstraint("study", "unit", "person", "revision"),
+)
+reviews = Table(
+    "review",
+    metadata,
+    _key(),
+    _of("answer"),
+    Column("reviewer", Text, nullable=False),
+    Column("verdict", Text, nullable=False),
+    Column("comment", Text, nullable=False),
+    Column("request", Text, nullable=False, unique=True),
+    _created(),
+)
+
+SQLITE_GUARD = """CREATE TRIGGER IF NOT EXISTS {table}_no_{verb} BEFORE {verb} ON {table}
+BEGIN SELECT RAISE(ABORT, 'rows of {table} are never changed'); END"""
+POSTGRES_FUNCTION = """CREATE OR REPLACE FUNCTION saliency_bench_append_only() RETURNS trigger LANGUAGE plpgsql AS
+$$ BEGIN RAISE EXCEPTION 'rows of % are never changed', TG_TABLE_NAME; END $$"""
+POSTGRES_GUARD = """CREATE OR REPLACE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON {table}
+FOR EACH STATEMENT EXECUTE FUNCTION saliency_bench_append_only()"""
+
+
+def _guard(table: Table) -> None:
+    for verb in ("UPDATE", "DELETE"):
+        text = SQLITE_GUARD.format(table=table.name, verb=verb)
+        event.listen(table, "after_create", DDL(text).execute_if(dialect="sqlite"))
+    for text in (POSTGRES_FUNCTION.replace("%", "%%"), POSTGRES_GUARD.format(table=table.name)):
+        event.listen(table, "after_create", DDL(text).execute_if(dialect="postgresql"))
+
+
+for _table in (studies, people, assignments, answers, reviews):
+    _guard(_table)
+
+
+def prepare_sqlite(engine: Engine) -> None:
+    """WAL, so that reading waits for nobody; FULL, so that an answer is on the disk before it is confirmed.
+
+    Writing takes the lock at its beginning (BEGIN IMMEDIATE): a transaction that reads first and writes later could
+    otherwise fail halfway.
+    """
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions begin below, not by themselves
+        for line in ("busy_timeout = 60000", "journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+            connection.execute(f"PRAGMA {line}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Any) -> None:
+        writes = connection.get_execution_options().get("writes", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

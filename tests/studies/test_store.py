@@ -1,0 +1,320 @@
+"""The store: rows are added once, never changed, whoever writes at the same moment and whatever is killed."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, insert, select, update
+from sqlalchemy.exc import DBAPIError
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies import study as study_module
+from saliency_bench.studies import tables
+from saliency_bench.studies.store import Store
+
+UNITS = [f"image-{index}" for index in range(12)]
+ASKED = "a-request-of-16-or-more-{}"
+
+
+def made(store, **settings):
+    return store.study("annotate", "birds", dataset="abc", configuration={"annotators": 2}, seed=3, **settings)
+
+
+def drawn(seed, shape=(7, 9)):
+    return np.random.default_rng(seed).random(shape) > 0.5
+
+
+def test_an_answer_comes_back_as_it_was_given(store):
+    study = made(store)
+    mask = drawn(0, (13, 5))
+    stored = study.record(
+        "p-a", "ünit/1", "r1", {"kind": "mask", "words": "<b>é\u2603"}, mask=mask, image_sha256="0f", seconds=2.5
+    )
+    (found,) = study.answers()
+    assert found == stored
+    assert (found.unit, found.person, found.revision, found.seconds, found.image_sha256) == (
+        "ünit/1", "p-a", 1, 2.5, "0f"
+    )  # fmt: skip
+    assert found.payload == {"kind": "mask", "words": "<b>é\u2603"}
+    assert found.mask[:4] == b"\x89PNG"
+    np.testing.assert_array_equal(found.pixels, mask)
+    assert study.answers(masks=False)[0].mask is None
+    assert abs(datetime.fromisoformat(found.created) - datetime.now(UTC)) < timedelta(minutes=5)
+
+
+def test_a_repeated_request_stores_one_row(store):
+    study = made(store)
+    first = study.record("p-a", "u", "r1", {"value": 1}, mask=drawn(1))
+    again = study.record("p-a", "u", "r1", {"value": 2}, mask=drawn(2))
+    assert again == first
+    assert len(study.answers(last=False)) == 1
+
+
+@pytest.mark.parametrize(("person", "unit"), [("p-b", "u"), ("p-a", "v")])
+def test_a_request_of_another_answer_is_refused(store, person, unit):
+    study = made(store)
+    study.record("p-a", "u", "r1", 1)
+    with pytest.raises(UserError, match="another answer"):
+        study.record(person, unit, "r1", 1)
+    assert len(study.answers(last=False)) == 1
+
+
+def test_further_answers_are_revisions(store):
+    study = made(store)
+    for index in range(3):
+        study.record("p-a", "u", f"a{index}", index)
+    study.record("p-b", "u", "b0", 9)
+    assert [(one.person, one.revision, one.payload) for one in study.answers(last=False)] == [
+        ("p-a", 1, 0), ("p-a", 2, 1), ("p-a", 3, 2), ("p-b", 1, 9)
+    ]  # fmt: skip
+    assert [(one.person, one.payload) for one in study.answers()] == [("p-a", 2), ("p-b", 9)]
+    assert [one.payload for one in study.answers("p-a", last=False)] == [0, 1, 2]
+    assert study.answers(unit="v") == []
+    assert study.answered("p-a") == ["u"]
+
+
+@pytest.mark.parametrize("table", [tables.studies, tables.people, tables.assignments, tables.answers, tables.reviews])
+def test_the_database_refuses_to_change_a_row(store, table):
+    study = made(store)
+    person = study.join(ASKED).name
+    study.assign(person, ["u"])
+    answer = study.record(person, "u", "r", 1)
+    study.review(answer.id, "p-r", "accept", "v")
+    with pytest.raises(DBAPIError, match="never changed"), store.writing() as connection:
+        connection.execute(update(table).values(created="1999"))
+    with pytest.raises(DBAPIError, match="never changed"), store.writing() as connection:
+        connection.execute(delete(table))
+    with store.reading() as connection:
+        rows = connection.execute(select(table)).mappings().all()
+    assert [row["created"] > "2" for row in rows] == [True]
+
+
+def test_a_person_is_known_by_a_key_of_which_the_store_holds_a_hash(store):
+    study = made(store)
+    person = study.join(ASKED.format(1))
+    assert study.join(ASKED.format(1)) == person, "a repeated request is the same person"
+    other = study.join(ASKED.format(2))
+    assert other.name != person.name
+    assert study.person(person.key).name == person.name
+    assert study.person("no such key") is None
+    assert store.study("assess", "other").person(person.key) is None, "a key is of one study"
+    assert study.people() == [person.name, other.name]
+    reviewer = study.join(role="reviewer")
+    assert study.people("reviewer") == [reviewer.name]
+    with store.reading() as connection:
+        row = connection.execute(select(tables.people)).mappings().first()
+    assert row["key_sha256"] == sha256(person.key.encode()).hexdigest()
+    assert person.key not in repr(person)
+    assert person.key not in str(dict(row))
+    assert ASKED.format(1) not in str(dict(row)), "of which the key is made"
+    with pytest.raises(UserError, match="16 characters"):
+        study.join("short")
+
+
+def test_units_are_asked_in_the_order_of_the_assignment(store):
+    study = made(store)
+    study.assign("p-a", ["c", "a", "b"])
+    study.assign("p-a", ["a", "d"])
+    assert [(one.unit, one.position) for one in study.assignments("p-a")] == [("c", 0), ("a", 1), ("b", 2), ("d", 3)]
+    assert study.assignments("p-b") == []
+
+
+def test_every_unit_goes_to_so_many_people_and_to_nobody_twice(store):
+    study = made(store)
+    seen = {}
+    for person in ("p-a", "p-b", "p-c", "p-d"):
+        while waiting := study.draw(person, UNITS, per_unit=2):
+            unit = waiting[0].unit
+            assert study.draw(person, UNITS, per_unit=2)[0].unit == unit, "it stays until it is answered"
+            study.record(person, unit, f"{person} {unit}", 1)
+            seen.setdefault(unit, []).append(person)
+            if len(seen) == 7 and person == "p-a":
+                break
+    assert sorted(seen) == sorted(UNITS)
+    assert all(len(set(people)) == len(people) == 2 for people in seen.values())
+
+
+def test_the_units_of_the_fewest_people_come_first(store):
+    study = made(store)
+    for unit in UNITS[1:]:
+        study.record("p-a", unit, unit, 1)
+        study.assign("p-a", [unit])
+    assert study.draw("p-b", UNITS, per_unit=9)[0].unit == UNITS[0]
+
+
+def test_who_left_without_an_answer_does_not_hold_a_unit(store, monkeypatch):
+    study = made(store)
+    monkeypatch.setattr(study_module, "now", lambda: "2020-01-01T00:00:00.000000+00:00")
+    assert [one.unit for one in study.draw("p-a", ["u"], per_unit=1)] == ["u"]
+    monkeypatch.undo()
+    assert [one.unit for one in study.draw("p-b", ["u"], per_unit=1)] == ["u"]
+    assert study.draw("p-c", ["u"], per_unit=1) == []
+    assert [one.unit for one in study.draw("p-a", ["u"], per_unit=1)] == ["u"], "and may still answer it"
+
+
+def test_reviews_are_added_and_the_last_one_counts(store):
+    study = made(store)
+    answer = study.record("p-a", "u", "r", 1)
+    study.review(answer.id, "p-r", "reject", "v1", "the <tail> is missing")
+    study.review(answer.id, "p-r", "reject", "v1", "again")
+    assert study.reviews()[answer.id].comment == "the <tail> is missing"
+    study.review(answer.id, "p-r", "accept", "v2")
+    assert study.reviews()[answer.id].verdict == "accept"
+    assert store.study("annotate", "other").reviews() == {}
+    with pytest.raises(UserError, match="no answer 999"):
+        study.review(999, "p-r", "accept", "v3")
+
+
+def test_a_study_of_the_same_name_goes_on_and_other_settings_are_refused(place):
+    first = Store(place)
+    study = made(first)
+    study.record("p-a", "u", "r", 1)
+    first.close()
+    second = Store(place)
+    again = made(second)
+    assert (again.id, again.configuration) == (study.id, {"annotators": 2})
+    assert len(again.answers()) == 1
+    assert second.find().name == "birds"
+    with pytest.raises(UserError, match="another dataset and seed"):
+        second.study("annotate", "birds", dataset="xyz", configuration={"annotators": 2}, seed=4)
+    second.study("assess", "rated")
+    with pytest.raises(UserError, match="several studies"):
+        second.find()
+    assert second.find(kind="assess").name == "rated"
+    with pytest.raises(UserError, match="no such study"):
+        second.find("cats")
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"payload": float("nan")}, "JSON"),
+        ({"payload": {1, 2}}, "JSON"),
+        ({"payload": "x" * 2**20}, "at most"),
+        ({"unit": ""}, "unit is a printable text"),
+        ({"unit": "a\0b"}, "unit is a printable text"),
+        ({"request": "x" * 201}, "request is a printable text"),
+        ({"mask": np.zeros((3, 3))}, "bool array"),
+        ({"mask": np.zeros((0, 3), bool)}, "bool array"),
+    ],
+)
+def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):
+    study = made(Store(tmp_path / "study.db"))
+    with pytest.raises(UserError, match=message):
+        study.record(**{"person": "p", "unit": "u", "request": "r", "payload": 1} | change)
+    assert study.answers() == []
+
+
+@pytest.mark.parametrize(("given", "kept"), [(-5, 0), (1e9, 86_400), (float("nan"), 0), (3.5, 3.5)])
+def test_a_clock_that_jumps_costs_no_answer(tmp_path, given, kept):
+    assert made(Store(tmp_path / "study.db")).record("p", "u", "r", 1, seconds=given).seconds == kept
+
+
+def test_a_place_that_is_no_store_is_refused_in_one_line(tmp_path):
+    (tmp_path / "text.db").write_text("no database " * 200)
+    sqlite3.connect(tmp_path / "other.db").execute("CREATE TABLE recipes (x)")
+    newer = Store(tmp_path / "newer.db")
+    with newer.writing() as connection:
+        connection.execute(tables.versions.delete())
+        connection.execute(insert(tables.versions).values(number=99))
+    for name, message in [
+        ("text.db", "not a database"),
+        ("other.db", "another program"),
+        ("newer.db", "format 99"),
+        (".", "is a folder"),
+        ("missing/study.db", "not a folder"),
+    ]:
+        with pytest.raises(UserError, match=message):
+            Store(tmp_path / name)
+    with pytest.raises(UserError, match="there is no store"):
+        Store(tmp_path / "typo.db", create=False)
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_a_password_is_not_shown():
+    pytest.importorskip("psycopg")
+    with pytest.raises(UserError, match="cannot be used as a store") as caught:
+        Store("postgresql://ada:s3cret@127.0.0.1:9/none")
+    assert "s3cret" not in str(caught.value)
+
+
+def test_many_people_save_at_the_same_moment(store):
+    """Eight threads: everybody's answers, each request sent three times, and two tabs of one person."""
+    study = made(store)
+
+    def save(index):
+        person, unit = f"p-{index % 8 // 2}", UNITS[index // 8 % 3]
+        return study.record(person, unit, f"r{index // 3}-{person}-{unit}", index, mask=drawn(index)).id
+
+    jobs = [index for index in range(96) for _ in range(3)]
+    with ThreadPoolExecutor(8) as pool:
+        ids = list(pool.map(save, jobs))
+    wanted = {f"r{i // 3}-p-{i % 8 // 2}-{UNITS[i // 8 % 3]}" for i in range(96)}
+    rows = study.answers(last=False, masks=False)
+    assert len(rows) == len(wanted) == len(set(ids))
+    of_one = [row.revision for row in rows if (row.person, row.unit) == ("p-0", UNITS[0])]
+    assert of_one == list(range(1, len(of_one) + 1)), "no revision twice, none left out"
+
+
+def test_people_who_ask_at_the_same_moment_never_exceed_the_quota(store):
+    study = made(store)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda index: study.draw(f"p-{index}", UNITS, per_unit=2, open_units=3), range(8)))
+    counts = {}
+    for one in study.assignments():
+        counts[one.unit] = counts.get(one.unit, 0) + 1
+    assert sorted(counts.values()) == [2] * 12
+
+
+WRITER = """
+import sys
+from saliency_bench.studies.store import Store
+study = Store(sys.argv[1]).study("annotate", "birds", dataset="abc", configuration={"annotators": 2}, seed=3)
+for index in range(10**6):
+    study.record("p-a", f"image-{index}", f"r{index}", index)
+    print(index, flush=True)
+"""
+
+
+def test_what_was_confirmed_survives_a_kill(place):
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(place)], stdout=subprocess.PIPE, text=True)
+    confirmed = [int(process.stdout.readline()) for _ in range(40)]
+    os.kill(process.pid, signal.SIGKILL)
+    confirmed += [int(line) for line in process.stdout.read().split("\n")[:-1]]
+    process.wait()
+    study = made(Store(place))
+    stored = [one.payload for one in study.answers()]
+    assert stored[: len(confirmed)] == confirmed
+    assert len(stored) <= len(confirmed) + 1, "at most the one that was being confirmed"
+    if len(stored) > len(confirmed):  # the page repeats what was not confirmed
+        last = stored[-1]
+        assert study.record("p-a", f"image-{last}", f"r{last}", last).revision == 1
+
+
+def test_a_backup_is_whole_while_others_write(tmp_path):
+    store = Store(tmp_path / "study.db")
+    study = made(store)
+    with ThreadPoolExecutor(2) as pool:
+        writing = pool.submit(lambda: [study.record("p", f"u{i}", f"r{i}", i) for i in range(60)])
+        while len(study.answers(masks=False)) < 20:
+            pass
+        store.backup(tmp_path / "copy.db")
+        writing.result()
+    copied = [one.payload for one in made(Store(tmp_path / "copy.db")).answers()]
+    assert 20 <= len(copied) <= 60
+    assert copied == list(range(len(copied)))
+    assert sqlite3.connect(tmp_path / "study.db").execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_the_package_imports_no_database():
+    code = "import saliency_bench, saliency_bench.cli, sys; print('sqlalchemy' in sys.modules, 'gradio' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
