@@ -31,6 +31,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--size", type=int, default=224, metavar="N", help="resize images to N x N (default: 224)")
     several = "softmax for one class an image; sigmoid for all classes of each (column labels) (default: softmax)"
     parser.add_argument("--activation", choices=("softmax", "sigmoid"), default="softmax", help=several)
+    precision = "fp32, or bf16 for mixed precision (default: fp32)"
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32", help=precision)
     limit = "train on only N images, drawn at random with the seed; groups are kept whole, so there may be a few more"
     _shared.setting(parser, "limit", text=limit)
     _shared.settings(parser, "label_column", "seed", "device")
@@ -59,6 +61,7 @@ def main(args: Namespace) -> None:
         limit=args.limit,
         label_column=args.label_column,
         activation=args.activation,
+        precision=args.precision,
         device=args.device,
         progress=not args.json,
     )

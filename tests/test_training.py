@@ -79,6 +79,22 @@ def test_a_training_that_stopped_continues_and_ends_with_the_same_weights(traine
     assert all(torch.equal(expected[key], found[key]) for key in expected)
 
 
+def test_mixed_precision_changes_the_passes_and_not_what_is_saved(trained, shapes, tmp_path):
+    folder, again = (go(shapes, tmp_path / name, precision="bf16") for name in "ab")
+    first, found, repeated = weights(trained), weights(folder), weights(again)
+    assert all(torch.equal(found[key], repeated[key]) for key in found)
+    assert all(found[key].dtype == first[key].dtype for key in first)
+    assert not all(torch.equal(found[key], first[key]) for key in first)
+    one, other = (json.loads((path / "training_log.json").read_text()) for path in (trained, folder))
+    assert other["settings"] == one["settings"] | {"precision": "bf16"}
+    assert 0 < abs(other["epochs"][0]["loss"] / one["epochs"][0]["loss"] - 1) < 0.02
+    classifier, dataset = sb.load_classifier(folder, device="cpu"), sb.load_dataset(shapes)
+    batch = classifier.prepare(dataset)
+    with torch.no_grad():  # the test is in float32, in which the checkpoint is used
+        accuracy = (classifier(batch.images).argmax(1) == batch.labels).float().mean().item()
+    assert accuracy == pytest.approx(other["test_accuracy"])
+
+
 def test_the_best_epoch_is_kept(shapes, tmp_path, monkeypatch):
     accuracies = iter([0.5, 0.9, 0.1, 0.7])  # three on validation, one on test
     seen = []
@@ -141,6 +157,7 @@ def test_bad_input(changes, words, trained, shapes, tmp_path):
         ({"size": 2}, "too small"),
         ({"model": "torchvision:resnet18"}, "cannot be saved"),
         ({"device": "banana"}, "banana"),
+        ({"precision": "fp16"}, "precision 'fp16'; .*bf16"),
     ],
 )
 def test_bad_settings_are_refused_before_anything_is_written(changes, words, shapes, tmp_path):

@@ -44,8 +44,6 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
     """
     from transformers import AutoConfig, AutoModelForImageClassification, ViTImageProcessor
 
-    id2label = dict(enumerate(names))
-    label2id = {name: index for index, name in id2label.items()}
     source = start_of(model)
     if not isinstance(source, Source):
         is_file = not hasattr(model, "model_type")
@@ -54,7 +52,7 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
             if is_file:
                 check_config(Path(str(model)).expanduser(), name)
             config = AutoConfig.from_pretrained(str(model), trust_remote_code=False) if is_file else model
-            config.id2label, config.label2id = id2label, label2id
+            _name_classes(config, names)
             network = AutoModelForImageClassification.from_config(config, trust_remote_code=False)
             return network, ViTImageProcessor(size={"height": size, "width": size})
     with checkpoints.readable(source.name):
@@ -62,9 +60,10 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
         pretrained = checkpoints.processor_of(source.folder, source.name)
         with counted(source.name, room_of(source.folder)):
             network = AutoModelForImageClassification.from_pretrained(
-                source.folder, id2label=id2label, label2id=label2id, ignore_mismatched_sizes=True,
-                use_safetensors=True, trust_remote_code=False,
+                source.folder, num_labels=len(names), ignore_mismatched_sizes=True, use_safetensors=True,
+                trust_remote_code=False,
             )  # fmt: skip
+    _name_classes(network.config, names)
     check_finite(network, source.name)
     if hasattr(pretrained, "val_transforms"):
         return network, _timm_processor(network, pretrained, size)
@@ -72,6 +71,12 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
         size={"height": size, "width": size}, image_mean=pretrained.image_mean, image_std=pretrained.image_std
     )
     return network, processor
+
+
+def _name_classes(config: Any, names: list[str]) -> None:
+    config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
+    if getattr(config, "label_names", None):  # where timm's wrapper keeps them
+        config.label_names = list(names)
 
 
 def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:

@@ -27,6 +27,7 @@ from saliency_bench.utils.seeds import seed_of
 
 BUILDERS = "hub_builders"
 SPLITS = ("train", "validation", "test")
+TRAINED_IN = ("fp32", "bf16")  # gradients in float16 would need a scaled loss
 
 
 def train(
@@ -42,6 +43,7 @@ def train(
     limit: int | None = None,
     label_column: str = "label",
     activation: str = "softmax",
+    precision: str = "fp32",
     device: str | None = None,
     progress: bool = True,
 ) -> Path:
@@ -51,7 +53,8 @@ def train(
     `config.json`), which starts from random weights. size: side of the square that images are squashed to, in pixels.
     label_column: which column is the label. activation: "softmax", one class for each image; or "sigmoid", all classes
     of each image, for datasets with a column `labels`: the loss is the binary cross-entropy of every class, the
-    accuracy the mean average precision, and an image with several rows counts once. limit: number of training images,
+    accuracy the mean average precision, and an image with several rows counts once. precision: "fp32"; or "bf16", mixed
+    precision: passes in bfloat16; weights, loss, steps and the final test in float32. limit: number of training images,
     drawn by the seed as whole groups. A training that was killed resumes after the last complete epoch and ends with
     the same weights.
     Raises: UserError for an unknown dataset or model, weights or a loss that are not finite, invalid settings, an
@@ -59,6 +62,8 @@ def train(
     """
     if activation not in ("softmax", "sigmoid"):
         raise unknown("activation", activation, ("softmax", "sigmoid"))
+    if precision not in TRAINED_IN:
+        raise unknown("precision", precision, TRAINED_IN)
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
     _check_output(out, state_file)
@@ -76,11 +81,12 @@ def train(
     splits |= {name: rows for name, (rows, _) in several.items()}
     start = start_of(model)
     classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out), activation)
-    classifier.to(accelerator.device)
+    classifier.to(accelerator.device).computing(precision, None)
 
     text = dataset if isinstance(dataset, str) else found.text
     settings = {"dataset": text, **recipe.as_dict(), "images": fingerprint(splits["train"]),  # of these labels
                 "start": classifier.digest} | ({"activation": activation} if several else {})  # fmt: skip
+    settings |= {"precision": precision} if precision != "fp32" else {}
     if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
@@ -100,6 +106,7 @@ def train(
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
         "dataset": {"name": found.name, "repo": found.repo, "revision": found.revision},
     }
+    classifier.computing("fp32", None)  # as runs use the checkpoint
     result = {"test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
               "test_samples": len(splits["test"]), "epochs": log}  # fmt: skip
     save_checkpoint(out, classifier.model, processor, about | {"settings": settings} | result)

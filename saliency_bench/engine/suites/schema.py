@@ -53,6 +53,7 @@ class Training(Strict):
     seed: int = 0
     limit: Annotated[int, Field(ge=1)] | None = None
     activation: Literal["softmax", "sigmoid"] = "softmax"
+    precision: Literal["fp32", "bf16"] = "fp32"
 
 
 class ModelEntry(Strict):
