@@ -5,7 +5,7 @@ example:
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet
-  saliency-bench push results suites        # all runs of a suite, in one pull request
+  saliency-bench push results suites    # all runs of a suite at once
 
 Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
 changed are sent. If the images of a dataset may not be redistributed, only its annotations are
