@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ import saliency_bench as sb
 from saliency_bench import cli, registry
 from saliency_bench.engine.suites.grids import Scores, grid_of
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
-from saliency_bench.engine.suites.plan import passes_of
+from saliency_bench.engine.suites.plan import passes_of, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
 from saliency_bench.engine.suites.suite import planned, suite
 from saliency_bench.errors import UserError
@@ -418,10 +419,29 @@ def test_the_plan_counts_the_passes_that_a_run_takes():
     assert passes_of([]) == 0
 
 
+@pytest.mark.parametrize(
+    ("costs", "chunks", "processes", "expected"),
+    [
+        ([5, 5], 10, 1, None),  # one process
+        ([5, 5], 10, 2, [[0], [1]]),  # as early either way
+        ([5, 5, 5], 10, 2, None),  # 7.5 rather than 10
+        ([5, 5, 5], 1, 2, [[0, 2], [1]]),  # 10 rather than 15: one of two would have nothing to do
+        ([1, 2, 9, 4, 4], 10, 2, [[2, 0], [3, 4, 1]]),  # 10 either way, the longest first
+        ([3, 8, 4, 4], 10, 2, None),  # 11 rather than 9.5
+    ],
+)
+def test_processes_make_whole_runs_where_these_are_done_earlier(costs, chunks, processes, expected):
+    job = SimpleNamespace(spec=SimpleNamespace(batch_size=4))
+    steps = [SimpleNamespace(job=job, passes=cost, images=4 * chunks, cells=1, done=0) for cost in costs]
+    assert side_by_side(steps, processes) == expected
+
+
 @pytest.mark.slow
-def test_two_launchers_end_with_the_bytes_of_one_process(tmp_path):
+@pytest.mark.parametrize(("batch_size", "side"), [("2", False), ("16", True)])
+def test_two_launchers_end_with_the_bytes_of_one_process(batch_size, side, tmp_path):
     """Each with one process, as on two nodes: they meet on loopback."""
-    line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu"]
+    line = ["-m", "saliency_bench", "suite", "p0-table4", "--smoke", "--select", "dataset=pet-xai", "--device", "cpu",
+            "--batch-size", batch_size]  # fmt: skip
     alone = [sys.executable, *line, "--out", "alone"]
     subprocess.run(alone, cwd=tmp_path, check=True, capture_output=True)
     subprocess.run([sys.executable, *line, "--out", "both", "--train-only"], cwd=tmp_path, check=True,
@@ -437,9 +457,12 @@ def test_two_launchers_end_with_the_bytes_of_one_process(tmp_path):
         )
         for rank in (0, 1)
     ]  # fmt: skip
+    told = []
     for node in nodes:
         shown, _ = node.communicate(timeout=300)
         assert node.returncode == 0, shown
+        told.append("2 processes make whole runs side by side" in shown)
+    assert told == [side, False]  # the first one speaks for all
 
     def files(name):
         names = ("records.parquet", "predictions.parquet", "*.csv", "*.md", "model.safetensors")

@@ -27,7 +27,6 @@ from pathlib import Path
 from typing import Any
 
 import datasets
-from accelerate import Accelerator
 from filelock import FileLock, Timeout
 
 from saliency_bench import displays
@@ -64,7 +63,7 @@ from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import accelerator_on, agreed, wait_for_all
+from saliency_bench.utils.processes import Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 from saliency_bench.utils.provenance import provenance
 
@@ -163,19 +162,22 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
 
 
 @handlers_end_work()
-def start(spec: RunSpec, objects: Objects, *, progress: bool = True) -> Run:
-    """`run` of settings that are written down; objects: the Python objects that they mention."""
+def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Group | None = None) -> Run:
+    """`run` of settings that are written down; objects: the Python objects that they mention.
+
+    group: the processes that share its chunks; None: all that were launched.
+    """
     watch = Stopwatch()
     if not (spec.explainers or spec.maps) or not spec.metrics:
         missing = "explainers" if spec.metrics else "metrics"
         raise UserError(f"a run needs at least one explainer and one metric{FIRST[missing]}")
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
-    accelerator = accelerator_on(spec.device)
+    accelerator = group or accelerator_on(spec.device)
     return compute(load(spec, objects, accelerator.device), accelerator, watch, progress=progress)
 
 
-def compute(context: RunContext, accelerator: Accelerator, watch: Stopwatch, *, progress: bool = True) -> Run:
+def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progress: bool = True) -> Run:
     """Compute what is missing of all cells, each process its share; then write records, summary and report.
 
     watch: started when loading began.
@@ -238,7 +240,7 @@ def _noted(context: RunContext) -> Manifest:
     return manifest
 
 
-def _with_plans(context: RunContext, accelerator: Accelerator, shown: bool) -> RunContext:
+def _with_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:
     """With the partners of the metrics that ask for some: for these, all samples are predicted first."""
     asking = [metric for metric in context.metrics if metric.plan is not None]
     if not asking:

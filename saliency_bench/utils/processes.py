@@ -2,9 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
+import torch
 from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.utils import broadcast_object_list
 
@@ -17,17 +19,45 @@ PATIENCE = timedelta(days=30)
 T = TypeVar("T")
 
 
+class Group(Protocol):
+    """Processes that share the chunks of a run, as accelerate's Accelerator says of all that were launched."""
+
+    device: torch.device
+    num_processes: int
+    process_index: int
+    is_main_process: bool
+    is_local_main_process: bool
+
+    def wait_for_everyone(self) -> None: ...
+
+
+@dataclass
+class Alone:
+    """One process of several that computes a run by itself, while the others compute other runs."""
+
+    device: torch.device
+    num_processes: int = 1
+    process_index: int = 0
+    is_main_process: bool = True
+    is_local_main_process: bool = True
+
+    def wait_for_everyone(self) -> None:
+        """Nobody else takes part."""
+
+
 def accelerator_on(device: str | None) -> Accelerator:
     """The group of processes of this one, on CPUs or GPUs. Raises: UserError for an unavailable device."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
     return Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
 
 
-def agreed(accelerator: Accelerator, decide: Callable[[], T]) -> T:
+def agreed(accelerator: Group, decide: Callable[[], T]) -> T:
     """The result of `decide` in the main process, in every process.
 
     Raises: UserError in the main process; the others exit without a message. And where one was lost, in all.
     """
+    if accelerator.num_processes == 1:
+        return decide()
     message: list = [None, False]
     if accelerator.is_main_process:
         try:
@@ -44,7 +74,7 @@ def agreed(accelerator: Accelerator, decide: Callable[[], T]) -> T:
     return decision
 
 
-def wait_for_all(accelerator: Accelerator) -> None:
+def wait_for_all(accelerator: Group) -> None:
     """Raises: UserError where a process was lost."""
     with _none_lost():
         accelerator.wait_for_everyone()

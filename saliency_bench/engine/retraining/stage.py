@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from accelerate import Accelerator
 
 from saliency_bench.engine.context import Cell, RunContext
 from saliency_bench.engine.fitting import Recipe, Training, one_epoch
@@ -28,13 +27,13 @@ from saliency_bench.scoring.retraining import Protocol
 from saliency_bench.utils.files import read_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import agreed, wait_for_all
+from saliency_bench.utils.processes import Group, agreed, wait_for_all
 from saliency_bench.utils.progress import bar
 
 TRIED = 3  # batches, to say how long it takes
 
 
-def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Accelerator, shown: bool) -> None:
+def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, shown: bool) -> None:
     """Train every network that the retraining metrics among these cells need and that has no outcome yet.
 
     Raises: UserError for a dataset, classifier or explainer with which that cannot be done.
@@ -50,7 +49,7 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Acceler
 
 
 def _train(
-    context: RunContext, splits: Splits, folder: Path, cells: list[Cell], accelerator: Accelerator, shown: bool
+    context: RunContext, splits: Splits, folder: Path, cells: list[Cell], accelerator: Group, shown: bool
 ) -> None:
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
     shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
@@ -73,7 +72,7 @@ def _train(
 
 def _explain(
     context: RunContext, splits: Splits, pictures: Pictures, explainers: list[Explainer], folder: Path,
-    accelerator: Accelerator, shown: bool,
+    accelerator: Group, shown: bool,
 ) -> None:  # fmt: skip
     """What is missing of the explainers' maps, each process its share."""
     each = [(explainer, split) for explainer in explainers for split in splits.all]

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from math import ceil
 from pathlib import Path
 from statistics import median
 from types import ModuleType
@@ -67,6 +68,26 @@ def plan_of(jobs: Sequence[Job], choice: Choice, measured: bool = True) -> list[
         each = seconds(str(job.spec.model), job.spec.batch_size, choice.device) if is_timed else None
         steps.append(_step(job, *found, each))
     return steps
+
+
+def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | None:
+    """The runs that each process makes by itself; None where they are done earlier if all share the chunks of each run.
+
+    A shared run takes as long as the process with most of its chunks; by themselves, the longest runs come first, each
+    to whoever is free. Where both take equally long, whole runs are made: a network is then loaded once, not by all.
+    """
+    if processes == 1:
+        return None
+    known = all(step.passes is not None for step in steps)
+    costs = [step.passes if known and step.passes is not None else step.cells - step.done for step in steps]
+    shared = 0.0
+    for step, cost in zip(steps, costs, strict=True):
+        chunks = ceil(step.images / step.job.spec.batch_size) if step.images else processes
+        shared += cost * ceil(chunks / processes) / chunks
+    shares: list[list[int]] = [[] for _ in range(processes)]
+    for number in sorted(range(len(steps)), key=lambda number: -costs[number]):
+        min(shares, key=lambda own: sum(costs[one] for one in own)).append(number)
+    return shares if max(sum(costs[one] for one in own) for own in shares) <= shared else None
 
 
 def check_sources(steps: Sequence[Step]) -> None:

@@ -111,7 +111,7 @@ def suite(
     said = step if main and progress else lambda line: None
     for line in plan_notes(steps):
         said(line)
-    done = work(jobs, choice, progress, said)
+    done = work(steps, choice, progress, said)
     laid = [] if train_only or not main else lay_out(found, tables, choice, done.failed, compare)
     if laid:
         title = f"{name}, smoke size" if smoke else name

@@ -1,23 +1,25 @@
 """Does what is missing of a suite, run after run: trains, scores, and lays out the tables of what is there.
 
-A run that fails is named with its reason and stops no other; started again, only what is missing is done.
+A run that fails is named with its reason and stops no other; started again, only what is missing is done. Several
+processes share the chunks of each run, or make whole runs side by side, whichever is done earlier.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from accelerate import Accelerator
+from accelerate.utils import gather_object
 
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import start
 from saliency_bench.engine.suites.jobs import Choice, Job, Network
+from saliency_bench.engine.suites.plan import Step, side_by_side
 from saliency_bench.engine.suites.transforms import measure
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError, described
 from saliency_bench.utils.messages import complain
-from saliency_bench.utils.processes import accelerator_on, wait_for_all
+from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
 
 
 @dataclass(frozen=True)
@@ -28,11 +30,12 @@ class Done:
     failed: dict[Path, str] = field(default_factory=dict)
 
 
-def work(jobs: list[Job], choice: Choice, progress: bool, said: Callable[[str], None]) -> Done:
-    """Train and run what is missing. said: called with a line on each step.
+def work(steps: Sequence[Step], choice: Choice, progress: bool, said: Callable[[str], None]) -> Done:
+    """Train and run what is missing of a plan. said: called with a line on each step.
 
     Raises: UserError where networks are to be trained by several processes.
     """
+    jobs = [step.job for step in steps]
     accelerator = accelerator_on(choice.device)
     networks = {network.out: network for job in jobs for network in job.networks}
     todo = [network for network in networks.values() if not network.is_done]
@@ -47,20 +50,26 @@ def work(jobs: list[Job], choice: Choice, progress: bool, said: Callable[[str], 
         _try(partial(_train, network, choice, progress), network.out, failed)
     if choice.train_only:
         return Done(jobs, failed)
-    for number, job in enumerate(jobs, 1):
-        said(f"run {number} of {len(jobs)}: {job.folder.name}")
+    shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
+    group: Group = Alone(accelerator.device) if shares else accelerator
+    if shares:
+        said(f"{accelerator.num_processes} processes make whole runs side by side")
+    for number in shares[accelerator.process_index] if shares else range(len(jobs)):
+        job = jobs[number]
+        said(f"run {number + 1} of {len(jobs)}: {job.folder.name}")
         if untrained := [network.out for network in job.networks if network.out in failed]:
             failed[job.folder] = f"its network {untrained[0].name} was not trained"
             continue
-        _try(partial(_run, job, progress, accelerator), job.folder, failed)
-    return Done(jobs, failed)
-
-
-def _run(job: Job, progress: bool, accelerator: Accelerator) -> None:
-    start(*describe(dict(job.spec)), progress=progress)
-    if accelerator.is_main_process:
-        measure(job)
+        _try(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
     wait_for_all(accelerator)
+    return Done(jobs, dict(gather_object(list(failed.items()))) if shares else failed)
+
+
+def _run(job: Job, progress: bool, group: Group) -> None:
+    start(*describe(dict(job.spec)), progress=progress, group=group)
+    if group.is_main_process:
+        measure(job)
+    wait_for_all(group)
 
 
 def _train(network: Network, choice: Choice, progress: bool) -> None:
