@@ -72,6 +72,16 @@ def strip(panels: Sequence[tuple[Image.Image, Sequence[str]]]) -> Image.Image:
     return canvas
 
 
+def stacked(strips: Sequence[Image.Image]) -> Image.Image:
+    """Strips below each other, as wide as the widest."""
+    canvas = Image.new("RGB", (max(one.width for one in strips), sum(one.height for one in strips)), "white")
+    top = 0
+    for one in strips:
+        canvas.paste(one, (0, top))
+        top += one.height
+    return canvas
+
+
 def _fitted(line: str, width: int) -> str:
     """As much of a line as fits, in letters of either weight."""
     line = " ".join(line.split())

@@ -261,6 +261,7 @@ def test_help_shows_no_empty_default(capsys):
 QUICK = {
     "analyse": "analyse done --what correlation --out out",
     "check": "check done --require centre:saliency_miou>=0",
+    "draw": "draw done --what classes --explainers gradient --device cpu --out out/classes.png",
     "explain": "explain picture.png --model net --explainers gradcam --device cpu --out out/strip.png",
     "build": "build shapes-xai --size 32 --count 20 --out out",
     "install-metrics": "install-metrics saliency_miou",

@@ -1,0 +1,291 @@
+"""Pictures of chosen samples for `draw`: what a metric sees of them, in rows of panels with words below."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from saliency_bench.displays import stacked, strip
+from saliency_bench.engine.context import RunContext, load
+from saliency_bench.engine.predictions import answers
+from saliency_bench.engine.reading import read_chunk
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.explainer import Explainer
+from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.maps import descending
+from saliency_bench.metric import load_metric
+from saliency_bench.metrics import _bam
+from saliency_bench.push_scripts.draw import COUNT
+from saliency_bench.results.manifest import Manifest, differing_settings, read_manifest
+from saliency_bench.scoring.inputs import MetricInputs, Other
+from saliency_bench.scoring.perturbation import fraction_counts
+from saliency_bench.target import one_hot, probabilities
+from saliency_bench.targets.rules import stack
+from saliency_bench.types import Batch, Images, Target
+from saliency_bench.utils.overlays import eight_bit, overlay
+from saliency_bench.utils.seeds import seed_of
+
+SHARES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)  # of the pixels that have entered
+OBJECT = "image_without_object"
+METRICS = {"insertion": ("saliency_insertion",), "classes": ("saliency_class_sensitivity",),
+           "models": ("saliency_mcr", "saliency_mcs"), "object": ("saliency_idr",)}  # fmt: skip
+Panel = tuple[Image.Image, list[str]]
+Rows = list[list[Panel]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of a run: what is known of it before it is explained. row: what the classifier says; other: the other"""
+
+    context: RunContext
+    batch: Batch
+    row: dict[str, Any]
+    target: Target
+    other: Other | None
+
+    @classmethod
+    def of(cls, context: RunContext, position: int) -> "Sample":
+        chunk = read_chunk(context.data, context.classifier, [position], strict=True)
+        assert chunk.batch is not None
+        row, other = answers(context, chunk)[0], None
+        terms = context.rule.terms(row["image_id"], row["label"], np.asarray(row["logits"]), context.members)
+        if context.other is not None:
+            of_other = answers(context.other, context.of_other(chunk))[0]
+            right = _right(context.other, of_other)
+            logits = torch.tensor([of_other["logits"]])
+            other = Other(context.other.classifier, torch.from_numpy(right).float().to(context.other.classifier.device),
+                          logits, right, [None])  # fmt: skip
+        target = stack([terms], context.classes).to(context.classifier.device)
+        return cls(context, chunk.batch, row, target, other)
+
+    @property
+    def name(self) -> str:
+        return self.batch.ids[0]
+
+    @property
+    def images(self) -> Images:
+        return self.batch.images
+
+    @cached_property
+    def picture(self) -> Image.Image:
+        return Image.fromarray(eight_bit(self.images[0]))
+
+    def provider(self, explainer: Explainer) -> MapProvider:
+        """What makes the maps of a run."""
+        seed = seed_of(self.context.spec.seed, self.name, "explain")
+        return MapProvider(explainer.seeded(self.context.spec.seed), self.context.classifier, [seed])
+
+    def scored(self, explainer: Explainer, name: str, **more: Any) -> tuple[float | None, str]:
+        """(the score that a run gives it, or None; why there is none)"""
+        batch = self.inputs(explainer, **more).score(load_metric(name))
+        return batch.values[0], batch.reasons[0] or ""
+
+    def inputs(self, explainer: Explainer, **more: Any) -> MetricInputs:
+        context = self.context
+        right = None if context.members is None else _right(context, self.row)
+        return MetricInputs(
+            context.classifier, explainer.seeded(context.spec.seed), self.images, self.target,
+            torch.tensor([self.row["logits"]]), lambda sample, purpose: seed_of(context.spec.seed, self.name, purpose),
+            masks=self.batch.masks.numpy(), unusable=self.batch.left_out, labels=right, other=self.other,
+            columns=self.batch.columns, run_seed=context.spec.seed, **more,
+        )  # fmt: skip
+
+    def marked(self, values: np.ndarray, image: Images | None = None) -> Image.Image:
+        """A map over the picture, with the border of the mask in white."""
+        pixels = np.asarray(overlay(eight_bit((self.images if image is None else image)[0]), values)).copy()
+        inside = self.batch.masks[0].numpy()
+        padded = np.pad(inside, 1)
+        whole = padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+        pixels[inside & ~whole] = 255
+        return Image.fromarray(pixels)
+
+
+def drawn(
+    folder: Path, what: str, samples: Sequence[str] | None, explainers: Sequence[str] | None, device: str | None
+) -> tuple[Image.Image, list[dict[str, Any]]]:
+    """(the picture; {sample, explainer, scores} of each sample and explainer).
+
+    Raises: UserError for a run that cannot be loaded again, and for what it does not have.
+    """
+    manifest = read_manifest(folder)
+    metrics = _metrics(manifest, what)
+    context = _loaded(folder, manifest, metrics, explainers, device)
+    names = context.data.ids[: context.samples]
+    for name in samples or ():
+        if name not in names:
+            raise unknown("sample", name, names)
+    rows, scores = [], []
+    for name in samples or names[:COUNT]:
+        own_rows, own_scores = PANELS[what](Sample.of(context, names.index(name)), metrics)
+        rows += own_rows
+        scores += own_scores
+    return stacked([strip(row) for row in rows]), scores
+
+
+def _metrics(manifest: Manifest, what: str) -> tuple[str, ...]:
+    """The metrics to draw; insertion with the options of the run's own, if it has any."""
+    own = [cell.metric_text for cell in manifest.cells.values() if cell.metric == "saliency_insertion"]
+    return (own[0],) if what == "insertion" and own else METRICS[what]
+
+
+def _loaded(
+    folder: Path, manifest: Manifest, metrics: Sequence[str], explainers: Sequence[str] | None, device: str | None
+) -> RunContext:
+    """The run, with these metrics and explainers. Raises: UserError where it is not what it was."""
+    spec = manifest.spec
+    for setting in ("dataset", "model", "other_model"):
+        if not isinstance(getattr(spec, setting), str | None):
+            raise UserError(
+                f"the {setting.replace('_', ' ')} of {folder} is a Python object, which no file holds; draw a run of "
+                "names and folders"
+            )
+    chosen = tuple(explainers or (one for one in spec.explainers if isinstance(one, str)))
+    if not chosen:
+        raise UserError(f"{folder} has no explainer that can be made again by its name; give --explainers")
+    changes = {"metrics": tuple(metrics), "explainers": chosen, "maps": (), "keep_maps": False, "out": str(folder)}
+    context = load(spec.model_copy(update=changes), {}, device)
+    if differing := differing_settings(context.identity, manifest.identity):
+        raise UserError(f"the {differing[0]} is no longer that of {folder}; make the run again with another --out")
+    return context
+
+
+def _right(context: RunContext, row: dict[str, Any]) -> np.ndarray:
+    """Bool (1, K)."""
+    right = context.right(row)
+    return np.zeros((1, context.classes), bool) if right is None else right[None]
+
+
+def _insertion(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+    """A row per explainer: its map, and the picture at each of `SHARES` with the probability of the target."""
+    reference = str(dict(load_metric(metrics[0]).options)["reference"])
+    height, width = sample.images.shape[2:]
+    counts = fraction_counts(height, width, SHARES)
+    rows, scores = [], []
+    for explainer in sample.context.explainers:
+        maps = _made(explainer, sample.provider(explainer), sample.images, sample.target)
+        inputs = sample.inputs(explainer, maps=torch.from_numpy(maps))
+        score = inputs.score(load_metric(metrics[0]))
+        values = inputs.curves.path("top", reference, counts)[0]
+        about = [str(explainer), f"area {_number(score.values[0])}, {sample.name}"]
+        row: list[Panel] = [(overlay(eight_bit(sample.images[0]), maps[0]), about)]
+        order = descending(maps)[0]
+        for share, count, value in zip(SHARES, counts, values, strict=True):
+            kept = np.zeros(height * width, bool)
+            kept[order[:count]] = True
+            shown = inputs.curves.drawn(
+                torch.tensor([0]), torch.from_numpy(kept).view(1, 1, height, width).to(sample.images.device),
+                reference,
+            )  # fmt: skip
+            row.append((Image.fromarray(eight_bit(shown[0])), [f"p = {value:.3f}", f"top {share:.0%}"]))
+        rows.append(row)
+        curve = {f"top {share:.0%}": float(value) for share, value in zip(SHARES, values, strict=True)}
+        scores.append(_about(sample, explainer) | {metrics[0]: score.values[0]} | curve)
+    return rows, scores
+
+
+def _classes(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+    """Two rows: the maps of the most likely class, and of the least likely."""
+    logits = torch.tensor([sample.row["logits"]])
+    p = probabilities(logits.double(), sample.context.classifier.activation)[0]
+    ends = [int(logits[0].argmax()), int(logits[0].argmin())]
+    words = [f"{end} likely: {_label(sample.context, one)} ({p[one]:.3f})"
+             for end, one in zip(("most", "least"), ends, strict=True)]  # fmt: skip
+    rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
+    scores = []
+    for explainer in sample.context.explainers:
+        explain = sample.provider(explainer)
+        score, reason = sample.scored(explainer, metrics[0])
+        for row, one, text in zip(rows, ends, ("most likely", f"correlation {_number(score)}"), strict=True):
+            target = one_hot([one], logits.shape[1]).to(sample.images.device)
+            maps = _made(explainer, explain, sample.images, target)
+            row.append((overlay(eight_bit(sample.images[0]), maps[0]), [str(explainer), text]))
+        scores.append(_about(sample, explainer) | {metrics[0]: score} | _why(reason))
+    return rows, scores
+
+
+def _models(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+    """Two rows: the maps of the run's model for the label, and of the other model for its own."""
+    assert sample.other is not None
+    labels, other = _right(sample.context, sample.row), sample.other
+    words = [f"model: {_named(sample.context, labels)}", f"other model: {_named(_other(sample), other.labels)}"]
+    rows: Rows = [[(sample.picture, [sample.name, text])] for text in words]
+    scores = []
+    for explainer in sample.context.explainers:
+        both = _raising(explainer, partial(_bam.maps_of_both, sample.images, labels, other, sample.provider(explainer)))
+        (mcr, reason), (mcs, _) = (sample.scored(explainer, name) for name in metrics)
+        words = ["", f"MCR {_number(mcr)} (MCS {_number(mcs)})"]
+        for row, maps, text in zip(rows, both, words, strict=True):
+            row.append((sample.marked(maps[0]), [str(explainer), text]))
+        scores.append(_about(sample, explainer) | dict(zip(metrics, (mcr, mcs), strict=True)) | _why(reason))
+    return rows, scores
+
+
+def _object(sample: Sample, metrics: Sequence[str]) -> tuple[Rows, list[dict[str, Any]]]:
+    """Two rows: the maps of the other model for its label, with the object and without."""
+    assert sample.other is not None
+    column, other = sample.batch.columns.get(OBJECT), sample.other
+    if column is None or column.lacking[0] or not isinstance(column.values, torch.Tensor):
+        raise UserError(f"{sample.name} has no {OBJECT}; draw a sample that has a picture without its object")
+    pictures = sample.images, column.values
+    scene, rows = _named(_other(sample), other.labels), []
+    for image, text in zip(pictures, ("with the object", "without"), strict=True):
+        rows.append([(Image.fromarray(eight_bit(image[0])), [sample.name, f"{scene}, {text}"])])
+    scores = []
+    for explainer in sample.context.explainers:
+        score, reason = sample.scored(explainer, metrics[0])
+        inside = []
+        for row, image in zip(rows, pictures, strict=True):
+            explain = partial(sample.provider(explainer), classifier=other.classifier)
+            maps = _bam.preprocessed(_made(explainer, explain, image, other.target))
+            inside.append(float(_bam.mean_inside(maps, sample.batch.masks.numpy())[0]))
+            row.append((sample.marked(maps[0], image), [str(explainer), f"mean inside {inside[-1]:.3f}"]))
+        own = {metrics[0]: score, "inside with": inside[0], "inside without": inside[1]}
+        scores.append(_about(sample, explainer) | own | _why(reason))
+    return rows, scores
+
+
+PANELS = {"insertion": _insertion, "classes": _classes, "models": _models, "object": _object}
+
+
+def _made(explainer: Explainer, explain: Callable[..., np.ndarray], images: Images, target: Target) -> np.ndarray:
+    """(1, H, W)"""
+    return _raising(explainer, partial(explain, images, target))
+
+
+def _raising(explainer: Explainer, make: Callable[[], Any]) -> Any:
+    """Raises: UserError where the explainer failed."""
+    try:
+        return make()
+    except ExplainerRaisedError as error:
+        raise UserError(f"{explainer}: {error}") from error
+
+
+def _other(sample: Sample) -> RunContext:
+    assert sample.context.other is not None
+    return sample.context.other
+
+
+def _named(context: RunContext, right: np.ndarray) -> str:
+    """The classes that are right, by name."""
+    return ", ".join(_label(context, one) for one in np.flatnonzero(right[0]).tolist())
+
+
+def _label(context: RunContext, number: int) -> str:
+    return context.classifier.labels[number] if context.classifier.labels else str(number)
+
+
+def _about(sample: Sample, explainer: Explainer) -> dict[str, Any]:
+    return {"sample": sample.name, "explainer": str(explainer)}
+
+
+def _why(reason: str) -> dict[str, str]:
+    return {"reason": reason} if reason else {}
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,71 @@
+"""Draw the maps of chosen samples of a run as a metric sees them.
+
+example:
+  saliency-bench draw runs/first --what insertion --out insertion.png
+  saliency-bench draw runs/first --what classes --samples cat-7 --out a.png
+  saliency-bench draw runs/pairs --what models --explainers gradcam --out b.png
+
+insertion: the picture as the top pixels of each map enter it, with the probability of the class. classes: the maps of
+the most and of the least likely class. models: those of the run's model and of its other model, of one picture. object:
+those of the other model with and without the object (image_without_object). Below each: the score of the sample by
+saliency_insertion, saliency_class_sensitivity, saliency_mcr with saliency_mcs, or saliency_idr. Dataset and model of
+the run are loaded again, and the maps made anew.
+"""
+
+import json
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.push_scripts import _shared
+
+SECTION = "measure"
+WHAT = ("insertion", "classes", "models", "object")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+COUNT = 2
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
+    parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
+    about = f"ids of the samples (default: the first {COUNT} of the run)"
+    parser.add_argument("--samples", nargs="+", metavar="ID", help=about)
+    _shared.setting(parser, "explainers", default=None, text="of these (default: those of the run)")
+    parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
+    _shared.settings(parser, "device")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    _check(args)  # before torch is imported
+    from saliency_bench.push_scripts._panels import drawn
+    from saliency_bench.utils.files import write_with
+
+    out = Path(args.out)
+    picture, scores = drawn(Path(args.run), args.what, args.samples, args.explainers, args.device)
+    form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
+    write_with(out, lambda path: picture.save(path, format=form))
+    if args.json:
+        print(json.dumps({"what": args.what, "out": args.out, "scores": scores}, indent=2))
+        return
+    header = list(dict.fromkeys(name for row in scores for name in row))
+    rows = [["–" if row.get(name) is None else _text(row[name]) for name in header] for row in scores]
+    _shared.show_rows([header, *rows])
+    print(f"picture: {out}")
+
+
+def _text(value: object) -> str:
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _check(args: Namespace) -> None:
+    from saliency_bench.engine.preflight import check_items
+    from saliency_bench.errors import UserError
+    from saliency_bench.utils.storage import check_output_file
+
+    out = Path(args.out)
+    if out.suffix.lower() not in SUFFIXES:
+        raise UserError(f"--out {out} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}")
+    if not (Path(args.run) / "run.json").is_file():
+        raise UserError(f"{args.run} is not the folder of a run (no run.json); give the --out of a run")
+    check_output_file(out)
+    check_items("explainers", args.explainers)
