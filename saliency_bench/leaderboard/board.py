@@ -78,6 +78,7 @@ class Row:
     unranked        why there is no official rank; ""
     best            by official ranks, with nearly all samples scored; never a baseline
     not_comparable  why it can be compared with no other row; ""
+    beats, not_beaten  the baselines that it was tested against, by the test that gives its ranks
     dataset, model  names, by the owner of the board where the owner knows them (`named`: "dataset", "model" are in it)
     own_method      the explainer is not one of the package
     recomputed      on how many samples, and the largest difference
@@ -102,6 +103,8 @@ class Row:
     unranked: str = ""
     best: bool = False
     not_comparable: str = ""
+    beats: tuple[str, ...] = ()
+    not_beaten: tuple[str, ...] = ()
     conflict: bool = False
 
     @property
@@ -375,6 +378,7 @@ def _placed(rivals: Sequence[_Held]) -> list[Row]:
             rows.append(replace(one.row, unranked=why, not_comparable=_alone(one, rivals)))
         else:
             row = replace(one.row, rank=place.rank, rank_if_true=place.if_true)
+            row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
             rows.append(replace(row, unranked=place.why, best=place.best))
     return rows
 

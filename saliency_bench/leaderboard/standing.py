@@ -14,7 +14,7 @@ from saliency_bench.leaderboard.checks import known_metric
 from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import Identity
-from saliency_bench.results.ranking import ALONE, UNRANKED, Standing, compare
+from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
 from saliency_bench.utils.hashing import hash_of
 
 ANY = ("", "{}", 0)  # an explainer, whichever
@@ -35,12 +35,17 @@ class Entry:
 
 @dataclass(frozen=True)
 class Place:
-    """rank: official. if_true: as the module says. why: there is no official rank. best: by official ranks."""
+    """rank: official. if_true: as the module says. why: there is no official rank. best: by official ranks.
+
+    beats, not_beaten: the baselines that it was tested against, by the same test as its rank.
+    """
 
     rank: RankSet
     if_true: RankSet
     why: str
     best: bool
+    beats: tuple[str, ...] = ()
+    not_beaten: tuple[str, ...] = ()
 
 
 def question_of(cell: CellKey, setting: Identity) -> str:
@@ -54,7 +59,8 @@ def question_of(cell: CellKey, setting: Identity) -> str:
 def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
     """{key: its place} of the rows of one question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
-    ranked, possible = _standings(official, seed), _standings(entries, seed)
+    (contrasts, ranked), (all_contrasts, possible) = _standings(official, seed), _standings(entries, seed)
+    baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
     several = any(one.rank and one.rank[0] > 1 for one in ranked.values())
     found = {}
     for entry in entries:
@@ -63,13 +69,32 @@ def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
         best = several and rank is not None and rank[0] == 1 and own is not None and own.scored >= BEST_FROM
         if_true = possible[entry.key].rank if not entry.official else None
         why = "" if rank else (own.unranked or ALONE if own else "its scores have not been recomputed")
-        found[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline)
+        own_contrasts = contrasts if entry.official else all_contrasts
+        beats, not_beaten = _against(entry, baselines, own_contrasts)
+        found[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
     return found
 
 
-def _standings(entries: Sequence[Entry], seed: int) -> Mapping[str, Standing]:
+def _against(
+    entry: Entry, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the baselines that a row beats, those that it does not), of those that it was tested against."""
+    if entry.cell.baseline:
+        return (), ()
+    sides: dict[bool, list[str]] = {True: [], False: []}
+    for one in contrasts:
+        if entry.key in one.cells and one.p is not None:
+            own = one.seen_from(entry.key)
+            if own.cells[1] in baselines:
+                sides[own.sign(entry.cell.higher_is_better) > 0].append(baselines[own.cells[1]])
+    not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
+    return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
+
+
+def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
+    """(each pair that was compared, {key: its standing})"""
     if not entries:
-        return {}
+        return [], {}
     first = entries[0]
     place = {image_id: index for index, image_id in enumerate(first.ids)}
     scores = {}
@@ -84,5 +109,5 @@ def _standings(entries: Sequence[Entry], seed: int) -> Mapping[str, Standing]:
         for entry in entries
     ]
     if one.aggregate:
-        return {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
-    return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)[1]
+        return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
+    return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)

@@ -1,0 +1,49 @@
+"""Show a leaderboard in the browser: of a folder of results, or of a results repository.
+
+example:
+  saliency-bench leaderboard --results saliency-bench/results
+  saliency-bench leaderboard --results ./my-results --core my-core.yaml
+
+The page is served on this machine only, until you stop it with Ctrl-C. It searches, filters, sorts and compares rows,
+shows what is behind each, and exports CSV, LaTeX and BibTeX. Nothing is sent anywhere.
+"""
+
+from argparse import ArgumentParser, Namespace
+
+SECTION = "publish"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--results", metavar="DIR_OR_REPO", required=True,
+                        help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
+    parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models that scores are averaged "
+                        "over (default: that of the public board)")  # fmt: skip
+    parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 7860)")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+
+
+def main(args: Namespace) -> None:
+    from saliency_bench.leaderboard.view.core import read_core
+    from saliency_bench.leaderboard.view.live import Live
+
+    core = read_core(args.core) if args.core else None
+    app = _app()
+    live = Live(args.results, core or read_core(app.CORE))
+    if not args.quiet:
+        print(f"{live.page.archive.name}: {len(live.page.archive.rows)} rows; Ctrl-C ends it", flush=True)
+    app.launch(live, server_name="127.0.0.1", server_port=args.port, inbrowser=not args.no_browser, quiet=args.quiet)
+
+
+def _app():
+    """Raises: UserError without gradio, with the command that installs it."""
+    from saliency_bench.errors import UserError
+    from saliency_bench.registry import install_hint
+
+    try:
+        from saliency_bench.spaces.leaderboard import app
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("saliency_bench"):
+            raise
+        raise UserError(f"the leaderboard needs the library {error.name}: {install_hint('spaces')}") from error
+    return app

@@ -1,0 +1,116 @@
+"""A board with what its page needs beside it: rows to show, and the scores of single samples, read when asked for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from huggingface_hub import DatasetInfo
+
+from saliency_bench.errors import UserError
+from saliency_bench.hub import client
+from saliency_bench.leaderboard.board import Board, Row, load_results
+from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.schema import RECORDS
+from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.standing import question_of
+from saliency_bench.leaderboard.view.rows import ShownRow, shown
+
+KEPT = 8  # submissions whose scores are held in memory
+
+
+class Sampled(NamedTuple):
+    """The scores (n,) of the samples `ids`, NaN where there is none; their groups, None where one stands alone."""
+
+    ids: list[str]
+    groups: list[str | None]
+    scores: np.ndarray
+
+
+@dataclass(frozen=True)
+class Archive:
+    """Load with `Archive.of`.
+
+    name      of the board: the folder, or NAMESPACE/results
+    updated   the day of its last change
+    commit    of a repository; "" of a folder
+    """
+
+    name: str
+    board: Board
+    source: Source
+    root: Path
+    updated: str
+    commit: str
+    _held: dict[str, Checked] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, location: str | Path) -> "Archive":
+        """The board of a folder or repository, as `load_results` takes them; of a repository its newest commit.
+
+        Raises: UserError, as `load_results`.
+        """
+        folder = Path(location).expanduser()
+        if folder.is_dir():
+            changed = max((path.stat().st_mtime for path in folder.rglob("*.json")), default=folder.stat().st_mtime)
+            day = datetime.fromtimestamp(changed, UTC).date().isoformat()
+            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, day, "")
+        if str(location).count("/") != 1:
+            raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
+        repo, info = str(location), _info(str(location))
+        source = Source(repo, info.sha)
+        day = info.last_modified.date().isoformat() if info.last_modified else ""
+        return cls(repo, load_results(repo, info.sha), source, source.folders()[0], day, info.sha or "")
+
+    @cached_property
+    def rows(self) -> list[ShownRow]:
+        return [shown(row, question_of(row.cell, row.result.setting)) for row in self.board.rows]
+
+    @cached_property
+    def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
+        return {one.key: (one, row) for one, row in zip(self.rows, self.board.rows, strict=True)}
+
+    def sampled(self, row: Row) -> Sampled:
+        """The scores of a row's samples. Raises: UserError where its files are gone since."""
+        found = self._read(row.folder)
+        if (outcome := found.recorded.outcomes.get(row.cell.cell_id)) is None:
+            raise UserError(f"{row.folder} no longer holds this row")
+        return Sampled(found.recorded.ids, found.recorded.groups, outcome.scores)
+
+    def _read(self, folder: str) -> Checked:
+        if folder not in self._held:
+            found = read_folder(self.root, folder, self._known)[1]
+            while len(self._held) >= KEPT:
+                self._held.pop(next(iter(self._held)), None)
+            self._held[folder] = found
+        return self._held[folder]
+
+    @cached_property
+    def _known(self) -> Known:
+        return self.source.known()[0]
+
+    def said_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+        """{image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""
+        columns = ["image_id", "label", "prediction", "target"]
+        wanted = (pc.field("cell_id") == row.cell.cell_id) & pc.field("part").is_null()
+        table = pq.read_table(self.root / row.folder / RECORDS, columns=columns, filters=wanted)
+        own = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
+        return {one.pop("image_id"): one for one in own.to_pylist()}
+
+
+def commit_of(repo: str) -> str:
+    """The newest commit of a repository of results. Raises: UserError for a Hub that cannot be reached."""
+    return _info(repo).sha or ""
+
+
+def _info(repo: str) -> DatasetInfo:
+    with asking(repo):
+        return client.default_api().dataset_info(repo)
+    raise AssertionError  # `asking` has raised

@@ -1,0 +1,120 @@
+"""Which rows are shown, in which order, and what can be chosen from."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
+from saliency_bench.leaderboard.view.state import STATUSES, View
+
+PER_PAGE = 100  # rows of a long table
+FILTERS = ("dataset", "model", "family", "metric", "explainer", "status")
+ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that have one
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that can be compared, of one dataset, model and metric, under one heading. baselines: all, whatever is
+    shown. more: the heading was on the page before."""
+
+    rows: list[ShownRow]
+    baselines: list[ShownRow]
+    more: bool = False
+
+
+def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
+    """Whether a row passes the filters, but for that of this name."""
+    for name in FILTERS:
+        wanted = getattr(view, name)
+        if wanted and name != without and wanted != getattr(row, name):
+            return False
+    return all(word in row.text for word in view.search.casefold().split())
+
+
+def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
+    """The rows that pass the filters, and the baselines that these can be compared with, in the order of the view."""
+    own = [row for row in rows if matches(row, view)]
+    questions, keys = {row.question for row in own}, {row.key for row in own}
+    own += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
+    return ordered(own, view)
+
+
+def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
+    """By score the best first within each comparison; by another column all rows in one list. None comes last."""
+    if view.sort == "score":
+        return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
+    value = SORTED_BY[view.sort]
+    known = [row for row in rows if value(row) is not None]
+    known.sort(key=lambda row: (row.explainer.casefold(), *_heading(row), row.key))
+    known.sort(key=value, reverse=view.reverse)  # stable
+    return known + [row for row in rows if value(row) is None]
+
+
+def _heading(row: ShownRow) -> tuple:
+    return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question)
+
+
+def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
+    if row.value is None:
+        return True, 0.0
+    return False, row.value if row.higher_is_better == reverse else -row.value
+
+
+SORTED_BY: dict[str, Callable[[ShownRow], Any]] = {
+    "explainer": lambda row: row.explainer.casefold(),
+    "dataset": lambda row: row.dataset.casefold(),
+    "model": lambda row: row.model.casefold(),
+    "metric": lambda row: row.metric,
+    "rank": lambda row: row.rank or row.rank_if_true,
+    "n": lambda row: row.n,
+    "status": lambda row: STATUSES.index(row.status),
+    "passes": lambda row: row.passes,
+    "seconds": lambda row: row.seconds,
+    "submitters": lambda row: tuple(name.casefold() for name in row.submitters),
+}
+
+
+def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int, int]:
+    """(the rows of a part of a long table, its number, how many parts there are)."""
+    parts = max(1, -(-len(rows) // PER_PAGE))
+    number = min(number, parts)
+    return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
+
+
+def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[Group]:
+    """Rows in the order by score under a heading for each comparison. before: the last row of the part before."""
+    baselines: dict[str, list[ShownRow]] = {}
+    for row in everything:
+        if row.baseline:
+            baselines.setdefault(row.question, []).append(row)
+    groups: list[Group] = []
+    for row in rows:
+        if not groups or groups[-1].rows[0].question != row.question:
+            own = sorted(baselines.get(row.question, []), key=lambda one: _by_score(one, False))
+            groups.append(Group([], own, before is not None and before.question == row.question and not groups))
+        groups[-1].rows.append(row)
+    return groups
+
+
+def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
+    """{filter: what it can be set to under all other filters}; what is set stays among them."""
+    found: dict[str, list[str]] = {}
+    for name in FILTERS:
+        values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
+        values |= {getattr(view, name)} - {""}
+        found[name] = [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
+    return found
+
+
+def _alphabetical(values: Iterable[str]) -> list[str]:
+    return sorted(values, key=str.casefold)
+
+
+def only_known(view: View, rows: Sequence[ShownRow]) -> View:
+    """Without filters that no row of the board fits, as of an old address."""
+    unknown: dict[str, Any] = {}
+    for name in FILTERS:
+        wanted = getattr(view, name)
+        if wanted and not any(getattr(row, name) == wanted for row in rows):
+            unknown[name] = ""
+    return replace(view, **unknown) if unknown else view

@@ -1,0 +1,108 @@
+"""The rows that are shown as CSV, LaTeX and BibTeX. Texts come from strangers: nothing in them is a formula of a
+spreadsheet, a command of TeX, or the end of a field.
+"""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from saliency_bench.leaderboard.view.rows import ShownRow, number, ranks, short
+
+KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
+FIELDS = (
+    "dataset", "model", "asks", "metric", "family", "higher_is_better", "explainer", "baseline", "own_method", "value",
+    "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "why", "beats", "not_beaten",
+    "passes", "seconds", "device", "submitters", "key",
+)  # fmt: skip
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins to compute
+TEX = {
+    "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
+    "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}",
+}  # fmt: skip
+
+
+def as_csv(rows: Iterable[ShownRow]) -> str:
+    """A line per row, all columns, numbers in full."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(FIELDS)
+    writer.writerows([_plain(getattr(row, name)) for name in FIELDS] for row in rows)
+    return buffer.getvalue()
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        value = ranks(value) if all(isinstance(part, int) for part in value) and value else "; ".join(map(str, value))
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str) and value.startswith(FORMULA):
+        return f"'{value}"
+    return "" if value is None else value
+
+
+def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
+    """A table (package booktabs) with a part for each comparison, in the order that is shown."""
+    lines = [
+        r"% \usepackage{booktabs}",
+        *([f"% {_comment(address)}"] if address else []),
+        r"\begin{tabular}{lrrrl}",
+        r"\toprule",
+        r"Explainer & Score & 95\,\% interval & $n$ & Rank \\",
+    ]
+    for _, own in groupby(rows, key=lambda row: row.question):
+        group = list(own)
+        first = group[0]
+        arrow = r"$\uparrow$" if first.higher_is_better else r"$\downarrow$"
+        heading = ", ".join(map(tex, filter(None, (short(first.metric), first.dataset, first.model, first.asks))))
+        lines += [r"\midrule", rf"\multicolumn{{5}}{{l}}{{{heading} {arrow}}} \\", r"\midrule"]
+        lines += map(_tex_row, group)
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+
+
+def _tex_row(row: ShownRow) -> str:
+    name = rf"\textit{{{tex(row.explainer)}}}" if row.baseline else tex(row.explainer)
+    value = "--" if row.value is None else number(row.value).replace("-", "$-$")
+    value = rf"\textbf{{{value}}}" if row.best else value
+    ends = "" if row.low is None or row.high is None else f"[{number(row.low)}, {number(row.high)}]".replace("-", "$-$")
+    rank = ranks(row.rank).replace("-", "--") or row.status
+    return rf"{name} & {value} & {ends} & {row.n} & {rank} \\"
+
+
+def tex(text: str) -> str:
+    """A text in which nothing is a command."""
+    return "".join(TEX.get(sign, sign) for sign in text)
+
+
+def _comment(text: str) -> str:
+    return " ".join(text.split())
+
+
+def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
+    """Entries for the board as it was on a day (YYYY-MM-DD), and for each submitter of the rows."""
+    names = dict.fromkeys(name for row in rows for name in row.submitters)
+    year = day[:4]
+    entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
+                      year, f"As of {day}, CC BY 4.0")]  # fmt: skip
+    entries += [
+        _entry(f"saliency-bench-{_slug(name)}", f"{{{tex(name)}}}", f"Results submitted by {name} to {board}", address,
+               year, "CC BY 4.0")
+        for name in names
+    ]  # fmt: skip
+    return "\n".join(entries)
+
+
+def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
+    url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
+    fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
+    return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])
+
+
+def _url(address: str) -> str:
+    return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"

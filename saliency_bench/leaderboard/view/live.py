@@ -1,0 +1,41 @@
+"""A board that is read again when its repository has changed, while the page of the last state stays up."""
+
+from pathlib import Path
+from threading import Lock, Thread
+from time import monotonic
+
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.view.archive import Archive, commit_of
+from saliency_bench.leaderboard.view.core import Core
+from saliency_bench.leaderboard.view.page import Page
+from saliency_bench.utils.messages import complain
+
+EVERY = 300.0  # seconds between two questions whether there is a newer state
+
+
+class Live:
+    """location, core: as for `Archive.of` and `Page`. Raises: UserError where the board cannot be read at first."""
+
+    def __init__(self, location: str | Path, core: Core | None = None, every: float = EVERY):
+        self.location, self.core, self.every = location, core, every
+        self._page = Page(Archive.of(location), core)
+        self._asked, self._lock = monotonic(), Lock()
+
+    @property
+    def page(self) -> Page:
+        """The newest state that has been read; asks for a newer one in the background now and then."""
+        with self._lock:
+            due = bool(self._page.archive.commit) and monotonic() - self._asked > self.every
+            if due:
+                self._asked = monotonic()
+        if due:
+            Thread(target=self.refresh, daemon=True).start()
+        return self._page
+
+    def refresh(self) -> None:
+        """Read the board again if it has changed; what is wrong is said, and the last state stays."""
+        try:
+            if commit_of(str(self.location)) != self._page.archive.commit:
+                self._page = Page(Archive.of(self.location), self.core)
+        except UserError as error:
+            complain(f"the board could not be read again: {error}")

@@ -1,0 +1,173 @@
+"""The page of a board: an address in, HTML out. All of it is escaped by the templates; nothing of it is a script."""
+
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.schema import LICENSE
+from saliency_bench.leaderboard.view import export, plots
+from saliency_bench.leaderboard.view.archive import Archive
+from saliency_bench.leaderboard.view.choice import (
+    FILTERS,
+    Group,
+    choices,
+    chosen,
+    grouped,
+    only_known,
+    ordered,
+    page_of,
+)
+from saliency_bench.leaderboard.view.compared import pairwise, samples_of
+from saliency_bench.leaderboard.view.core import Core
+from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, ranks, short
+from saliency_bench.leaderboard.view.standings import Standings, best_sets
+from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, PAGES, SORTS, View
+
+TRACK = 96  # pixels of the small interval beside a score
+
+
+class Page:
+    """All pages of one board. core: what scores are averaged over; None where the board has none."""
+
+    def __init__(self, archive: Archive, core: Core | None = None):
+        self.archive, self.core = archive, core
+        self.standings = Standings(archive, core)
+
+    def show(self, query: object) -> dict[str, str]:
+        """{"query": the address as it is kept, "title", "head": tabs, "form": filters, "body"} of an address."""
+        view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
+        if view.row not in self.archive.by_key:
+            view = replace(view, row="", other="")
+        if view.other not in self.archive.by_key or view.other == view.row:
+            view = replace(view, other="")
+        words = self._common(view) | getattr(self, f"_{view.tab}")(view)
+        parts = {name: _render(f"{name}.html.j2", words) for name in ("head", "form")}
+        title = f"{PAGES[view.tab]} – {self.archive.name}"
+        return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
+
+    def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
+        """{"name", "type", "text"} of a file with the rows that an address shows, all parts of a long table.
+
+        Raises: UserError for a kind that is none of `export.KINDS`.
+        """
+        if not isinstance(kind, str) or kind not in export.KINDS:
+            raise UserError(f"a table is exported as {', '.join(export.KINDS)}")
+        view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
+        rows = chosen(self.archive.rows, view)
+        link = f"{address}"[:2000] if isinstance(address, str) else ""
+        text = {
+            "csv": lambda: export.as_csv(rows),
+            "tex": lambda: export.as_tex(rows, link),
+            "bib": lambda: export.as_bib(rows, self.archive.name, link, self.archive.updated),
+        }[kind]()
+        return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
+
+    def _common(self, view: View) -> dict[str, Any]:
+        rows = self.archive.rows
+        own = [row for row in rows if row.dataset not in self._core_names]
+        datasets = [*self._core_names, *sorted({row.dataset for row in own}, key=str.casefold)]
+        present = {row.dataset for row in rows}
+        return {
+            "view": view, "pages": PAGES, "archive": self.archive, "core": self.core, "filters": FILTERS,
+            "datasets": [name for name in datasets if name in present], "choices": choices(rows, view),
+            "columns": COLUMNS, "always": ALWAYS, "sorts": SORTS, "families": FAMILIES, "total": len(rows),
+        }  # fmt: skip
+
+    @cached_property
+    def _core_names(self) -> list[str]:
+        return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
+
+    def _board(self, view: View) -> dict[str, Any]:
+        rows = chosen(self.archive.rows, view)
+        part, at, parts = page_of(rows, view.number)
+        before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
+        groups = grouped(part, self.archive.rows, before) if view.sort == "score" else [Group(part, [])] * bool(part)
+        columns = [name for name in COLUMNS if name in view.columns]
+        if view.sort != "score":  # without headings each row says what it is about
+            columns = [name for name in COLUMNS if name in view.columns or name in ("dataset", "model", "metric")]
+        tracks = {row.key: track for group in groups for row, track in _tracks(group)}
+        words = {"groups": groups, "shown": len(rows), "shown_columns": columns, "tracks": tracks}
+        words |= {"number_of_parts": parts, "part": at, "grouped": view.sort == "score"}
+        return words | {"opened": self._opened(view) if view.row else None}
+
+    def _opened(self, view: View) -> dict[str, Any]:
+        """What there is to say of an open row, and of the one that it is compared with."""
+        shown, row = self.archive.by_key[view.row]
+        words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
+        try:
+            words["samples"] = samples_of(self.archive, view.row)
+            alike = [one for one in self.archive.rows if one.question == shown.question and one.key != shown.key]
+            words["rivals"] = ordered(alike, View())
+            if view.other:
+                words |= self._compared(view, shown)
+        except UserError as error:
+            words["problem"] = str(error)
+        return words
+
+    def _compared(self, view: View, shown: ShownRow) -> dict[str, Any]:
+        other, other_row = self.archive.by_key[view.other]
+        if other.question != shown.question:
+            why = "rows are compared where dataset, model, target and metric are the same"
+            return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
+        found = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
+        plot = plots.pairs(found.dots.tolist(), shown.explainer, other.explainer)
+        return {"other": other, "pair": found, "plot": plot}
+
+    def _plots(self, view: View) -> dict[str, Any]:
+        view, rows = plots.plotted(self.archive.rows, view)
+        return {
+            "chosen": view, "scenes": plots.scenes(self.archive.rows), "metrics": plots.metrics_of(rows),
+            "scatter": plots.scatter(rows, view.x, view.y), "cost": plots.cost(rows, view.y, view.cost),
+        }  # fmt: skip
+
+    def _overall(self, view: View) -> dict[str, Any]:
+        tables = [self.standings.table(metric) for metric in self.standings.metrics]
+        best = sorted(best_sets(tables).items(), key=lambda one: (-one[1][0], one[1][1], one[0]))
+        return {"standings": self.standings, "tables": tables, "best": best}
+
+    def _about(self, view: View) -> dict[str, Any]:
+        metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
+        known = [(name, row, registry.summary(registry.score_file("metrics", name)))
+                 for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
+        return {"metrics": known, "license": LICENSE, "version": saliency_bench.__version__}
+
+
+def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
+    """For each row the places of low, value and high on a small line that all of a group share; None without value."""
+    everyone = [*group.rows, *group.baselines]
+    if len({row.question for row in everyone}) != 1:
+        return [(row, None) for row in group.rows]
+    ends = [value for row in everyone for value in (row.low, row.value, row.high) if value is not None]
+    low, high = (min(ends), max(ends)) if ends else (0.0, 0.0)
+    scale = (TRACK - 8) / (high - low) if high > low else 0.0
+
+    def place(value: float | None, otherwise: float) -> float:
+        return round(4 + scale * ((otherwise if value is None else value) - low), 1)
+
+    def track(row: ShownRow) -> tuple[float, float, float] | None:
+        return (
+            None if row.value is None else (place(row.low, row.value), place(row.value, 0), place(row.high, row.value))
+        )
+
+    return [(row, track(row)) for row in group.rows]
+
+
+def _render(name: str, words: dict[str, Any]) -> str:
+    return TEMPLATES.get_template(name).render(words)
+
+
+TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).parent),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEMPLATES.filters |= {"number": number, "ranks": ranks, "short": short, "amount": amount}
+TEMPLATES.globals |= {"TRACK": TRACK}

@@ -1,0 +1,141 @@
+"""The rows of a board as the page holds them: plain texts and numbers, nothing computed but per image."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from saliency_bench import registry
+from saliency_bench.utils.hashing import hash_of
+
+if TYPE_CHECKING:  # which need torch
+    from saliency_bench.leaderboard.board import Row
+
+# {family: what its metrics ask}, in the order of the page
+FAMILIES: Final = {
+    "alignment": "does the map lie on the region that people or the data's maker marked?",
+    "faithfulness": "does the network's answer depend on what the map marks?",
+    "sensitivity": "does the map change with the network, the class or the image as it should?",
+    "other": "metrics that this version of saliency-bench does not have",
+}
+RankSet = tuple[int, int] | None
+
+
+@dataclass(frozen=True)
+class ShownRow:
+    """A row of a board (`leaderboard.board.Row`), for the page.
+
+    key         names the row in addresses
+    question    what rows share that can be compared: a hash
+    asks        the question in words where it is not the usual one: target, seed; ""
+    family      of the metric, one of FAMILIES
+    few         the interval rests on few samples
+    approximate the interval is that of an unbounded score over too few clusters to be exact
+    passes      images put through the network to explain one image; None where the submission does not say
+    seconds     to explain one image on `device`, as the submitter says; None where the submission does not say
+    text        what the search looks through, in small letters
+    """
+
+    key: str
+    question: str
+    asks: str
+    dataset: str
+    model: str
+    explainer: str
+    metric: str
+    family: str
+    higher_is_better: bool
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    clusters: int
+    few: bool
+    approximate: bool
+    rank: RankSet
+    rank_if_true: RankSet
+    unranked: str
+    best: bool
+    baseline: bool
+    own_method: bool
+    status: str
+    why: str
+    beats: tuple[str, ...]
+    not_beaten: tuple[str, ...]
+    not_comparable: str
+    conflict: bool
+    passes: float | None
+    seconds: float | None
+    device: str
+    submitters: tuple[str, ...]
+    text: str = ""
+
+
+def shown(row: "Row", question: str) -> ShownRow:
+    """A row of a board. question: as `standing.question_of` says."""
+    cell, result = row.cell, row.result
+    used = result.dataset.used
+    passes = cell.forward_passes.explain
+    return ShownRow(
+        key=key_of(row), question=question, asks=_asks(row), dataset=row.dataset, model=row.model,
+        explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
+        higher_is_better=cell.higher_is_better, value=cell.value, low=cell.low, high=cell.high, n=cell.n,
+        clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
+        rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
+        own_method=row.own_method, status=row.status, why=row.why, beats=row.beats, not_beaten=row.not_beaten,
+        not_comparable=row.not_comparable, conflict=row.conflict,
+        passes=passes / used if passes and used else None,
+        seconds=row.seconds / used if row.seconds and used else None, device=result.provenance.device,
+        submitters=row.submitters,
+        text=" ".join((cell.explainer_text, cell.metric_text, row.dataset, row.model, *row.submitters)).casefold(),
+    )  # fmt: skip
+
+
+def key_of(row: "Row") -> str:
+    return hash_of(row.cell.cell_id, row.folder)
+
+
+def _asks(row: "Row") -> str:
+    """The settings of a question that are not the usual ones, in words."""
+    setting = row.result.setting
+    said = [f"target {row.result.target}"] if row.result.target != "label" else []
+    said += [f"seed {setting.seed}"] if setting.seed else []
+    said += [setting.precision] if setting.precision != "fp32" else []
+    said += [f"layer {setting.layer}"] if setting.layer else []
+    said += [f"split {setting.split}"] if setting.split != "test" else []
+    return ", ".join(said)
+
+
+def family_of(metric: str) -> str:
+    """The family of a metric, by what its function asks for."""
+    return _family(registry.asked_for("metrics", metric) if metric in registry.names("metrics") else None)
+
+
+def _family(asked: Collection[str] | None) -> str:
+    if asked is None:
+        return "other"
+    if "masks" in asked:
+        return "alignment"
+    return "sensitivity" if "explain" in asked and "groups" not in asked else "faithfulness"
+
+
+def ranks(rank: RankSet) -> str:
+    """A rank set as it is printed, "1-3" or "2"; "" where there is none."""
+    if rank is None:
+        return ""
+    return str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}-{rank[1]}"
+
+
+def short(name: str) -> str:
+    """A name of the Hub without its namespace, a metric without the common beginning of all names."""
+    return name.rpartition("/")[2].removeprefix("saliency_")
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def amount(value: float | None) -> str:
+    """A count or a time with three significant digits."""
+    if value is None:
+        return "–"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

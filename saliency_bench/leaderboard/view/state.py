@@ -1,0 +1,109 @@
+"""The state of the page, which is its address: `View`, to and from a query string.
+
+Addresses come from strangers. What is unknown in one is left out, and texts lose what cannot be printed.
+"""
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+LONGEST = 4000  # characters of an address
+LONGEST_VALUE = 200
+MOST_FIELDS = 60
+PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "About"}
+# {column: its heading}, in the order of the table
+COLUMNS: Final = {
+    "explainer": "Explainer",
+    "dataset": "Dataset",
+    "model": "Model",
+    "metric": "Metric",
+    "score": "Score and 95 % interval",
+    "rank": "Rank",
+    "n": "n",
+    "status": "Status",
+    "passes": "Passes per image",
+    "seconds": "Seconds per image",
+    "device": "Device",
+    "submitters": "Submitted by",
+}
+ALWAYS: Final = ("explainer", "score")
+USUAL: Final = ("explainer", "score", "rank", "n", "status", "passes", "submitters")
+STATUSES: Final = ("recomputed", "checked", "claimed")
+SORTS: Final = tuple(name for name in COLUMNS if name != "device")
+
+
+@dataclass(frozen=True)
+class View:
+    """What is shown.
+
+    tab                        one of PAGES
+    dataset ... search         filters; "" shows all
+    sort, reverse              a column of SORTS; by "score" the best come first within each comparison, whichever
+                               direction is better
+    columns                    of the table, out of COLUMNS, those of ALWAYS among them
+    number                     of the part of a long table, from 1
+    row, other                 keys of the row that is open, and of the one that it is compared with
+    x, y, cost                 metrics of the plots, and "passes" or "seconds"
+    """
+
+    tab: str = "board"
+    dataset: str = ""
+    model: str = ""
+    explainer: str = ""
+    family: str = ""
+    metric: str = ""
+    status: str = ""
+    search: str = ""
+    sort: str = "score"
+    reverse: bool = False
+    columns: tuple[str, ...] = USUAL
+    number: int = 1
+    row: str = ""
+    other: str = ""
+    x: str = ""
+    y: str = ""
+    cost: str = "passes"
+
+    def query(self, **changes: Any) -> str:
+        """The address of this view, or of one with these changes, without the question mark."""
+        view, usual = replace(self, **changes), View()
+        pairs = [
+            (field.name, _written(value))
+            for field in fields(View)
+            if (value := getattr(view, field.name)) != getattr(usual, field.name)
+        ]
+        return urlencode(pairs)
+
+    @classmethod
+    def read(cls, query: str) -> "View":
+        """The view of an address; what it does not say, or not as it should, is as usual."""
+        try:
+            pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
+        except ValueError:  # more fields than any address of ours
+            pairs = []
+        given = {name: "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip() for name, text in pairs}
+        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        values: dict[str, Any] = own | {"columns": _columns([text for name, text in pairs if name == "columns"])}
+        values |= {"reverse": own.get("reverse") == "yes", "number": _number(own.get("number", "1"))}
+        for name, known in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
+            if own.get(name) not in known:
+                values.pop(name, None)
+        if own.get("status") not in STATUSES:
+            values.pop("status", None)
+        return cls(**values)
+
+
+def _written(value: object) -> str:
+    if isinstance(value, tuple):
+        return ".".join(value)
+    return "yes" if value is True else str(value)
+
+
+def _columns(texts: list[str]) -> tuple[str, ...]:
+    """The columns that an address names, in one text or one each, in the order of the table."""
+    named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
+    return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
+
+
+def _number(text: str) -> int:
+    return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1

@@ -1,0 +1,1 @@
+"""The leaderboard: the page of a board of results, as a Space and on a laptop."""

@@ -1,0 +1,70 @@
+"""The leaderboard: a page over the results of a board, on a Space or on a laptop (`saliency-bench leaderboard`).
+
+Thin: `saliency_bench.leaderboard.view` makes the page of an address, and `board.js` puts it in place. On a Space the
+board is NAMESPACE/results of its owner, or the one that the variable SALIENCY_BENCH_RESULTS names.
+"""
+
+import os
+from html import escape
+from pathlib import Path
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
+
+import gradio as gr
+
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.view.core import read_core
+from saliency_bench.leaderboard.view.live import Live
+
+HERE = Path(__file__).parent
+CORE = HERE / "core.yaml"
+FONTS = ("system-ui", "sans-serif")  # of the machine, so that nothing is fetched
+THEME = gr.themes.Base(font=FONTS, font_mono=("ui-monospace", "monospace"))
+
+
+def build(live: Live) -> gr.Blocks:
+    """The app over a board."""
+
+    def show(query: object) -> dict[str, str]:
+        return live.page.show(query)
+
+    def export_rows(kind: object, query: object, address: object) -> dict[str, str]:
+        try:
+            return live.page.export(kind, query, address)
+        except UserError as error:
+            raise gr.Error(str(error)) from error
+
+    with gr.Blocks(title=f"Leaderboard of {live.page.archive.name}", analytics_enabled=False) as demo:
+        gr.HTML(
+            lambda: _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
+            server_functions=[show, export_rows], apply_default_css=False, elem_id="board",
+        )  # fmt: skip
+    return demo
+
+
+def _frame(live: Live) -> str:
+    """The page as it begins; its parts are put in place by their names."""
+    first = live.page.show("")
+    return (
+        '<div class="lb"><header><h1>Leaderboard</h1>'
+        f'<p class="lb-subtitle">Which saliency maps can be trusted: {escape(live.page.archive.name)}, '
+        f"as of {escape(live.page.archive.updated or 'an unknown day')}</p></header>"
+        f'<div data-part="head">{first["head"]}</div><div data-part="form">{first["form"]}</div>'
+        '<p class="lb-problem" data-part="problem" role="alert"></p>'
+        f'<div data-part="body">{first["body"]}</div></div>'
+    )
+
+
+def launch(live: Live, **options: object) -> None:
+    """Serve until stopped."""
+    css = (HERE / "board.css").read_text(encoding="utf-8")
+    build(live).launch(theme=THEME, css=css, footer_links=[], **options)
+
+
+def main() -> None:
+    owner = os.environ.get("SPACE_AUTHOR_NAME", "saliency-bench")
+    launch(Live(os.environ.get("SALIENCY_BENCH_RESULTS", f"{owner}/results"), read_core(CORE)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+// The address is the state: every link and form makes an address, the server turns it into HTML, and this puts it in place.
+const part = (name) => element.querySelector(`[data-part="${name}"]`);
+let latest = 0;
+
+function kept() {
+  // What the address says that is not ours, such as Gradio's theme.
+  return [...new URLSearchParams(location.search)].filter(([name]) => name.startsWith('__'));
+}
+
+function remember(query, push) {
+  const own = new URLSearchParams([...new URLSearchParams(query), ...kept()]).toString();
+  const address = location.pathname + (own ? `?${own}` : '');
+  history[push ? 'pushState' : 'replaceState']({}, '', address);
+  // A Space is a frame in the Hub's page, which shows the address.
+  if (window.parent !== window) window.parent.postMessage({ queryString: query }, '*');
+}
+
+async function show(query, { push = true, typing = false, focus = '' } = {}) {
+  const number = ++latest;
+  const body = part('body');
+  body.setAttribute('aria-busy', 'true');
+  let found;
+  try {
+    found = await server.show(query);
+  } catch (error) {
+    body.removeAttribute('aria-busy');
+    part('problem').textContent = 'The server does not answer; reload the page.';
+    return;
+  }
+  if (number !== latest) return;
+  part('problem').textContent = '';
+  part('head').innerHTML = found.head;
+  if (!typing) part('form').innerHTML = found.form;
+  body.innerHTML = found.body;
+  body.removeAttribute('aria-busy');
+  document.title = found.title;
+  remember(found.query, push);
+  const opened = !typing && new URLSearchParams(found.query).has('row') && element.querySelector('#lb-detail');
+  const target = [...element.querySelectorAll('[data-focus]')].find((one) => one.dataset.focus === focus);
+  if (opened && focus.match(/^(row|compare)-|^$/)) {
+    opened.scrollIntoView({ block: 'nearest' });
+    opened.focus({ preventScroll: true });
+  } else if (target) {
+    target.focus();
+  }
+}
+
+function asked(form) {
+  const pairs = [...new FormData(form)].filter(([name, value]) => value !== '');
+  return new URLSearchParams(pairs).toString();
+}
+
+async function download(kind) {
+  const found = await server.export_rows(kind, location.search, location.href);
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([found.text], { type: found.type }));
+  link.download = found.name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+}
+
+element.addEventListener('click', (event) => {
+  const link = event.target.closest('a');
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (link.hasAttribute('data-go')) {
+    event.preventDefault();
+    show(link.getAttribute('href').slice(1), { focus: link.dataset.focus || '' });
+  } else if (link.dataset.export) {
+    event.preventDefault();
+    download(link.dataset.export);
+  } else if (link.hasAttribute('data-copy')) {
+    event.preventDefault();
+    navigator.clipboard?.writeText(location.href).then(() => { link.textContent = 'copied'; });
+  }
+});
+
+let timer;
+element.addEventListener('input', (event) => {
+  const form = event.target.closest('form[data-form]');
+  if (!form) return;
+  clearTimeout(timer);
+  const inBody = part('body').contains(form);
+  const focus = inBody ? `field-${event.target.name}` : '';
+  timer = setTimeout(() => show(asked(form), { push: false, typing: true, focus }), event.target.type === 'search' ? 150 : 0);
+});
+element.addEventListener('submit', (event) => event.preventDefault());
+window.addEventListener('popstate', () => show(location.search, { push: false }));
+if ([...new URLSearchParams(location.search)].some(([name]) => !name.startsWith('__'))) show(location.search, { push: false });

@@ -1,0 +1,240 @@
+"""The page over a board with records: what it shows of rows, samples and pairs; nothing of a stranger is markup."""
+
+import json
+import re
+from html.parser import HTMLParser
+
+import boards
+import numpy as np
+import pytest
+from boards import METHODS, METRICS, SCENES, put, scores_of
+from local_hub import FOUNDER
+from submissions import IDS, vouch
+
+from saliency_bench.cli import main
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.view.archive import Archive
+from saliency_bench.leaderboard.view.compared import pairwise, samples_of
+from saliency_bench.leaderboard.view.core import read_core
+from saliency_bench.leaderboard.view.live import Live
+from saliency_bench.leaderboard.view.page import Page
+from saliency_bench.spaces.leaderboard import app
+
+EVIL = "<script>alert(1)</script>"
+CORE = {
+    "name": "a core",
+    "datasets": [
+        {"dataset": name, "fingerprint": fingerprint, "model": "net", "digest": digest,
+         "families": ["alignment", "faithfulness"]}
+        for name, fingerprint, digest in SCENES
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    """A board of two datasets that the owner knows, one recomputed; and one that nobody knows, with evil texts."""
+    root = tmp_path_factory.mktemp("board")
+    with pytest.MonkeyPatch.context() as patch:
+        for number, scene in enumerate(SCENES):
+            boards.know(root, scene)
+            vouch(root, put(root, patch, scene, scores_of(METHODS, METRICS, number), note="a note"))
+        put(root, patch, SCENES[0], scores_of(["mine@0123456789abcdef"], METRICS, 7), "bob")
+        evil = scores_of([f"{EVIL}@0123456789abcdef", "random"], ["saliency_miou"], 8)
+        put(root, patch, (EVIL, "e" * 64, "f" * 32), evil, "eve", model=EVIL, note=EVIL, command=EVIL,
+            link="https://example.org/'onmouseover=alert(1)".replace("'", ""))  # fmt: skip
+    (root / "core.yaml").write_text(json.dumps(CORE))
+    return root
+
+
+@pytest.fixture(scope="module")
+def archive(root):
+    return Archive.of(root)
+
+
+@pytest.fixture(scope="module")
+def page(archive, root):
+    return Page(archive, read_core(root / "core.yaml"))
+
+
+def key_of(archive, explainer, metric, dataset=SCENES[0][0]):
+    wanted = explainer, metric, dataset
+    return next(one.key for one in archive.rows if (one.explainer, one.metric, one.dataset) == wanted)
+
+
+class Outline(HTMLParser):
+    """The tags of a page and what they say."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.said = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.attributes += attributes
+
+    def handle_data(self, data):
+        self.said += [data.strip()] if data.strip() else []
+
+
+def whole(found):
+    return found["head"] + found["form"] + found["body"]
+
+
+def test_rows_are_those_of_the_board(archive):
+    assert len(archive.rows) == len(archive.board.rows) == 2 * 9 * 4 + 4 + 2
+    for shown, row in archive.by_key.values():
+        assert (shown.value, shown.low, shown.high, shown.n, shown.rank, shown.status) == (
+            row.value, row.low, row.high, row.n, row.rank, row.status
+        )  # fmt: skip
+    assert len({one.key for one in archive.rows}) == len(archive.rows)
+    one = archive.by_key[key_of(archive, "rise", "saliency_miou")][0]
+    assert (one.passes, one.seconds, one.baseline) == (4000, pytest.approx(40), False)
+
+
+def test_what_does_not_beat_a_baseline_is_marked(archive, page):
+    one = archive.by_key[key_of(archive, "gradient", "saliency_miou")][0]
+    assert "centre" in one.not_beaten
+    assert not set(one.beats) & set(one.not_beaten)
+    best = archive.by_key[key_of(archive, "gradcam", "saliency_miou")][0]
+    assert (best.beats, best.not_beaten) == (("centre", "edges", "random"), ())
+    assert all(not row.beats and not row.not_beaten for row in archive.rows if row.baseline)
+    shown = Outline(page.show("metric=saliency_miou&dataset=saliency-bench/pet-xai&explainer=gradient")["body"]).said
+    assert f"does not beat {', '.join(one.not_beaten)}" in shown
+    assert "centre" in shown
+
+
+def test_every_score_has_its_interval_n_and_rank(page, archive):
+    said = Outline(page.show("dataset=saliency-bench/pet-xai&metric=saliency_miou")["body"]).said
+    one = archive.by_key[key_of(archive, "gradcam", "saliency_miou")][0]
+    place = said.index("gradcam")
+    assert f"{one.value:.3f}" in said[place:]
+    assert f"[{one.low:.3f}, {one.high:.3f}]" in said[place:]
+    assert "60" in said[place:]
+    assert any(text.startswith("if true: ") for text in said[said.index("mine"):])  # fmt: skip
+
+
+QUERIES = ["", "tab=overall", "tab=plots", "tab=about", "sort=rank&columns=device.model", "OPEN", f"search={EVIL}",
+           f"tab=plots&dataset={EVIL}", f"x={EVIL}&tab=plots"]  # fmt: skip
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_nothing_of_a_stranger_is_markup(page, archive, query):
+    if query == "OPEN":
+        query = "row=" + next(one.key for one in archive.rows if one.dataset == EVIL)
+    outline = Outline(html := whole(page.show(query)))
+    assert "script" not in outline.tags
+    assert "<script" not in html
+    assert not [name for name, _ in outline.attributes if name.startswith("on")]
+    assert not [value for name, value in outline.attributes if name == "href" and not re.match(r"[?#]|https://", value)]
+    if query == "":
+        assert EVIL in "".join(outline.said)
+
+
+def test_an_address_comes_back_as_it_is_kept(page):
+    assert page.show("metric=saliency_miou&row=gone&other=gone&dataset=gone&page=2")["query"] == "metric=saliency_miou"
+    assert page.show(None)["query"] == page.show({"a": 1})["query"] == ""
+    assert page.show("tab=about")["title"] == f"About – {page.archive.name}"
+
+
+def test_a_row_opens_to_provenance_command_and_samples(page, archive):
+    key = key_of(archive, "gradcam", "saliency_miou")
+    said = " ".join(Outline(page.show(f"row={key}")["body"]).said)
+    for words in ("saliency-bench run", "a note", "8 samples computed again from the explainer", "Most disputed",
+                  "beats centre, edges, random", "2 passes, 0.02 s per image on cpu", "accuracy 0.900"):  # fmt: skip
+        assert words in said, words
+
+
+def test_samples_are_the_best_the_worst_and_the_most_disputed(archive):
+    for metric, best in (("saliency_insertion", np.argmax), ("saliency_deletion", np.argmin)):
+        scores = scores_of(METHODS, METRICS, 0)
+        own = scores[f"gradcam {metric}"]
+        found = samples_of(archive, key_of(archive, "gradcam", metric))
+        assert found["best"][0].image_id == IDS[best(own)]
+        assert found["worst"][0].value == pytest.approx((min if metric == "saliency_insertion" else max)(own))
+        every = np.stack([scores[f"{name} {metric}"] for name in METHODS]
+                         + [scores_of(["mine"], METRICS, 7)[f"mine {metric}"]])  # fmt: skip
+        spread = every.max(axis=0) - every.min(axis=0)
+        first = found["most disputed"][0]
+        assert first.image_id == IDS[np.argmax(spread)]
+        assert first.high - first.low == pytest.approx(spread.max())
+        assert (first.label, first.prediction) == ("a", "b")
+
+
+def test_two_rows_are_compared_on_the_samples_that_both_have(archive, page):
+    keys = [key_of(archive, name, "saliency_deletion") for name in ("gradcam", "rise")]
+    found = pairwise(archive, *(archive.by_key[key][1] for key in keys))
+    one, other = (scores_of(METHODS, METRICS, 0)[f"{name} saliency_deletion"] for name in ("gradcam", "rise"))
+    assert found.estimate.value == pytest.approx((one - other).mean())
+    assert found.better == ((one < other).sum(), (one > other).sum(), (one == other).sum())
+    assert found.dots == pytest.approx(np.stack([one, other], axis=1))
+    assert found.furthest[0][0] == (IDS[np.argmax(other - one)], pytest.approx(one[np.argmax(other - one)]),
+                                    pytest.approx(other[np.argmax(other - one)]))  # fmt: skip
+    said = " ".join(Outline(page.show(f"row={keys[0]}&other={keys[1]}")["body"]).said)
+    assert f"{found.better[0]} samples favour gradcam" in said
+    elsewhere = key_of(archive, "gradcam", "saliency_deletion", SCENES[1][0])
+    assert "asked another question" in " ".join(Outline(page.show(f"row={keys[0]}&other={elsewhere}")["body"]).said)
+
+
+def test_overall_tables_are_of_the_core_alone(page, archive, root):
+    table = page.standings.table("saliency_miou")
+    assert table.core == [name for name, _, _ in SCENES]
+    best = table.rows[0]
+    assert best.name in ("gradcam", "rise", "occlusion")
+    own = [scores_of(METHODS, METRICS, number) for number in (0, 1)]
+    gains = [(one[f"{best.name} saliency_miou"] - one["random saliency_miou"]).mean() for one in own]
+    assert best.value == pytest.approx(np.mean(gains))
+    mine = next(one for one in table.rows if one.name.startswith("mine ("))
+    assert (mine.rank, mine.value, mine.unranked) == (
+        None, None, f"no scores on {SCENES[1][0]}; not recomputed on {SCENES[0][0]}"
+    )  # fmt: skip
+    said = " ".join(Outline(page.show("tab=overall")["body"]).said)
+    assert re.search(r"gradcam \d of 4 metrics", said)
+    empty = Page(archive, read_core(app.CORE))
+    said = Outline(empty.show("tab=overall")["body"]).said
+    assert any(text.startswith("Not fixed yet: dataset saliency-bench/pet-xai") for text in said)
+    assert "no fixed core" in " ".join(Outline(Page(archive).show("tab=overall")["body"]).said)
+
+
+def test_exports_hold_all_rows_that_are_shown(page):
+    found = page.export("csv", "metric=saliency_miou&number=3")
+    assert found["name"] == "leaderboard.csv"
+    assert found["text"].count("\n") == 1 + 2 * 9 + 1 + 2
+    assert page.export("tex", "", "http://here/")["text"].startswith("% \\usepackage{booktabs}\n% http://here/\n")
+    assert "author = {{bob}}" in page.export("bib", "", 7)["text"]
+    for kind in ("exe", None, ["csv"]):
+        with pytest.raises(UserError, match="exported as csv, tex, bib"):
+            page.export(kind, "")
+
+
+def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeypatch, root):
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    api = here.api()
+    with pytest.raises(UserError, match="the Hub has no saliency-bench/results"):
+        Live("saliency-bench/results")
+    api.create_repo("saliency-bench/results", repo_type="dataset")
+    live = Live("saliency-bench/results", every=0)
+    assert "This board has no results yet" in live.page.show("")["body"]
+    api.upload_folder(repo_id="saliency-bench/results", folder_path=root, repo_type="dataset")
+    live.refresh()
+    assert len(live.page.archive.rows) == 78
+    assert len(live.page.archive.updated) == 10
+    before = live.page
+    live.refresh()
+    assert live.page is before
+    here.fault("GET /api/datasets/saliency-bench/results", status=500)
+    live.refresh()
+    assert live.page is before
+
+
+def test_the_command_refuses_what_is_no_board(tmp_path, capsys):
+    (tmp_path / "core.yaml").write_text("name: [")
+    for words, line in (
+        (["--results", str(tmp_path)], "holds no results"),
+        (["--results", str(tmp_path / "none")], "is not a folder"),
+        (["--results", str(tmp_path), "--core", str(tmp_path / "core.yaml")], "core.yaml cannot be read"),
+        ([], "--results is required"),
+    ):
+        assert main(["leaderboard", *words]) == 2
+        assert line in capsys.readouterr().err
