@@ -8,7 +8,10 @@ The page is served on this machine only, until you stop it with Ctrl-C. It searc
 shows what is behind each, and exports CSV, LaTeX and BibTeX. Nothing is sent anywhere.
 """
 
+import json
 from argparse import ArgumentParser, Namespace
+
+from saliency_bench.push_scripts import _shared
 
 SECTION = "publish"
 
@@ -20,14 +23,18 @@ def arguments(parser: ArgumentParser) -> None:
                         "over (default: that of the public board)")  # fmt: skip
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 7860)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
-    parser.add_argument("--quiet", action="store_true", help="print warnings and errors only")
+    _shared.output(parser, "print the rows as JSON and show no page")
 
 
 def main(args: Namespace) -> None:
+    from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.view.core import read_core
     from saliency_bench.leaderboard.view.live import Live
 
     core = read_core(args.core) if args.core else None
+    if args.json:
+        print(json.dumps(load_results(args.results).cells, indent=2))
+        return
     app = _app()
     live = Live(args.results, core or read_core(app.CORE))
     if not args.quiet:

@@ -228,6 +228,11 @@ def test_a_board_of_a_repository_is_read_again_when_it_has_changed(here, monkeyp
     assert live.page is before
 
 
+def test_the_command_prints_the_rows(root, archive, capsys):
+    assert main(["leaderboard", "--results", str(root), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == archive.board.cells
+
+
 def test_the_command_refuses_what_is_no_board(tmp_path, capsys):
     (tmp_path / "core.yaml").write_text("name: [")
     for words, line in (

@@ -30,8 +30,8 @@ BASELINES = ("random", "centre")
 def row(explainer="gradcam", value=0.5, metric="saliency_miou", dataset="pets", model="net", **more):
     return replace(
         ShownRow(
-            f"{explainer}-{metric}-{dataset}-{model}", f"{metric}-{dataset}-{model}", "", dataset, model, explainer, metric,
-            family_of(metric), metric != "saliency_deletion", value, None if value is None else value - 0.1,
+            f"{explainer}-{metric}-{dataset}-{model}", f"{metric}-{dataset}-{model}", "", dataset, model, explainer,
+            metric, family_of(metric), metric != "saliency_deletion", value, None if value is None else value - 0.1,
             None if value is None else value + 0.1, 60, 60, False, False, None, None, "", False, explainer in BASELINES,
             False, "recomputed", "", (), (), "", False, None, None, "cpu", ("ada",),
             f"{explainer} {metric} {dataset} {model} ada",

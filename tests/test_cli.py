@@ -327,7 +327,7 @@ def test_a_quiet_training_shows_no_bar_of_a_library(sandbox):
 
 
 def test_every_command_is_quiet_if_asked(capsys):
-    elsewhere = {"demo", "recompute", "review"}  # the last two need submissions: tests/test_review.py
+    elsewhere = {"demo", "leaderboard", "recompute", "review"}  # which need submissions: test_board_page, test_review
     assert set(QUICK) | elsewhere == set(registry.names("push_scripts"))
     assert main(["list", "--json", "--quiet"]) == 2
     assert "--quiet: not allowed with argument --json" in capsys.readouterr().err
