@@ -4,9 +4,12 @@ example:
   saliency-bench explain cat.jpg --model microsoft/resnet-18 --out cat.png
   saliency-bench explain cat.jpg --model microsoft/resnet-18 \\
       --explainers gradcam rise:masks=1000 --target "tiger cat" --out tiger.png
+  saliency-bench explain cat.jpg --model microsoft/resnet-18 \\
+      --target "tiger cat" --against "Egyptian cat" tabby --out why.png
 
 The strip shows the picture as the network sees it, then one map per explainer, with the predicted class and its
-probability below.
+probability below. Each --target has a row of its own, and one for it against each --against: a class, or a group of
+them that is given by --groups, as names joined by "|", or is known (of ImageNet, pets, VOC, shapes).
 """
 
 import json
@@ -26,7 +29,10 @@ def arguments(parser: ArgumentParser) -> None:
     text = "names; options follow a colon, as in rise:masks=1000 (default: one that fits the network)"
     _shared.setting(parser, "explainers", default=None, text=text)
     text = "class of the model that the maps explain, by name or number (default: the predicted one)"
-    parser.add_argument("--target", metavar="CLASS", help=text)
+    parser.add_argument("--target", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
+    text = "classes or groups that speak against each target, as in why a cat and not a dog"
+    parser.add_argument("--against", metavar="CLASS", nargs="+", action="extend", default=[], help=text)
+    _shared.setting(parser, "groups")
     parser.add_argument("--out", required=True, metavar="FILE", help=f"picture to write ({', '.join(SUFFIXES)})")
     _shared.settings(parser, "activation", "device")
     _shared.output(parser)
@@ -43,7 +49,7 @@ def main(args: Namespace) -> None:
         load_explainer(name)  # whose options are checked before a model is loaded
     out = Path(args.out)
     classifier = load_classifier(args.model, device=args.device, activation=args.activation)
-    seen, drawn = explain_many(args.picture, classifier, args.explainers or (), args.target)
+    seen, drawn = explain_many(args.picture, classifier, args.explainers or (), args.target, args.against, args.groups)
     form = {".jpg": "JPEG", ".jpeg": "JPEG"}.get(out.suffix.lower(), out.suffix[1:].upper())
     write_with(out, lambda path: drawn.save(path, format=form))
     if args.json:

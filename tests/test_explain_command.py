@@ -39,6 +39,29 @@ def test_a_strip_has_the_picture_and_each_map_side_by_side(photo, resnet, tmp_pa
     assert all(f"  {name} of {seen.prediction}" in shown for name in names)
 
 
+def test_each_question_has_a_row(photo, resnet, tmp_path, capsys):
+    """A target by itself, then against each of the others, a class or a group; but none against itself."""
+    groups = tmp_path / "groups.json"
+    groups.write_text(json.dumps({"round": ["disc", "ring"]}))
+    words = ["--explainers", "gradcam", "gradient", "--target", "ring", "round", "--against", "disc", "round"]
+    assert command(photo, resnet, tmp_path / "rows.png", *words, "--groups", str(groups), "--json") == 0
+    told = [item["target"] for item in json.loads(capsys.readouterr().out)["maps"]]
+    questions = [("ring", None), ("ring", "disc"), ("ring", "round"), ("round", None), ("round", "disc")]
+    drawn = Image.open(tmp_path / "rows.png").convert("RGB")
+    classifier, bottom = sb.load_classifier(resnet, device="cpu"), MARGIN
+    for number, (target, against) in enumerate(questions):
+        row = [sb.explain(photo, classifier, name, target=target, against=against, groups=groups)
+               for name in ("gradcam", "gradient")]  # fmt: skip
+        assert told[2 * number : 2 * number + 2] == [one.target for one in row]
+        for place, seen in enumerate(row, 1):
+            left = MARGIN + place * (SIDE + MARGIN)
+            panel = drawn.crop((left, bottom, left + SIDE, bottom + SIDE))
+            expected = seen.overlay.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+            assert ImageChops.difference(panel, expected).getbbox() is None, (target, against, place)
+        bottom += SIDE + 3 * MARGIN + LINE * max(2, *(len(one.caption) for one in row))
+    assert drawn.height == bottom - MARGIN
+
+
 def test_words_below_a_panel_stay_below_it():
     picture = Image.new("RGB", (32, 32), "red")
     short, long = (strip([(picture, [word]), (picture, ["gradcam"])]) for word in ("a", "a very long name " * 20))

@@ -108,6 +108,20 @@ def test_a_name_goes_before_a_number_and_doubles_are_refused():
         index_of("²", None, 4)
     with pytest.raises(UserError, match=r"crane.*\b1, 3\b"):
         index_of("crane", ["x", "crane", "y", "crane"], 4)
+
+
+def test_one_of_the_names_of_a_class_will_do():
+    model = ["maillot", "maillot, tank suit", "racer, race car", "race car, toy", "tub"]
+    assert [index_of(name, model, 5) for name in ("maillot", "Tank suit", "racer", "maillot, tank suit")] == [
+        0,
+        1,
+        2,
+        1,
+    ]
+    with pytest.raises(UserError, match="several classes called race car: 2, 3"):
+        index_of("race car", model, 5)
+    with pytest.raises(UserError, match="unknown class of the model 'suit'"):
+        index_of("suit", model, 5)
     with pytest.raises(UserError, match=r"\bcrane\b"):
         match(["crane"], ["x", "crane", "y", "crane"], 4, None)
 

@@ -42,9 +42,14 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """The number of a model class given by name, or by number where no class has that name: one rule for all files."""
+    """The number of a model class given by name, or by number where no class has that name: one rule for all files.
+
+    One of the names in "sports car, sport car" will do where no class has it as a whole.
+    """
     text = str(member).strip()
-    named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)]
+    named = [index for index, name in enumerate(model or []) if _plain(name) == _plain(text)] or [
+        index for index, name in enumerate(model or []) if _plain(text) in map(_plain, name.split(","))
+    ]
     if len(named) > 1:
         raise UserError(f"the model has several classes called {text}: {', '.join(map(str, named))}; give the number")
     if named:
