@@ -16,5 +16,5 @@ for folder in filter(lambda folder: Path(folder).is_dir(), PLUGINS):
 setup(
     packages=packages,
     package_dir=package_dir,
-    package_data={"": ["*.md", "*.j2", "*.css", "*.js", "*.json", "*.txt", "*.yaml", "py.typed"]},
+    package_data={"": ["*.md", "*.j2", "*.css", "*.html", "*.js", "*.json", "*.txt", "*.yaml", "py.typed"]},
 )

@@ -32,7 +32,7 @@ from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
 
 PROGRAM = "saliency-bench"
-SECTIONS = ("start here", "prepare", "measure", "publish", "extend")  # of the overview, in this order
+SECTIONS = ("start here", "prepare", "measure", "people", "publish", "extend")  # of the overview, in this order
 HELP = ("-h", "--help", "help")
 
 

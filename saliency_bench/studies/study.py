@@ -158,6 +158,11 @@ class Study:
                 waiting = [one for one in self._assignments(connection, person) if one.unit not in answered]
         return waiting
 
+    def takers(self, stale_hours: float = 24.0) -> dict[str, int]:
+        """{unit: people who answered it, or were given it less than so many hours ago}."""
+        with self.store.reading() as connection:
+            return self._takers(connection, stale_hours)
+
     def assignments(self, person: str | None = None) -> list[Assignment]:
         """Of one person in this person's order, or of all."""
         with self.store.reading() as connection:
@@ -182,7 +187,6 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def _takers(self, connection: Connection, stale_hours: float) -> dict[str, int]:
-        """{unit: people who answered it, or were given it lately}."""
         since = (datetime.now(UTC) - timedelta(hours=stale_hours)).isoformat(timespec="microseconds")
         own = and_(
             answers.c.study == assignments.c.study,

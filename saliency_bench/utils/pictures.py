@@ -63,7 +63,11 @@ def read(path: Path) -> Picture:
     EXIF rotation) becomes a lossless upright RGB PNG. Alpha is dropped; only the first frame of an animation is kept.
     Raises: UnreadableError.
     """
-    data = file_bytes(path)
+    return picture_of(file_bytes(path))
+
+
+def picture_of(data: bytes) -> Picture:
+    """`read`, of the bytes of a file."""
     image = decode(data)
     orientation = _orientation(image)
     if orientation == 1 and _plain(image):

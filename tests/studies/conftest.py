@@ -5,6 +5,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from saliency_bench.studies.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
 
 
 def programs():

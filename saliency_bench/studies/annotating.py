@@ -1,0 +1,232 @@
+"""The annotation protocol: people draw the region that justifies the class; several people per image; review.
+
+An answer's payload is {"kind": "mask"}, {"kind": "no_region"} (nothing in the image shows the class) or
+{"kind": "skip", "reason": TEXT}. Masks have the size of the image. A person sees nobody else's answers. What a reviewer
+rejects goes back to its annotator, with the comment; the correction is a new revision.
+
+Honeypots are images whose mask the dataset knows: everybody gets them, one among every `honeypot_every` images, at a
+place drawn for each person. They are no part of consensus and agreement.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.studies.study import Answer, Person, Study
+from saliency_bench.utils.pictures import UnreadableError
+from saliency_bench.utils.seeds import seed_of
+
+KIND = "annotate"
+KINDS = ("mask", "no_region", "skip")
+AHEAD = 3  # images that a page knows of, so that the next one is there when it is needed
+LONGEST_REASON = 500  # characters
+
+
+def configuration(annotators: int, honeypots: list[str], every: int, only_missing: bool, per_person: int) -> dict:
+    """The settings of a study, as the store keeps them."""
+    return {
+        "annotators": annotators,
+        "honeypots": honeypots,
+        "honeypot_every": every,
+        "only_missing": only_missing,
+        "per_person": per_person,
+    }
+
+
+def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
+    """Units whose mask the dataset holds, drawn by the seed. Raises: UserError where there are too few."""
+    known = images.with_masks() if count else []
+    if len(known) < count:
+        raise UserError(f"{count} honeypots need images with a mask, of which the dataset has {len(known)}")
+    return sorted(sorted(known, key=lambda unit: seed_of(seed, "honeypots", unit))[:count])
+
+
+@dataclass(frozen=True)
+class Annotating:
+    """A study of this protocol, over the images of its dataset."""
+
+    study: Study
+    images: StudyImages
+
+    @property
+    def honeypots(self) -> list[str]:
+        return self.study.configuration["honeypots"]
+
+    @property
+    def units(self) -> list[str]:
+        """What people are to draw on, honeypots apart."""
+        left_out = set(self.honeypots)
+        if self.study.configuration["only_missing"]:
+            left_out |= set(self.images.with_masks())
+        return [unit for unit in self.images.units if unit not in left_out]
+
+    # for annotators
+
+    def state(self, person: str) -> dict[str, Any]:
+        """What the page of a person shows: progress, and the next images."""
+        answered = self.study.answered(person)
+        redo = self._rejected(person)
+        waiting = self._waiting(person, answered)
+        tasks = [self._task(unit, person, comment) for unit, comment in redo.items()]
+        tasks += [self._task(unit) for unit in waiting]
+        done = len(answered) - len(redo)
+        return {
+            "done": done,
+            "total": max(self._total(person), done + len(tasks)),
+            "tasks": tasks[:AHEAD],
+            "latest": answered[-1] if answered else None,
+        }
+
+    def _total(self, person: str) -> int:
+        """How many images this person will have done in the end, if nobody else joins."""
+        units, most = self.units, self.study.configuration["per_person"]
+        own = {one.unit for one in self.study.assignments(person)}
+        taken = self.study.takers()
+        left = sum(unit not in own and taken.get(unit, 0) < self._per_unit for unit in units)
+        whole = len(own) + left
+        return min(whole, most) if most else whole
+
+    @property
+    def _per_unit(self) -> int:
+        return self.study.configuration["annotators"]
+
+    def _waiting(self, person: str, answered: list[str]) -> list[str]:
+        """The units that are given to a person and not answered, up to `AHEAD`; further ones are drawn for that."""
+        most, done = self.study.configuration["per_person"], set(answered)
+        given = [one.unit for one in self.study.assignments(person)]
+        waiting = [unit for unit in given if unit not in done]
+        while len(waiting) < AHEAD and not (most and len(given) >= most):
+            before = len(given)
+            if pot := self._honeypot(person, given):
+                self.study.assign(person, [pot])
+            else:
+                self.study.draw(person, self.units, per_unit=self._per_unit, open_units=len(waiting) + 1)
+            given = [one.unit for one in self.study.assignments(person)]
+            waiting = [unit for unit in given if unit not in done]
+            if len(given) == before:
+                break
+        return waiting[:AHEAD]
+
+    def _honeypot(self, person: str, given: list[str]) -> str | None:
+        """The honeypot that is due at the next place of a person's order, if one is."""
+        every = self.study.configuration["honeypot_every"]
+        left = [unit for unit in self.honeypots if unit not in given]
+        block, place = divmod(len(given), every)
+        if not left or place != seed_of(self.study.seed, "honeypot", person, block) % every:
+            return None
+        return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
+
+    def _rejected(self, person: str) -> dict[str, str]:
+        """{unit: comment} of this person's answers that a reviewer sent back."""
+        reviews = self.study.reviews()
+        last = self.study.answers(person, masks=False)
+        return {
+            one.unit: reviews[one.id].comment
+            for one in last
+            if one.id in reviews and reviews[one.id].verdict == "reject"
+        }
+
+    def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
+        """An image as the page gets to know it; of one that was sent back, also the answer and the comment."""
+        task: dict[str, Any] = {"unit": unit, "label": self.images.label(unit)}
+        try:
+            shown = self.images.shown(unit)
+            task |= {"height": shown.height, "width": shown.width}
+        except UnreadableError as error:  # it can only be skipped
+            task |= {"height": 1, "width": 1, "error": str(error)}
+        if person is not None:
+            task |= {"comment": comment, "again": True} | self.own(person, unit)
+        return task
+
+    def own(self, person: str, unit: str) -> dict[str, Any]:
+        """A person's own last answer to a unit: its kind, runs and reason; {} without one."""
+        found = self.study.answers(person, unit)
+        if not found:
+            return {}
+        pixels = found[0].pixels
+        return found[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
+
+    def task_again(self, person: str, unit: str) -> dict[str, Any]:
+        """An image that a person has answered, to correct the answer."""
+        self._check_given(person, unit)
+        return self._task(unit, person)
+
+    def _check_given(self, person: str, unit: str) -> None:
+        if unit not in (one.unit for one in self.study.assignments(person)):
+            raise UserError("this image was not given to you; reload the page")
+
+    def save(self, person: str, sent: dict[str, Any]) -> Answer:
+        """Store what the page of a person sent. Raises: UserError for anything that is not an answer to its image."""
+        unit, kind = str(sent.get("unit")), sent.get("kind")
+        self._check_given(person, unit)
+        if kind not in KINDS:
+            raise UserError(f"kind is one of {', '.join(KINDS)}")
+        payload: dict[str, Any] = {"kind": kind}
+        mask, sha256 = None, None
+        if kind != "skip":
+            sha256 = self.images.shown(unit).sha256
+        if kind == "mask":
+            shown = self.images.shown(unit)
+            mask = mask_of(sent.get("runs") or [], shown.height, shown.width)
+            if not mask.any():
+                raise UserError("nothing is marked; mark the region, or choose 'No region'")
+        if kind == "skip":
+            payload["reason"] = str(sent.get("reason") or "")[:LONGEST_REASON]
+        seconds = sent.get("seconds")
+        return self.study.record(
+            person,
+            unit,
+            str(sent.get("request")),
+            payload,
+            mask=mask,
+            image_sha256=sha256,
+            seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+        )
+
+    def may_see(self, person: Person, unit: str) -> bool:
+        """Annotators see the images that they were given."""
+        if unit not in self.images.positions:
+            return False
+        return person.role == "reviewer" or unit in {one.unit for one in self.study.assignments(person.name)}
+
+    # for reviewers
+
+    def to_review(self) -> list[Answer]:
+        """The last answers, without masks, that nobody has reviewed yet, the oldest first; honeypots apart."""
+        seen, pots = self.study.reviews(), set(self.honeypots)
+        return [one for one in self.study.answers(masks=False) if one.id not in seen and one.unit not in pots]
+
+    def review_state(self) -> dict[str, Any]:
+        """What the page of a reviewer shows: the next answers, without the names of those who gave them."""
+        waiting = [one for one in self.to_review() if one.payload["kind"] != "skip"]
+        done = len(self.study.reviews())
+        return {
+            "done": done,
+            "total": done + len(waiting),
+            "tasks": [
+                self._task(one.unit) | self.own(one.person, one.unit) | {"answer": one.id} for one in waiting[:AHEAD]
+            ],
+        }
+
+    # results
+
+    def counted(self) -> dict[str, list[Answer]]:
+        """{unit: answers} that count: the last of each person, skipped and rejected ones and honeypots apart."""
+        found: dict[str, list[Answer]] = {}
+        reviews, pots = self.study.reviews(), set(self.honeypots)
+        for one in self.study.answers(masks=True):
+            rejected = one.id in reviews and reviews[one.id].verdict == "reject"
+            if one.unit not in pots and one.payload["kind"] != "skip" and not rejected:
+                found.setdefault(one.unit, []).append(one)
+        return found
+
+    def pixels(self, answer: Answer) -> np.ndarray:
+        """bool (H, W): what an answer marks; nothing where it says that there is no region."""
+        if answer.pixels is not None:
+            return answer.pixels
+        shown = self.images.shown(answer.unit)
+        return np.zeros((shown.height, shown.width), bool)

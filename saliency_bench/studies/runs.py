@@ -1,0 +1,26 @@
+"""Masks as runs: [zeros, ones, zeros ...], row by row from the top left; the first is 0 where that pixel is marked."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+
+
+def runs_of(mask: np.ndarray) -> list[int]:
+    """The runs of a bool mask (H, W).
+
+    >>> runs_of(np.array([[True, True, False], [False, False, True]]))
+    [0, 2, 3, 1]
+    """
+    flat = np.concatenate([[False], mask.ravel()])
+    starts = np.flatnonzero(flat[1:] != flat[:-1])
+    return np.diff(np.concatenate([[0], starts, [mask.size]])).tolist()
+
+
+def mask_of(runs: Sequence[int], height: int, width: int) -> np.ndarray:
+    """bool (height, width) of its runs. Raises: UserError for runs that are not those of a mask of this size."""
+    plain = isinstance(runs, list) and all(type(one) is int and one >= 0 for one in runs)
+    if not plain or sum(runs) != height * width:
+        raise UserError(f"the runs are not those of a mask of {height} x {width} pixels")
+    return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)

@@ -1,0 +1,1 @@
+"""Space for drawing and reviewing masks."""

@@ -1,0 +1,74 @@
+"""Serving a study in a process of its own, which can be killed; and a second, literal writing of what is drawn."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from itertools import pairwise
+
+import numpy as np
+from datasets import ClassLabel, Dataset, Features, Image, Value
+from PIL import Image as Pictures
+
+CHROMIUM = "/usr/bin/chromium"
+
+
+def dataset(count, size=(60, 80), masks=0, seed=0):
+    """Images of noise of (height, width) pixels, of which the first `masks` have a mask."""
+    random = np.random.default_rng(seed)
+    rows = {"image_id": [], "image": [], "label": [], "mask": []}
+    for index in range(count):
+        rows["image_id"].append(f"image-{index:03d}")
+        rows["image"].append(Pictures.fromarray(random.integers(0, 255, (*size, 3), np.uint8)))
+        rows["label"].append(index % 2)
+        box = np.zeros(size, np.uint8)
+        box[10:30, 5:25] = 255
+        rows["mask"].append(Pictures.fromarray(box) if index < masks else None)
+    labels = ClassLabel(names=["<b>cat</b>", "dog"])
+    kinds = {"image_id": Value("string"), "image": Image(), "label": labels, "mask": Image()}
+    return Dataset.from_dict(rows, features=Features(kinds))
+
+
+class Served:
+    """`saliency-bench annotate` of a dataset in a folder, at a fixed port."""
+
+    def __init__(self, folder, store, *options):
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        self.line = [sys.executable, "-m", "saliency_bench", "annotate", "--dataset", str(folder), "--name", "study"]
+        self.line += ["--store", str(store), "--port", str(self.port), "--json", *map(str, options)]
+        self.start()
+
+    def start(self, *further):
+        self.process = subprocess.Popen([*self.line, *further], stdout=subprocess.PIPE, text=True)
+        self.links = json.loads(self.process.stdout.readline())
+        self.url = self.links["annotate"]
+
+    def kill(self):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+
+    def call(self, path, key="", body=None):
+        sent = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.url + path, sent, {"X-Key": key})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return json.load(answer)
+
+
+def stroke(mask, points, diameter, value=True):
+    """Draw on a bool mask: each pixel whose centre is within the radius of a segment, and the pixels of its ends."""
+    height, width = mask.shape
+    y, x = np.mgrid[:height, :width] + 0.5
+    pairs = list(pairwise(points)) or [(points[0], points[0])]
+    for (x0, y0), (x1, y1) in pairs:
+        dx, dy = x1 - x0, y1 - y0
+        length = dx * dx + dy * dy
+        t = np.clip(((x - x0) * dx + (y - y0) * dy) / length, 0, 1) if length else np.zeros_like(x)
+        mask[(x - x0 - t * dx) ** 2 + (y - y0 - t * dy) ** 2 <= (diameter / 2) ** 2] = value
+        for px, py in ((x0, y0), (x1, y1)):
+            if 0 <= px < width and 0 <= py < height:
+                mask[int(py), int(px)] = value

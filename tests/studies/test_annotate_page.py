@@ -1,0 +1,311 @@
+"""The page for annotators in a real browser: what is drawn is what is stored, whatever happens in between."""
+
+import shutil
+
+import numpy as np
+import pytest
+from pages import CHROMIUM, Served, dataset, stroke
+
+from saliency_bench.studies.store import Store
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
+]
+DESKTOP = {"viewport": {"width": 1280, "height": 800}}
+PHONE = {"viewport": {"width": 375, "height": 700}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
+NAME = """() => {
+  const one = document.activeElement;
+  return one.ariaLabel || one.innerText || one.labels?.[0]?.innerText || one.tagName;
+}"""
+READY = "#save:not([disabled])"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("data") / "noise"
+    dataset(14).save_to_disk(path)
+    return path
+
+
+@pytest.fixture
+def served(folder, tmp_path):
+    served = Served(folder, tmp_path / "study.db", "--annotators", 2, "--reviewer")
+    served.store = tmp_path / "study.db"
+    yield served
+    if served.process.poll() is None:
+        served.kill()
+
+
+@pytest.fixture
+def page(browser, served):
+    yield from opened(browser, served.url, DESKTOP)
+
+
+def opened(browser, url, options):
+    """A page, of which no request may leave the machine and no script may fail."""
+    context = browser.new_context(**options)
+    page = context.new_page()
+    page.set_default_timeout(15000)
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on(
+        "request", lambda request: request.url.startswith((url[:16], "blob:", "data:")) or problems.append(request.url)
+    )
+    page.goto(url)
+    page.wait_for_selector(READY)
+    yield page
+    context.close()
+    assert problems == []
+
+
+def answers(served, **options):
+    store = Store(served.store)
+    found = store.find().answers(**options)
+    store.close()
+    return found
+
+
+def saved(page):
+    playwright.expect(page.locator("#status")).to_have_text("All saved")
+
+
+def count(page, text):
+    playwright.expect(page.locator("#count")).to_have_text(text)
+
+
+def view(page):
+    """(scale, left, top) of the image on the screen, and the brush."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    board = page.locator("#board")
+    box, data = board.bounding_box(), board.evaluate("(board) => ({...board.dataset})")
+    x, y = box["x"] + float(data["x"]), box["y"] + float(data["y"])
+    return float(data["scale"]), x, y, float(data["size"])
+
+
+def drag(page, points, mask=None, value=True):
+    """Draw through points of the screen, given in pixels of the image; on `mask` the same in another writing."""
+    scale, left, top, size = view(page)
+    screen = [(round(left + x * scale), round(top + y * scale)) for x, y in points]
+    page.mouse.move(*screen[0])
+    page.mouse.down()
+    for place in screen[1:]:
+        page.mouse.move(*place)
+    page.mouse.up()
+    if mask is not None:
+        stroke(mask, [((x - left) / scale, (y - top) / scale) for x, y in screen], size, value)
+
+
+def test_ten_images_in_a_row_are_stored_as_they_were_drawn(page, served):
+    random = np.random.default_rng(1)
+    drawn = []
+    for index in range(10):
+        mask = np.zeros((60, 80), bool)
+        low, high = ((30, 22), (50, 38)) if index == 3 else ((5, 5), (75, 55))  # on the screen
+        for _ in range(index % 3):
+            page.keyboard.press("]" if index % 2 else "[")
+        if index == 3:  # zoomed in at a place
+            page.mouse.move(700, 380)
+            page.mouse.wheel(0, -400)
+        for _ in range(3):
+            drag(page, random.uniform(low, high, (5, 2)), mask)
+        if index % 2:
+            drag(page, random.uniform(low, high, (4, 2)))
+            page.keyboard.press("z")
+        if index % 3 == 0:
+            page.keyboard.press("e")
+            drag(page, random.uniform(low, high, (4, 2)), mask, False)
+            page.keyboard.press("b")
+        if index == 5:
+            drag(page, [(10, 10), (20, 20)])
+            page.keyboard.press("Control+z")
+            page.keyboard.press("Control+y")
+            page.keyboard.press("Control+z")
+        drawn.append(mask)
+        page.keyboard.press("Enter")
+        page.wait_for_selector(READY)
+    saved(page)
+    stored = answers(served)
+    assert len(stored) == 10
+    for answer, mask in zip(stored, drawn, strict=True):
+        np.testing.assert_array_equal(answer.pixels, mask)
+        assert 0 < answer.seconds < 60
+    assert len({answer.unit for answer in stored}) == 10
+
+
+def test_a_polygon_clear_skip_and_no_region(page, served):
+    scale, left, top, _ = view(page)
+    corners = [(10, 10), (50, 12), (40, 40), (12, 30)]
+    page.keyboard.press("p")
+    for x, y in corners:
+        page.mouse.click(round(left + x * scale), round(top + y * scale))
+    page.keyboard.press("Enter")  # closes it
+    page.keyboard.press("Enter")  # saves it
+    page.wait_for_selector(READY)
+    drag(page, [(5, 5), (9, 9)])
+    page.keyboard.press("b")
+    drag(page, [(5, 5), (9, 9)])
+    page.keyboard.press("x")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#note")).to_contain_text("Nothing is marked")
+    page.keyboard.press("n")
+    page.wait_for_selector(READY)
+    page.keyboard.press("s")
+    page.get_by_label("Another reason").check()
+    page.get_by_label("Details").fill("<img src=x onerror=alert(1)>")
+    page.get_by_role("button", name="Skip", exact=True).click()
+    page.wait_for_selector(READY)
+    saved(page)
+    first, second, third = answers(served)
+    assert second.payload == {"kind": "no_region"}
+    assert second.mask is None
+    assert third.payload == {"kind": "skip", "reason": "<img src=x onerror=alert(1)>"}
+    where = [(round(left + x * scale) - left, round(top + y * scale) - top) for x, y in corners]
+    polygon = [(x / scale, y / scale) for x, y in where]
+    inside = [[crossings(polygon, x + 0.5, y + 0.5) % 2 == 1 for x in range(80)] for y in range(60)]
+    np.testing.assert_array_equal(first.pixels, inside)
+
+
+def crossings(polygon, x, y):
+    """How many edges a ray to the right crosses."""
+    edges = zip(polygon, polygon[1:] + polygon[:1], strict=True)
+    return sum((ya <= y) != (yb <= y) and xa + (y - ya) * (xb - xa) / (yb - ya) > x for (xa, ya), (xb, yb) in edges)
+
+
+def test_the_keyboard_alone_is_enough(page, served):
+    page.keyboard.press("Tab")
+    page.locator("#board").focus()
+    mask = np.zeros((60, 80), bool)
+    size = view(page)[3]
+    step = max(1, round(size / 4))
+    page.keyboard.press("Space")
+    points = [(40, 30)]
+    for key, (dx, dy) in (("ArrowRight", (1, 0)), ("ArrowDown", (0, 1)), ("ArrowLeft", (-1, 0))):
+        for _ in range(4):
+            page.keyboard.press(key)
+            points.append((points[-1][0] + dx * step, points[-1][1] + dy * step))
+    page.keyboard.press("Space")
+    stroke(mask, points, size)
+    page.keyboard.press("Enter")
+    count(page, "1 of 14")
+    saved(page)
+    np.testing.assert_array_equal(answers(served)[0].pixels, mask)
+    for _ in range(30):  # every control is reached, and has a name
+        page.keyboard.press("Tab")
+        name = page.evaluate(NAME)
+        assert name.strip() not in ("", "INPUT", "BUTTON")
+
+
+def test_a_phone_draws_with_one_finger_and_moves_with_two(browser, served):
+    for page in opened(browser, served.url, PHONE):
+        touch = page.context.new_cdp_session(page)
+
+        def send(kind, *points, touch=touch):
+            touched = [{"x": x, "y": y, "id": index} for index, (x, y) in enumerate(points)]
+            touch.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touched})
+
+        scale, left, top, size = view(page)
+        screen = [(round(left + x * scale), round(top + y * scale)) for x, y in ((20, 20), (30, 25), (50, 40))]
+        send("touchStart", screen[0])
+        for place in screen[1:]:
+            send("touchMove", place)
+        send("touchEnd")
+        send("touchStart", (150, 300))  # two fingers: nothing is drawn, the picture grows
+        send("touchStart", (150, 300), (220, 300))
+        for step in range(1, 5):
+            send("touchMove", (150 - 10 * step, 300), (220 + 10 * step, 300))
+        send("touchEnd")
+        assert view(page)[0] > 1.3 * scale
+        assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
+        page.get_by_role("button", name="Save").tap()
+        count(page, "1 of 14")
+        saved(page)
+        mask = np.zeros((60, 80), bool)
+        stroke(mask, [((x - left) / scale, (y - top) / scale) for x, y in screen], size)
+        np.testing.assert_array_equal(answers(served)[0].pixels, mask)
+
+
+def test_two_browsers_a_kill_and_a_closed_tab_lose_nothing(browser, served):
+    contexts = [browser.new_context(**DESKTOP) for _ in range(2)]
+    pages = [context.new_page() for context in contexts]
+    masks = []
+    for page in pages:
+        page.goto(served.url)
+        page.wait_for_selector(READY)
+    for index in range(2):
+        for page in pages:
+            masks.append(np.zeros((60, 80), bool))
+            drag(page, [(10 + 9 * index, 10), (40, 40)], masks[-1])
+            page.keyboard.press("Enter")
+            page.wait_for_selector(READY)
+    for page in pages:
+        saved(page)
+    first, second = pages
+    drag(first, [(20, 10), (20, 40)])
+    served.kill()
+    masks.append(np.zeros((60, 80), bool))
+    drag(second, [(30, 10), (60, 50)], masks[-1])
+    second.keyboard.press("Enter")
+    playwright.expect(second.locator("#status")).to_have_text("Offline: 1 kept here")
+    second.close(run_before_unload=False)  # what was not sent is in the browser
+    served.start()
+    second = contexts[1].new_page()
+    second.goto(served.url)
+    second.wait_for_selector(READY)
+    saved(second)
+    count(second, "3 of 14")
+    first.reload()  # the drawing that was not saved is still there
+    first.wait_for_selector(READY)
+    masks.append(np.zeros((60, 80), bool))
+    scale, left, top, size = view(first)
+    screen = [(round(left + 20 * scale), round(top + y * scale)) for y in (10, 40)]
+    stroke(masks[-1], [((x - left) / scale, (y - top) / scale) for x, y in screen], size)
+    first.keyboard.press("Enter")
+    count(first, "3 of 14")
+    saved(first)
+    stored = answers(served, last=False)
+    assert len(stored) == 6, "nothing lost, nothing doubled"
+    assert {one.revision for one in stored} == {1}
+    assert sorted(one.mask for one in stored) == sorted(encoded(mask) for mask in masks)
+    for context in contexts:
+        context.close()
+
+
+def encoded(mask):
+    from saliency_bench.utils.pictures import png
+
+    return png(mask)
+
+
+def test_a_rejected_mask_goes_back_with_the_comment(browser, page, served):
+    drag(page, [(10, 10), (30, 30)])
+    page.keyboard.press("Enter")
+    count(page, "1 of 14")
+    saved(page)
+    for review in opened(browser, served.links["review"], DESKTOP):
+        assert answers(served)[0].person not in review.content()
+        review.get_by_role("button", name="Reject").click()
+        review.get_by_label("The person who drew it reads this").fill("<i>the ear</i> is missing")
+        review.get_by_role("button", name="Send back").click()
+        playwright.expect(review.locator("#finishedTitle")).to_have_text("All done")
+        saved(review)
+    page.reload()
+    page.wait_for_selector(READY)
+    playwright.expect(page.locator("#note")).to_have_text("Sent back by a reviewer: <i>the ear</i> is missing")
+    count(page, "0 of 14")
+    drag(page, [(40, 40), (50, 50)])
+    page.keyboard.press("Enter")
+    count(page, "1 of 14")
+    saved(page)
+    before, after = answers(served, last=False)
+    assert (before.unit, before.revision, after.revision) == (after.unit, 1, 2)
+    assert (after.pixels & before.pixels).sum() == before.pixels.sum() < after.pixels.sum()

@@ -1,0 +1,225 @@
+"""The annotation protocol and the page's interface: who is asked what, what is refused, who sees what."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pages import dataset
+from starlette.testclient import TestClient
+
+from saliency_bench.data.annotations import checksum
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.annotate.annotate import create_app
+from saliency_bench.studies.annotating import Annotating, choose_honeypots, configuration
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.studies.store import Store
+from saliency_bench.utils.pictures import png
+
+MASK = np.zeros((60, 80), bool)
+MASK[3:9, 70:] = True
+
+
+def study_of(folder, rows, annotators=2, honeypots=0, every=3, only_missing=False, per_person=0):
+    images = StudyImages(rows)
+    settings = configuration(annotators, choose_honeypots(images, honeypots, 0), every, only_missing, per_person)
+    return Annotating(Store(folder / "study.db").study("annotate", "noise", configuration=settings), images)
+
+
+@pytest.fixture
+def annotating(tmp_path):
+    return study_of(tmp_path, dataset(6))
+
+
+@pytest.fixture
+def client(annotating):
+    return TestClient(create_app(annotating), raise_server_exceptions=False)
+
+
+def joined(client, letter="a"):
+    return {"X-Key": client.post("/api/join", json={"request": letter * 32}).json()["key"]}
+
+
+def sent(unit, request="r" * 16, **changed):
+    return {"unit": unit, "kind": "mask", "runs": runs_of(MASK), "request": request, "seconds": 1.5, **changed}
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.randoms())
+def test_runs_give_the_mask_back(height, width, random):
+    mask = np.array([random.random() > 0.5 for _ in range(height * width)]).reshape(height, width)
+    runs = runs_of(mask)
+    literal = [pixel for index, run in enumerate(runs) for pixel in [index % 2 == 1] * run]
+    assert literal == mask.ravel().tolist()
+    assert all(run > 0 for run in runs[1:])
+    np.testing.assert_array_equal(mask_of(runs, height, width), mask)
+
+
+@pytest.mark.parametrize("runs", [[3], [2, 3], [-1, 5], [2.0, 2], ["2", 2], [True, 3], "22", None, [10**30]])
+def test_runs_of_another_size_are_refused(runs):
+    with pytest.raises(UserError, match="2 x 2"):
+        mask_of(runs, 2, 2)
+
+
+def test_an_answer_goes_from_the_page_to_the_store(annotating, client):
+    me = joined(client)
+    state = client.get("/api/state", headers=me).json()
+    assert (state["done"], state["total"], len(state["tasks"])) == (0, 6, 3)
+    unit = state["tasks"][0]["unit"]
+    image = client.get("/api/image", params={"unit": unit}, headers=me)
+    assert image.headers["content-type"] == "image/png"
+    after = client.post("/api/answer", json=sent(unit), headers=me).json()
+    assert (after["revision"], after["done"]) == (1, 1)
+    assert client.post("/api/answer", json=sent(unit), headers=me).json()["revision"] == 1, "a double click"
+    (stored,) = annotating.study.answers(last=False)
+    np.testing.assert_array_equal(stored.pixels, MASK)
+    position = annotating.images.positions[unit]
+    assert stored.image_sha256 == checksum(annotating.images.rows[position]["image"])
+
+
+def test_everybody_sees_only_their_own(annotating, client):
+    first, second = joined(client, "a"), joined(client, "b")
+    unit = client.get("/api/state", headers=first).json()["tasks"][0]["unit"]
+    client.post("/api/answer", json=sent(unit), headers=first)
+    others = [task["unit"] for task in client.get("/api/state", headers=second).json()["tasks"]]
+    hidden = next(one for one in annotating.images.units if one not in others)
+    assert client.get("/api/image", params={"unit": hidden}, headers=second).status_code == 403
+    for path in ("/api/again", "/api/image", "/api/superpixels"):
+        answer = client.get(path, params={"unit": hidden}, headers=second)
+        assert answer.status_code in (400, 403)
+        assert "runs" not in answer.text
+    assert client.get("/api/again", params={"unit": unit}, headers=first).json()["runs"] == runs_of(MASK)
+    assert "runs" not in client.get("/api/state", headers=second).text
+    review = client.post("/api/review", json={"answer": 1, "verdict": "accept", "request": "v"}, headers=second)
+    assert review.status_code == 400
+    assert annotating.study.reviews() == {}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"unit": "image-999"}, "not given to you"),
+        ({"kind": "draw"}, "kind is one of"),
+        ({"runs": [4799]}, "60 x 80"),
+        ({"runs": [4800]}, "nothing is marked"),
+        ({"runs": {"a": 1}}, "60 x 80"),
+        ({"request": ""}, "request is"),
+    ],
+)
+def test_what_is_no_answer_is_refused(annotating, client, changed, words):
+    me = joined(client)
+    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
+    answer = client.post("/api/answer", json=sent(unit) | changed, headers=me)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]
+    assert annotating.study.answers() == []
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{", b"[" * 100_000, b"\xff\xfe"])
+def test_a_body_that_is_no_object_is_refused(client, body):
+    answer = client.post("/api/answer", content=body, headers=joined(client))
+    assert (answer.status_code, answer.json()) == (400, {"error": "the body is not a JSON object"})
+
+
+def test_strangers_get_nothing(client):
+    for key in ("", "x", "é" * 10):
+        assert client.get("/api/state", headers={"X-Key": key.encode()}).status_code == 401
+    assert client.get("/static/annotate.py").status_code == 404
+    assert client.get("/static/..%2fannotate.py").status_code == 404
+    page = client.get("/")
+    assert "script-src 'self'" in page.headers["content-security-policy"]
+    assert "http" not in page.text
+
+
+def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(annotating, client):
+    me = joined(client)
+    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
+    client.post("/api/answer", json=sent(unit), headers=me)
+    reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
+    state = client.get("/api/state", headers=reviewer).json()
+    assert [task["runs"] for task in state["tasks"]] == [runs_of(MASK)]
+    assert annotating.study.people()[0] not in str(state["tasks"])
+    verdict = {"answer": state["tasks"][0]["answer"], "verdict": "reject", "comment": "<b>", "request": "v1"}
+    assert client.post("/api/review", json=verdict, headers=reviewer).json()["tasks"] == []
+    assert annotating.counted() == {}
+    first = client.get("/api/state", headers=me).json()["tasks"][0]
+    assert (first["unit"], first["comment"], first["runs"]) == (unit, "<b>", runs_of(MASK))
+    client.post("/api/answer", json=sent(unit, "s" * 16, runs=runs_of(~MASK)), headers=me)
+    again = client.get("/api/state", headers=reviewer).json()["tasks"]
+    assert [task["runs"] for task in again] == [runs_of(~MASK)]
+    assert client.get("/api/state", headers=me).json()["done"] == 1
+    assert list(annotating.counted()) == [unit]
+
+
+def drawn_by(annotating, person):
+    """The units that a person gets, one after the other, all answered."""
+    seen = []
+    while tasks := annotating.state(person)["tasks"]:
+        seen.append(tasks[0]["unit"])
+        annotating.save(person, sent(seen[-1], f"{person} {seen[-1]} request"))
+    return seen
+
+
+def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
+    annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=2, every=3, annotators=1)
+    pots = set(annotating.honeypots)
+    assert len(pots) == 2
+    first, second = drawn_by(annotating, "p-a"), drawn_by(annotating, "p-b")
+    assert pots <= set(first)
+    assert set(first) == set(annotating.images.units)
+    assert set(second) <= pots, "the others have their person"
+    for block in range(2):
+        assert len(pots & set(first[3 * block : 3 * block + 3])) == 1
+    assert not pots & set(annotating.counted())
+    with pytest.raises(UserError, match="of which the dataset has 4"):
+        choose_honeypots(annotating.images, 5, 0)
+
+
+def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):
+    annotating = study_of(tmp_path, dataset(10, masks=4), only_missing=True, per_person=3)
+    assert annotating.units == [f"image-{index:03d}" for index in range(4, 10)]
+    assert annotating.state("p-a")["total"] == 3
+    assert len(drawn_by(annotating, "p-a")) == 3
+
+
+def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
+    from datasets import Dataset, Features, Image, Value
+
+    broken = [{"bytes": b"no picture", "path": None}, {"bytes": png(MASK), "path": None}]
+    kinds = Features({"image_id": Value("string"), "image": Image()})
+    rows = Dataset.from_dict({"image_id": ["a", "b"], "image": broken}, features=kinds)
+    annotating = study_of(tmp_path, rows)
+    tasks = {task["unit"]: task for task in annotating.state("p-a")["tasks"]}
+    assert "not an image" in tasks["a"]["error"]
+    assert "error" not in tasks["b"]
+    annotating.save("p-a", {"unit": "a", "kind": "skip", "reason": "broken", "request": "r" * 16})
+    assert annotating.state("p-a")["done"] == 1
+
+
+def test_rows_of_one_image_are_told_apart_by_their_class():
+    rows = dataset(4)
+    same = rows.remove_columns("image_id").add_column("image_id", ["a", "a", "b", "b"])
+    images = StudyImages(same)
+    assert images.units == ["a, <b>cat</b>", "a, dog", "b, <b>cat</b>", "b, dog"]
+    assert images.image_id("a, dog") == "a"
+    assert images.label("a, dog") == "dog"
+    with pytest.raises(UserError, match="several rows"):
+        StudyImages(rows.remove_columns("image_id").add_column("image_id", ["a"] * 4))
+
+
+def test_known_masks_are_found_however_the_rows_were_picked():
+    rows = dataset(6, masks=3)
+    assert StudyImages(rows).with_masks() == ["image-000", "image-001", "image-002"]
+    assert StudyImages(rows.select([4, 2])).with_masks() == ["image-002"]
+    assert StudyImages(rows).known_mask("image-004") is None
+    np.testing.assert_array_equal(np.argwhere(StudyImages(rows).known_mask("image-001"))[[0, -1]], [[10, 5], [29, 24]])
+
+
+def test_superpixels_cover_the_image():
+    pytest.importorskip("skimage")
+    from saliency_bench.studies.superpixels import superpixels
+
+    picture = np.zeros((40, 60, 3), np.uint8)
+    picture[:, 30:] = 255
+    found = superpixels(png(picture))
+    assert (found.shape, found.dtype) == ((40, 60), np.uint16)
+    assert not set(found[:, :29].ravel()) & set(found[:, 31:].ravel()), "none crosses the edge"
