@@ -1,10 +1,11 @@
-"""Publish a dataset, metric, model or results on the Hub.
+"""Publish a dataset, metric, model, results or an app on the Hub.
 
 example:
   saliency-bench push dataset pet-xai --dry-run
   saliency-bench push metric saliency_miou --namespace YOUR-NAME
   saliency-bench push model models/resnet-18-pet-xai --license apache-2.0
   saliency-bench push results runs/pet
+  saliency-bench push space leaderboard --namespace YOUR-NAME
   saliency-bench push results suites    # all runs of a suite at once
 
 Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
@@ -36,10 +37,10 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "item",
         metavar="FOLDER|NAME",
-        help="the folder of a built dataset, a model, a run or a suite, or the name of a metric",
+        help="the folder of a built dataset, a model, a run or a suite, or the name of a metric or app",
     )
     _shared.namespace(parser)
-    parser.add_argument("--name", help="name of the repository (default: that of the dataset, metric or folder)")
+    parser.add_argument("--name", help="name of the repository (default: that of dataset, metric, app or folder)")
     parser.add_argument("--private", action="store_true", help="make the repository private if it does not exist yet")
     parser.add_argument("--dry-run", action="store_true", help="show what would be sent and send nothing")
     own = {kind: parser.add_argument_group(f"for a {kind}" if kind != "results" else f"for {kind}") for kind in OWN}
@@ -101,11 +102,18 @@ def results(args: Namespace) -> None:
     _results.propose(args, Path(args.item))
 
 
+def space(args: Namespace) -> None:
+    from saliency_bench.publishing.spaces import space_publication
+
+    _publish(args, space_publication(args.item, args.namespace, args.name))
+
+
 KINDS: dict[str, Callable[[Namespace], None]] = {
     "dataset": dataset,
     "metric": metric,
     "model": model,
     "results": results,
+    "space": space,
 }
 
 

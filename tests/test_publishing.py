@@ -4,6 +4,8 @@ import json
 import logging
 import re
 import shutil
+import subprocess
+import sys
 import traceback
 from dataclasses import replace
 from hashlib import sha256
@@ -30,9 +32,11 @@ from saliency_bench.hub import upload as publishing
 from saliency_bench.hub.plan import Publication
 from saliency_bench.hub.upload import publish
 from saliency_bench.hub_builders import pet_xai
+from saliency_bench.metric import list_metrics
 from saliency_bench.publishing.datasets import dataset_publication
 from saliency_bench.publishing.metrics import metric_publication
 from saliency_bench.publishing.models import model_publication
+from saliency_bench.publishing.spaces import space_publication
 
 TOKENS = [user.token for user in (FOUNDER, VISITOR, READER)]
 
@@ -204,6 +208,40 @@ def test_a_metric_stands_alone_as_a_space(hub):
     assert done.plan.publication.license == "apache-2.0"
     with pytest.raises(UserError, match=r"saliency_mio\b.*saliency_miou"):
         metric_publication("saliency_mio", "visitor")
+
+
+def test_an_app_with_the_package_as_a_space(hub, tmp_path):
+    publication = space_publication("leaderboard", "visitor")
+    done = publish(publication, api=hub.api(VISITOR))
+    files = hub.files("spaces", "visitor/leaderboard")
+    card = yaml.safe_load(files["README.md"].decode().split("---\n")[1])
+    assert (card["sdk"], card["app_file"], card["python_version"]) == ("gradio", "app.py", "3.11")
+    assert not [path for path in files if path.endswith((".png", ".pyc", ".safetensors"))]
+    needed = files["requirements.txt"].decode().splitlines()
+    assert {re.split(r"[<>=\[]", line)[0] for line in needed} >= {"torch", "gradio", "huggingface_hub"}
+    assert not any("extra ==" in line for line in needed)
+    assert not publish(publication, api=hub.api(VISITOR)).changed
+    assert done.plan.publication.license == "apache-2.0"
+    with pytest.raises(UserError, match=r"leaderbord.*leaderboard"):
+        space_publication("leaderbord", "visitor")
+    for path, content in files.items():
+        (tmp_path / "space" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "space" / path).write_bytes(content)
+    shown = subprocess.run([sys.executable, "-c", BESIDE], cwd=tmp_path / "space", capture_output=True, text=True)
+    assert shown.stdout.split() == [str(len(list_metrics())), "4"], shown.stderr
+
+
+# Without the package that is installed here.
+BESIDE = """
+import os, sys
+sys.meta_path[:] = [one for one in sys.meta_path if "editable" not in str(one).lower()]
+sys.path.insert(0, os.getcwd())
+from saliency_bench import registry
+from saliency_bench.leaderboard.view.core import read_core
+from saliency_bench.spaces.leaderboard import app
+assert app.__file__.startswith(os.getcwd()), app.__file__
+print(len(registry.names("metrics")), len(read_core(app.CORE).datasets))
+"""
 
 
 def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):

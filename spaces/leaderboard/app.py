@@ -28,9 +28,11 @@ def build(live: Live) -> gr.Blocks:
     def show(query: object) -> dict[str, str]:
         return live.page.show(query)
 
-    def export_rows(kind: object, query: object, address: object) -> dict[str, str]:
+    def export_rows(asked: object) -> dict[str, str]:
+        """asked: {"kind", "query", "address"}, in one argument, as gradio passes it on."""
+        given = asked if isinstance(asked, dict) else {}
         try:
-            return live.page.export(kind, query, address)
+            return live.page.export(given.get("kind"), given.get("query"), given.get("address"))
         except UserError as error:
             raise gr.Error(str(error)) from error
 

@@ -36,7 +36,8 @@ async function show(query, { push = true, typing = false, focus = '' } = {}) {
   document.title = found.title;
   remember(found.query, push);
   const opened = !typing && new URLSearchParams(found.query).has('row') && element.querySelector('#lb-detail');
-  const target = [...element.querySelectorAll('[data-focus]')].find((one) => one.dataset.focus === focus);
+  const named = (one) => one.dataset.focus === focus || (one.name && `field-${one.name}` === focus);
+  const target = [...element.querySelectorAll('[data-focus], select')].find(named);
   if (opened && focus.match(/^(row|compare)-|^$/)) {
     opened.scrollIntoView({ block: 'nearest' });
     opened.focus({ preventScroll: true });
@@ -51,7 +52,7 @@ function asked(form) {
 }
 
 async function download(kind) {
-  const found = await server.export_rows(kind, location.search, location.href);
+  const found = await server.export_rows({ kind, query: location.search, address: location.href });
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([found.text], { type: found.type }));
   link.download = found.name;

@@ -1,0 +1,70 @@
+"""The publication of an app as a Space: its card and requirements, a short `app.py`, and this package as it is here.
+
+The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
+"""
+
+from importlib.metadata import PackageNotFoundError, requires
+from pathlib import Path
+
+from huggingface_hub import RepoCard
+
+import saliency_bench
+from saliency_bench import registry
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.hub.plan import Publication
+
+CORE = Path(saliency_bench.__file__).parent
+TEXTS = (".py", ".j2", ".css", ".js", ".json", ".txt", ".yaml", ".typed")
+CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"  # a Space without a GPU needs no CUDA libraries
+START = '''"""Starts the app `{name}` of saliency-bench, which lies beside this file."""
+
+from saliency_bench.spaces.{name}.app import main
+
+main()
+'''
+
+
+def list_spaces() -> dict[str, Path]:
+    """{name: its folder} of the apps that can be published."""
+    folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))
+    return {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}
+
+
+def space_publication(name: str, namespace: str, repo_name: str | None = None) -> Publication:
+    """The files of the Space `namespace`/`repo_name` (default: its name). Raises: UserError for an unknown app."""
+    known = list_spaces()
+    if name not in known:
+        raise unknown("space", name, known)
+    card = RepoCard((known[name] / "README.md").read_text(encoding="utf-8"))
+    files: dict[str, Path | bytes] = {
+        "README.md": (str(card).rstrip() + "\n").encode(),
+        "app.py": START.format(name=name).encode(),
+        "requirements.txt": requirements().encode(),
+        **_package(),
+    }
+    repo, mark = f"{namespace}/{repo_name or name}", f"saliency_bench/spaces/{name}/app.py"
+    return Publication("space", repo, files, card.data.get("license"), ("saliency_bench/*",), mark=(mark, ""))
+
+
+def requirements() -> str:
+    """What a Space installs: what this package needs, on a CPU, and the extra `spaces`."""
+    try:
+        needed = requires("saliency-bench") or []
+    except PackageNotFoundError as error:
+        raise UserError("saliency-bench is not installed, so its requirements are unknown: pip install -e .") from error
+    plain = [one for one in needed if "extra ==" not in one]
+    extra = [one.partition(";")[0].strip() for one in needed if 'extra == "spaces"' in one]
+    return "\n".join([CPU, *plain, *extra]) + "\n"
+
+
+def _package() -> dict[str, Path]:
+    """{path in the Space: file} of the package with its plugins, as an installation has them."""
+    roots = {"saliency_bench": [CORE]}
+    roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
+    return {
+        f"{place}/{path.relative_to(root).as_posix()}": path
+        for place, folders in roots.items()
+        for root in folders
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and path.suffix in TEXTS and "__pycache__" not in path.parts
+    }

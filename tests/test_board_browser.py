@@ -1,0 +1,234 @@
+"""The page of a board in a browser: mouse, keyboard, phone, dark; and nothing that leaves the machine."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from boards import SCENES
+from test_board_page import EVIL, archive, key_of, root  # noqa: F401
+
+pytestmark = pytest.mark.slow
+CHROMIUM = "/usr/bin/chromium"
+PETS = SCENES[0][0]
+
+
+@pytest.fixture(scope="module")
+def address(root):  # noqa: F811
+    """Where the board is served."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    line = [sys.executable, "-m", "saliency_bench", "leaderboard", "--results", root, "--core", root / "core.yaml",
+            "--port", str(port), "--no-browser", "--quiet"]  # fmt: skip
+    server = subprocess.Popen([str(word) for word in line], env=os.environ | {"GRADIO_ANALYTICS_ENABLED": "False"})
+    try:
+        for _ in range(600):
+            with socket.socket() as asked:
+                if asked.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None, "the server has ended"
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/"
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    sync_api = pytest.importorskip("playwright.sync_api", reason='needs pip install -e ".[test]"')
+    if not Path(CHROMIUM).exists():
+        pytest.skip(f"needs {CHROMIUM}")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def tab(chromium, address):
+    """tab(query, **options) -> a page of the browser that shows the board; what goes wrong in it fails the test."""
+    faults, contexts = [], []
+
+    def show(query="", width=1280, **options):
+        context = chromium.new_context(viewport={"width": width, "height": 800}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15_000)
+        page.on("request", lambda asked: faults.append(asked.url) if is_elsewhere(asked.url, address) else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: faults.append(f"dialog {dialog.message}"))
+        page.goto(address + ("?" + query if query else ""))
+        page.wait_for_selector(".lb-pages")
+        page.wait_for_load_state("networkidle")
+        return page
+
+    yield show
+    for context in contexts:
+        context.close()
+    assert faults == []
+
+
+def is_elsewhere(url, address):
+    return not url.startswith((address, address.replace("http", "ws"), "data:", "blob:"))
+
+
+def explainers(page):
+    return page.locator(".lb-table tbody th.lb-explainer > a").all_inner_texts()
+
+
+def state(page):
+    return {name: value[0] for name, value in parse_qs(urlsplit(page.url).query).items()}
+
+
+def settled(page, words):
+    """Wait until the page's address has all of these."""
+    page.wait_for_function("words => words.every((word) => location.search.includes(word))", arg=words)
+
+
+def test_filters_order_and_address(tab, archive):  # noqa: F811
+    page = tab()
+    page.get_by_role("link", name="pet-xai", exact=True).click()
+    settled(page, ["dataset="])
+    page.locator("select[name=metric]").select_option("saliency_deletion")
+    settled(page, ["metric=saliency_deletion"])
+    values = [float(text) for text in page.locator(".lb-table .lb-value").all_inner_texts()]
+    assert values == sorted(values)  # lower is better
+    assert len(values) == 10
+    page.get_by_label("Search").fill("rise")
+    settled(page, ["search=rise"])
+    assert set(explainers(page)) == {"rise", "random", "centre", "edges"}
+    again = tab(urlsplit(page.url).query)
+    assert explainers(again) == explainers(page)
+    assert again.get_by_label("Search").input_value() == "rise"
+    again.get_by_role("link", name="Passes per image").click()
+    settled(again, ["sort=passes"])
+    assert explainers(again)[0] == "rise"
+    again.go_back()
+    again.wait_for_function("!location.search.includes('sort')")
+    assert set(explainers(again)) == {"rise", "random", "centre", "edges"}
+    again.get_by_text("Columns", exact=True).click()
+    again.get_by_role("checkbox", name="Seconds per image").check()
+    settled(again, ["seconds"])
+    assert "Seconds per image" in again.locator(".lb-table thead").inner_text()
+
+
+def test_a_row_opens_and_is_compared(tab, archive):  # noqa: F811
+    page = tab(f"dataset={PETS}&metric=saliency_miou")
+    page.get_by_role("link", name="gradcam", exact=True).click()
+    settled(page, ["row="])
+    assert state(page)["row"] == key_of(archive, "gradcam", "saliency_miou")
+    detail = page.locator("#lb-detail")
+    assert "saliency-bench run" in detail.inner_text()
+    assert page.evaluate("document.activeElement.id") == "lb-detail"
+    page.locator(".lb-table").get_by_role("link", name="compare").first.click()
+    settled(page, ["other="])
+    assert "sample by sample" in detail.inner_text()
+    assert page.locator(".lb-pairwise circle").count() == 60
+    detail.get_by_role("link", name="close").click()
+    page.wait_for_function("!location.search.includes('row=')")
+    assert page.locator("#lb-detail").count() == 0
+
+
+def test_downloads_hold_what_is_shown(tab):
+    page = tab(f"dataset={PETS}&metric=saliency_miou")
+    for name, first in (("CSV", "dataset,model"), ("LaTeX", "% \\usepackage{booktabs}"), ("BibTeX", "@misc{")):
+        with page.expect_download() as download:
+            page.get_by_role("link", name=name, exact=True).click()
+        assert Path(download.value.path()).read_text().startswith(first)
+
+
+def test_a_name_that_is_a_script_is_a_name(tab):
+    page = tab(f"search={EVIL}")
+    assert EVIL in explainers(page)
+    page.get_by_role("link", name=EVIL, exact=True).first.click()
+    settled(page, ["row="])
+    assert page.locator("#lb-detail h2").inner_text().startswith(EVIL)
+    assert page.locator(".lb script").count() == 0
+
+
+def test_plots_and_the_other_pages(tab):
+    page = tab()
+    page.get_by_role("link", name="Plots").click()
+    settled(page, ["tab=plots"])
+    assert page.locator(".lb-plot").count() == 2
+    page.locator("select[name=y]").select_option("saliency_insertion")
+    settled(page, ["y=saliency_insertion"])
+    assert page.evaluate("document.activeElement.name") == "y"
+    page.locator(".lb-plot a").first.click()
+    settled(page, ["row="])
+    page.get_by_role("link", name="Overall").click()
+    settled(page, ["tab=overall"])
+    assert "In the best set" in page.locator(".lb").inner_text()
+    page.get_by_role("link", name="About").click()
+    settled(page, ["tab=about"])
+    assert "Intervals, ties and ranks" in page.locator(".lb").inner_text()
+
+
+def test_the_keyboard_alone_is_enough(tab):
+    page = tab(f"dataset={PETS}&metric=saliency_miou")
+    press_until(page, "document.activeElement.name === 'search'")
+    page.keyboard.type("gradc")
+    settled(page, ["search=gradc"])
+    assert page.evaluate("document.activeElement.name") == "search"  # typing is not interrupted
+    press_until(page, "document.activeElement.innerText === 'gradcam'")
+    page.keyboard.press("Enter")
+    settled(page, ["row="])
+    press_until(page, "document.activeElement.innerText === 'close'")
+    page.keyboard.press("Enter")
+    page.wait_for_function("!location.search.includes('row=')")
+    page.wait_for_function("document.activeElement.innerText === 'gradcam'")
+
+
+def press_until(page, condition):
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate(condition):
+            return
+    raise AssertionError(f"60 times Tab, and never {condition}")
+
+
+@pytest.mark.parametrize("query", ["", "tab=overall", "tab=plots", "tab=about", "OPEN"])
+def test_a_phone_needs_no_scrolling_sideways(tab, archive, query):  # noqa: F811
+    query = f"row={key_of(archive, 'gradcam', 'saliency_miou')}" if query == "OPEN" else query
+    page = tab(query, 375)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+    assert page.locator(".lb").evaluate("element => element.scrollWidth <= element.clientWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_from_the_page(tab, scheme):
+    """Contrast of at least 4.5 (WCAG AA) of every text."""
+    page = tab(f"dataset={PETS}", color_scheme=scheme)
+    low = page.evaluate(CONTRAST)
+    assert low == []
+    shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", shade)[:3])) < 300) == (scheme == "dark")
+
+
+CONTRAST = """() => {
+  const rgb = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+  const light = (c) => c.slice(0, 3).map((v) => linear(v / 255))
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = (node) => {
+    for (let at = node; at; at = at.parentElement) {
+      const c = rgb(getComputedStyle(at).backgroundColor);
+      if (c.length < 4 || c[3] > 0.9) return c;
+    }
+    return [255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll('.lb *')) {
+    const own = [...node.childNodes].some((child) => child.nodeType === 3 && child.textContent.trim());
+    if (!own || !node.getClientRects().length || node.closest('svg')) continue;
+    const [a, b] = [light(rgb(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+    if ((a + 0.05) / (b + 0.05) < 4.5) found.push(node.className + ': ' + node.innerText.slice(0, 40));
+  }
+  return [...new Set(found)];
+}"""
