@@ -65,6 +65,7 @@ def test_a_result_says_what_the_run_says(run, submission):
     assert result.dataset.fingerprint == run.summary["dataset"]["fingerprint"]
     assert len(submission.records) == 24
     assert result.note == "first try"
+    assert result.peak_memory == json.loads((run.folder / "timings.json").read_text())["peak_memory"]
 
 
 def test_no_folder_of_this_machine_is_published(run, submission, shapes, resnet):

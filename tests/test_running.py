@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import resource
 import threading
 import time
 from collections import Counter
@@ -453,6 +454,8 @@ def test_a_clock_that_jumps_changes_nothing(done, shapes, resnet, tmp_path, monk
     assert (found.folder / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
     timings = json.loads((found.folder / "timings.json").read_text())
     assert 0 < timings["seconds"] < 300
+    now = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert now / 2 < timings["peak_memory"] <= now
     assert all(0 <= seconds <= timings["seconds"] for seconds in timings["explainers"].values())
 
 

@@ -59,6 +59,7 @@ from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
 from saliency_bench.scoring.partners import plan_of
 from saliency_bench.spec import FIRST, RunSpec, takes_settings
+from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.interrupts import handlers_end_work
@@ -304,7 +305,8 @@ def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict
     if is_written(context.out, derived):
         return read_json(context.out / "summary.json")
     summary = summarise(facts)
-    write_json(context.out / "timings.json", {"started": watch.started, "seconds": watch.seconds, **seconds})
+    took = {"started": watch.started, "seconds": watch.seconds, "peak_memory": peak_memory(context.classifier.device)}
+    write_json(context.out / "timings.json", took | seconds)
     cells = read_cells(summary["cells"])
     write_examples(
         context.out, cells, context.spec.batch_size, lambda index: context.classifier.prepare([context.rows[index]])

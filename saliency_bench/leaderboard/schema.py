@@ -118,7 +118,7 @@ class Result(StrictModel):
 
     link: to code or paper of a method of one's own; "" where there is none. ran, submitted: days, as the machines of
     the submitter told them. seconds: of the run's latest start for each explainer, by `explainer_id`; they count what
-    that start computed. None of this is checked.
+    that start computed. peak_memory: bytes, of the GPU or else of the process, in that start. None of this is checked.
     """
 
     format: Literal[3] = 3
@@ -129,6 +129,7 @@ class Result(StrictModel):
     ran: Day | None = None
     submitted: Day | None = None
     seconds: dict[Hash, Annotated[float, Field(ge=0)]] = Field(default_factory=dict)
+    peak_memory: Annotated[int, Field(ge=0)] | None = None
     dataset: Dataset
     model: Model
     target: Text

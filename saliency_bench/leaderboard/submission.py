@@ -145,6 +145,7 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
         "ran": _day(run.timings.get("started")),
         "submitted": _day(time()),
         "seconds": {key: value for key, value in run.timings.get("explainers", {}).items() if key in explained},
+        "peak_memory": run.timings.get("peak_memory"),
         "dataset": dataset | {"id": called["dataset"]},
         "license": LICENSE,
         "model": model | {"id": called["model"]},

@@ -228,6 +228,7 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
         "Libraries": libraries,
         "Hardware": f"{made_with.get('device')}; {made_with.get('processor')}",
         "Duration of the last start": words.seconds(run.timings.get("seconds")),
+        "Peak memory of the last start": words.memory(run.timings.get("peak_memory"), made_with.get("device") != "cpu"),
     }
     if summary.get("groups"):
         facts["Groups of classes"] = words.class_groups(summary)

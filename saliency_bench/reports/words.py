@@ -79,6 +79,11 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
+def memory(count: int | None, gpu: bool) -> str:
+    """Bytes as "1.2 GB of the process", or of the GPU."""
+    return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
+
+
 def reasons(counted: dict[str, int]) -> str:
     return ", ".join(f"{count(times)} × {reason}" for reason, times in counted.items())
 

@@ -86,9 +86,10 @@ class SummaryFacts(Facts):
 
 
 class Timings(Facts):
-    """timings.json: seconds."""
+    """timings.json: seconds of the last start, and bytes of its main process."""
 
     seconds: float | None = None
+    peak_memory: Count | None = None
     waiting_for_data: float | None = None
     explainers: dict[str, float] = {}
 

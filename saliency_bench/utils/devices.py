@@ -1,5 +1,6 @@
 """The device to compute on, and its memory."""
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,21 @@ def device_of(text: str | torch.device | None) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{text}' is not supported; use cpu, cuda or cuda:N")
     return device
+
+
+def peak_memory(device: torch.device) -> int | None:
+    """Bytes: the most that torch held on a GPU since it was first used; on a CPU the most that this process has held.
+
+    None where the system does not say.
+    """
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:  # on Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def is_out_of_memory(error: Exception) -> bool:
