@@ -158,6 +158,26 @@ def _exposures(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
+def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
+    """The accuracy of people by exposure, a line per explainer, and how hard the images and how able the people are."""
+    figure, (curves, images, people) = _panels(3)
+    families: dict[str, list[dict]] = {}
+    for row in findings.data["accuracies"]:
+        families.setdefault(row["explainer"], []).append(row)
+    for name, rows in families.items():
+        value, low, high = np.array([_ends(row, "accuracy", "", ("low", "high")) for row in rows]).T
+        at = [100 * row["exposure"] for row in rows]
+        curves.errorbar(at, value, yerr=[value - low, high - value], fmt="o-", markersize=3, label=name)
+    curves.set(xlabel="exposure, % of the pixels", ylabel="accuracy of people and 95 % interval", ylim=(0, 1.02))
+    curves.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    for axes, key in ((images, "images"), (people, "people")):
+        means = [100 * row["mean exposure"] for row in findings.data[key] if row["mean exposure"] is not None]
+        axes.hist(means, bins=np.arange(0, 105, 5).tolist())
+        axes.set(xlabel="mean exposure of right answers, % of the pixels", ylabel=key, xlim=(0, 100))
+        axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
 def _axis_of(at: list) -> list:
     """Numbers where all are numbers, else categories."""
     return at if all(isinstance(one, int | float) for one in at) else [str(one) for one in at]
@@ -239,4 +259,5 @@ DRAWN = {
     "clever-hans": _gallery,
     "randomisation": _similarities,
     "agreement": _exposures,
+    "peekaboom": _people_by_exposure,
 }

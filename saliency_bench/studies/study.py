@@ -1,7 +1,7 @@
 """One study of a store: its people, what they are asked, what they answered, and what reviewers say of it."""
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -162,6 +162,17 @@ class Study:
         """{unit: people who answered it, or were given it less than so many hours ago}."""
         with self.store.reading() as connection:
             return self._takers(connection, stale_hours)
+
+    def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
+        """What a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
+
+        No other assignment is made in between, so that what is chosen is still needed when it is given.
+        """
+        with self.store.writing() as connection:
+            everyone = self._assignments(connection, None)
+            if not any(one.person == person for one in everyone):
+                self._append(connection, person, choose(everyone))
+            return self._assignments(connection, person)
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
         """Of one person in this person's order, or of all."""

@@ -1,0 +1,77 @@
+"""Let people name classes from the top pixels of saliency maps, and compare explainers by their answers.
+
+example:
+  saliency-bench peekaboom serve runs/first --store study.db
+  saliency-bench peekaboom results --store study.db --out peekaboom
+  saliency-bench peekaboom export --store study.db --out answers.csv
+  saliency-bench analyse runs/first --what agreement --answers answers.csv
+
+serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the images and maps of a run with --keep-maps. People see 5 %
+of the pixels of an image and choose its class among several; wrong or "I don't know" shows more. Answers go into the
+store at once; the same command resumes. results: accuracy by exposure, saliency_crowd_auc, and who judged. export: the
+answers, as analyse --what agreement reads them.
+"""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+from typing import Any
+
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts import _people, _shared
+
+SECTION = "people"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    _people.arguments(parser)
+    new = parser.add_argument_group("serve, a new study")
+    new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run (default: all)")
+    new.add_argument("--images", type=int, metavar="N", help="images to judge (default: all)")
+    new.add_argument("--judgements", type=int, default=10, metavar="N",
+                     help="people per image and explainer (default: 10)")  # fmt: skip
+    new.add_argument("--pairs", type=int, default=20, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--choices", type=int, default=4, metavar="N", help="labels to choose from (default: 4)")
+    new.add_argument("--checks", type=int, default=2, metavar="N",
+                     help="images shown whole, to see who pays attention (default: 2)")  # fmt: skip
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
+    read = parser.add_argument_group("results, export")
+    read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
+    read.add_argument("--without-people", action="store_true", help="of export: drop the pseudonyms")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    _people.run(args, serve=serve, results=results, export=export)
+
+
+def serve(args: Namespace) -> None:
+    from saliency_bench.spaces.peekaboom.app import create_app
+    from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
+    from saliency_bench.studies.run_images import run_images
+    from saliency_bench.studies.store import Store
+
+    images = run_images(args.run, args.explainers or (), args.dataset)
+    numbers: dict[str, Any] = {name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks")}
+    settings = configuration(images, limit=args.images, seed=args.seed, **numbers)
+    name = args.name or f"{KIND}, {Path(args.run).name}"
+    study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
+    _people.serve(create_app(Peekaboom(study, images)), args)
+
+
+def results(args: Namespace) -> None:
+    from saliency_bench.studies.peekaboom.protocol import KIND
+    from saliency_bench.studies.peekaboom.results import results as of_study
+
+    _people.show(of_study(_people.found(args, KIND), without_failed=args.without_failed), args)
+
+
+def export(args: Namespace) -> None:
+    from saliency_bench.studies.peekaboom.protocol import KIND
+    from saliency_bench.studies.peekaboom.results import export as write
+
+    if not args.out:
+        raise UserError("export needs --out, a .csv or .parquet file")
+    study = _people.found(args, KIND)
+    path = Path(args.out)
+    count = write(study, path, people=not args.without_people, without_failed=args.without_failed)
+    _people.say_written(path, count, args)

@@ -1,0 +1,263 @@
+"""The protocol of peek-a-boom: what a person is asked now, what may be sent, and what is stored of an answer.
+
+A unit is an image by an explainer, JSON `[image id, explainer]`; an attention check, `[image id, null]`, is an image
+shown whole. Each answer is a revision of its unit, with the payload
+
+    {"step": 1, "exposure": 0.1, "choice": "cat", "right": false}      choice: null for "I don't know"
+
+The exposure is what the store says: one step further for each answer that was not right. The request of an answer is
+made of study, person, unit and step, so that however often and from however many tabs it is sent, one is stored.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.maps import top_pixels
+from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
+from saliency_bench.studies.run_images import RunImages
+from saliency_bench.studies.study import Answer, Assignment, Study
+from saliency_bench.utils.pictures import png
+from saliency_bench.utils.seeds import seed_of
+
+KIND = "peekaboom"
+GREY = 128  # of all pixels that are not shown
+STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
+JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
+
+
+def unit_of(image: str, explainer: str | None) -> str:
+    return json.dumps([image, explainer], ensure_ascii=False)
+
+
+def pair_of(unit: str) -> tuple[str, str | None]:
+    image, explainer = json.loads(unit)
+    return image, explainer
+
+
+def configuration(
+    images: RunImages,
+    *,
+    judgements: int = JUDGEMENTS,
+    pairs: int = PAIRS,
+    choices: int = CHOICES,
+    checks: int = CHECKS,
+    limit: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The settings of a study, as the store keeps them. limit: images to judge (default: all), drawn by the seed.
+
+    Attention checks are drawn from the other images, or else held back, so that no check shows an image that is judged.
+    Raises: UserError for numbers that do not fit.
+    """
+    for name, value in (("judgements", judgements), ("pairs", pairs)):
+        if value < 1:
+            raise UserError(f"{name} is a number from 1; got {value}")
+    if not 2 <= choices <= min(len(images.classes), 9):
+        most = min(len(images.classes), 9)
+        raise UserError(f"choices is a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
+    if len(images.maps) < 2:
+        raise UserError("a study compares at least two explainers")
+    drawn = sorted(images.ids, key=lambda one: seed_of(seed, "images", one))
+    shown = len(drawn) - checks if limit is None else limit
+    if checks < 0 or not 1 <= shown <= len(drawn) - checks:
+        raise UserError(f"{len(drawn)} images are too few for {max(shown, 1)} to judge and {checks} attention checks")
+    groups = {one: group for one in drawn[:shown] if (group := images.groups[one]) is not None}
+    return {
+        "run": images.run,
+        "explainers": list(images.maps),
+        "images": drawn[:shown],
+        "checks": drawn[shown : shown + checks],
+        "groups": groups,
+        "judgements": judgements,
+        "pairs": pairs,
+        "choices": choices,
+        "exposures": list(SHOWN),
+    }
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a person is asked now. place: in this person's order; step: number of answers given to it, from 0."""
+
+    unit: str
+    place: int
+    step: int
+    tried: list[str | None]
+
+    @property
+    def is_check(self) -> bool:
+        return pair_of(self.unit)[1] is None
+
+
+@dataclass(frozen=True)
+class Peekaboom:
+    """A study of this protocol, over the images of its run. Methods may be called from any thread."""
+
+    study: Study
+    images: RunImages
+
+    @property
+    def exposures(self) -> list[float]:
+        return self.study.configuration["exposures"]
+
+    @cached_property
+    def _sheets(self) -> list[list[Pair]]:
+        own = self.study.configuration
+        return sheets(own["images"], own["explainers"], own["judgements"], own["pairs"], self.study.seed)
+
+    # what a person is asked
+
+    def given(self, person: str) -> list[Assignment]:
+        """What this person is asked; drawn when it is first asked for."""
+        return self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
+
+    def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
+        """The next sheet, or, when all are given, what those who left did not judge. [] where nothing is left."""
+        own = self.study.configuration
+        number = len({one.person for one in everyone})
+        if number < len(self._sheets):
+            sheet = self._sheets[number]
+        else:
+            sheet = leftovers(self._missing(everyone), own["pairs"], self.study.seed)
+        if not sheet:
+            return []
+        checks = [unit_of(image, None) for image in own["checks"]]
+        return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
+
+    def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
+        """{pair: judgements that nobody has given or was lately asked for}."""
+        own = self.study.configuration
+        since = (datetime.now(UTC) - timedelta(hours=STALE_HOURS)).isoformat(timespec="microseconds")
+        ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
+        missing = {(image, name): own["judgements"] for image in own["images"] for name in own["explainers"]}
+        for one in everyone:
+            image, explainer = pair_of(one.unit)
+            if explainer is not None and (one.created >= since or (one.person, one.unit) in ended):
+                missing[image, explainer] -= 1
+        return missing
+
+    def _has_ended(self, steps: Sequence[Answer]) -> bool:
+        return has_ended(steps, len(self.exposures))
+
+    def question(self, person: str) -> Question | None:
+        """The first of this person's units that has not ended; None where there is none."""
+        answers = by_judgement(self.study.answers(person, last=False))
+        for one in self.given(person):
+            steps = answers.get((person, one.unit), [])
+            if not self._has_ended(steps):
+                return Question(one.unit, one.position, len(steps), [step.payload["choice"] for step in steps])
+        return None
+
+    def exposure(self, question: Question) -> float:
+        return 1.0 if question.is_check else self.exposures[question.step]
+
+    def choices(self, person: str, unit: str) -> list[str]:
+        """The right label among others: which others depends on the image alone, their order on the person too."""
+        image, _ = pair_of(unit)
+        seed, right = self.study.seed, self.images.labels[image]
+        others = [name for name in self.images.classes if name != right]
+        others.sort(key=lambda name: seed_of(seed, "choices", image, name))
+        found = [right, *others[: self.study.configuration["choices"] - 1]]
+        return sorted(found, key=lambda name: seed_of(seed, "order", person, image, name))
+
+    def state(self, person: str) -> dict[str, Any]:
+        """All that the page of a person is told."""
+        given, question = self.given(person), self.question(person)
+        if question is None:
+            return {"done": len(given), "total": len(given), "place": None}
+        exposure = self.exposure(question)
+        following = 0 if question.is_check else self.exposures[min(question.step + 1, len(self.exposures) - 1)]
+        return {
+            "done": question.place,
+            "total": len(given),
+            "place": question.place,
+            "step": question.step,
+            "exposure": exposure,
+            "next": following if following > exposure else None,
+            "choices": self.choices(person, question.unit),
+            "tried": [choice for choice in question.tried if choice is not None],
+        }
+
+    def picture(self, person: str, place: object, step: object) -> bytes:
+        """PNG of the pixels that this person may see now, all others grey. Raises: UserError for any other place."""
+        question = self._asked(person, place, step)
+        image, explainer = pair_of(question.unit)
+        frame = self.images.frame(image)
+        if explainer is None:
+            return png(frame)
+        return png(revealed(frame, self.images.map(image, explainer), self.exposure(question)))
+
+    def _asked(self, person: str, place: object, step: object) -> Question:
+        question = self.question(person)
+        if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
+            raise UserError("this is not the question that you are at; reload the page")
+        return question
+
+    # answers
+
+    def save(self, person: str, sent: dict[str, Any]) -> dict[str, Any]:
+        """Store what the page of a person sent, once; {"right": bool}.
+
+        The same answer again is not stored again. Raises: UserError for what is no answer to the current question.
+        """
+        place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
+        if "choice" in sent and (before := self._before(person, place, step)) and before["choice"] == choice:
+            return {"right": before["right"]}
+        question = self._asked(person, place, step)
+        if "choice" not in sent or (choice is not None and choice not in self.choices(person, question.unit)):
+            raise UserError("choice is one of the labels that are shown, or null")
+        if choice is not None and choice in question.tried:
+            raise UserError("this label was tried before")
+        payload = {
+            "step": question.step,
+            "exposure": self.exposure(question),
+            "choice": choice,
+            "right": choice == self.images.labels[pair_of(question.unit)[0]],
+        }
+        request = sha256(f"{self.study.id} {person} {question.unit} {question.step}".encode()).hexdigest()
+        seconds = sent.get("seconds")
+        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
+        stored = self.study.record(person, question.unit, f"peekaboom {request}", payload, seconds=spent)
+        return {"right": stored.payload["right"]}
+
+    def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:
+        """The payload of this person's answer at a place and step; None where there is none."""
+        units = [one.unit for one in self.study.assignments(person) if one.position == place]
+        steps = self.study.answers(person, units[0], last=False) if units else []
+        return next((one.payload for one in steps if one.payload["step"] == step), None)
+
+
+def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarray:
+    """Uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them; the others grey.
+
+    Their number is exposure * H * W, rounded, a half to the even number.
+    """
+    height, width = values.shape
+    count = np.rint(np.array([exposure * height * width])).astype(np.int64)
+    kept = top_pixels(values[None], count)[0]
+    return np.where(kept[..., None], frame, np.uint8(GREY))
+
+
+def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:
+    """{(person, unit): answers in their order}."""
+    found: dict[tuple[str, str], list[Answer]] = {}
+    for one in answers:
+        found.setdefault((one.person, one.unit), []).append(one)
+    return found
+
+
+def has_ended(steps: Sequence[Answer], exposures: int) -> bool:
+    """Whether an answer was right, or the whole image was shown."""
+    if not steps:
+        return False
+    whole = 1 if pair_of(steps[-1].unit)[1] is None else exposures
+    return steps[-1].payload["right"] or len(steps) >= whole

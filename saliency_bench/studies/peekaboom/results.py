@@ -1,0 +1,254 @@
+"""What people's judgements come to: accuracy curves, the area under them, how many judgements it takes, and who judged.
+
+Tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only judgements that have ended count: by
+a right answer, or without one at the whole image (*never right*, which counts as wrong at every exposure).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
+from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.errors import UserError
+from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.intervals import interval
+from saliency_bench.results.paired_test import adjusted_p
+from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
+from saliency_bench.scoring.exposures import judgement_areas, right_by
+from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended, pair_of
+from saliency_bench.studies.study import Study
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.seeds import random_bits, seed_of
+
+NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # of judgements per image and explainer, of table 3
+DRAWS = 1000
+CROWD = ("explainer", "saliency_crowd_auc", "low", "high", "rank", "images", "judgements", "never right")
+CURVES = ("explainer", "exposure", "accuracy", "low", "high", "judgements")
+FEWER = ("judgements per pair", "explainer", "saliency_crowd_auc", "2.5 %", "97.5 %", "same order")
+OF_IMAGES = ("image_id", "mean exposure", "right", "judgements")
+OF_PEOPLE = ("person", "mean exposure", "right", "judgements", "checks right", "checks", "median seconds")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One person on one image by one explainer. first: the exposure of the right answer, NaN without; seconds: all."""
+
+    person: str
+    image: str
+    explainer: str
+    first: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Judged:
+    """All that people said. checks: {person: whether each attention check was right}; unfinished: left out."""
+
+    judgements: list[Judgement]
+    checks: dict[str, list[bool]]
+    unfinished: int
+
+    @property
+    def failed(self) -> list[str]:
+        """People with a wrong answer to an attention check."""
+        return sorted(person for person, own in self.checks.items() if not all(own))
+
+
+def judged(study: Study) -> Judged:
+    """Of the stored answers of a study."""
+    exposures, unfinished = len(study.configuration["exposures"]), 0
+    found: list[Judgement] = []
+    checks: dict[str, list[bool]] = {}
+    for (person, unit), steps in by_judgement(study.answers(last=False)).items():
+        image, explainer = pair_of(unit)
+        last = steps[-1].payload
+        if explainer is None:
+            checks.setdefault(person, []).append(last["right"])
+        elif not has_ended(steps, exposures):
+            unfinished += 1
+        else:
+            first = last["exposure"] if last["right"] else np.nan
+            found.append(Judgement(person, image, explainer, first, sum(one.seconds for one in steps)))
+    return Judged(found, checks, unfinished)
+
+
+def results(study: Study, *, without_failed: bool = False) -> Findings:
+    """without_failed: leave out the judgements of people who failed an attention check.
+
+    Raises: UserError for a study without a judgement that has ended.
+    """
+    answers = judged(study)
+    dropped = set(answers.failed) if without_failed else set()
+    kept = [one for one in answers.judgements if one.person not in dropped]
+    if not kept:
+        raise UserError(f"study {study.name} has no judgement yet that has ended")
+    explainers = [name for name in study.configuration["explainers"] if any(one.explainer == name for one in kept)]
+    by_explainer = {name: [one for one in kept if one.explainer == name] for name in explainers}
+    crowd, order = _crowd(study, by_explainer)
+    tables = {
+        "": (CROWD, crowd),
+        "accuracies": (CURVES, _curves(study, by_explainer)),
+        "judgements": (FEWER, _with_fewer(study, by_explainer)),
+        "images": (OF_IMAGES, _of_images(kept)),
+        "people": (OF_PEOPLE, _of_people(kept, answers.checks)),
+    }
+    data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
+    notes = _notes(answers, order, without_failed)
+    return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
+
+
+def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
+    asked, failed = len(answers.checks), len(answers.failed)
+    notes = [order] if order else []
+    if answers.unfinished:
+        notes.append(f"{answers.unfinished} judgements have not ended and are left out.")
+    if asked:
+        what = "are left out" if without_failed else "count; --without-failed leaves them out"
+        notes.append(
+            f"{failed} of {asked} people failed an attention check" + (f": their judgements {what}." if failed else ".")
+        )
+    return notes
+
+
+def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list[tuple], str]:
+    """(rows of CROWD, why there are no ranks)"""
+    images = sorted({one.image for own in by_explainer.values() for one in own})
+    codes = _codes(study, images)
+    rows, means = [], []
+    for name, own in by_explainer.items():
+        firsts: dict[str, list[float]] = {image: [] for image in images}
+        for one in own:
+            firsts[one.image].append(one.first)
+        arrays = [np.array(found) for found in firsts.values()]
+        found = crowd_auc(arrays, codes, study.seed)
+        means.append(np.array([judgement_areas(one).mean() if len(one) else np.nan for one in arrays]))
+        never = sum(bool(np.isnan(one.first)) for one in own)
+        rows.append((name, *map(known, found[:3]), sum(len(one) > 0 for one in arrays), len(own), never))
+    ranks = _ranks(list(by_explainer), means, codes, study.seed)
+    whole = [(*row[:4], ranks.get(row[0], TOO_FEW), *row[4:]) for row in rows]
+    order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
+    return sorted(whole, key=lambda row: -row[1]), order
+
+
+def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
+    """{explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
+    matched = Matched(means, codes)
+    pairs = list(combinations(range(len(names)), 2))
+    common = {pair: matched.pair(*pair) for pair in pairs}
+    if any((counts > 0).sum() < RANKED_FROM for _, _, counts in common.values()):
+        return {}
+    decided = []
+    for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
+        one, other, counts = common[first, second]
+        sign = sign_of(float((matched.columns[one] - matched.columns[other]).sum() / counts.sum()), p, True)
+        decided += [(names[first], names[second])[::sign]] if sign else []
+    sets = rank_sets(names, decided)
+    return {name: f"{low}-{high}" if low < high else str(low) for name, (low, high) in sets.items()}
+
+
+def _codes(study: Study, images: Sequence[str]) -> np.ndarray:
+    groups = study.configuration["groups"]
+    return cluster_codes(images, [groups.get(image) for image in images])
+
+
+def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
+    """Rows of CURVES. The unit of an interval is the cluster of images."""
+    exposures = study.configuration["exposures"]
+    rows = []
+    for name, own in by_explainer.items():
+        right = right_by(np.array([one.first for one in own]), exposures).astype(float)
+        codes = _codes(study, [one.image for one in own])
+        for exposure, column in zip(exposures, right.T, strict=True):
+            found = interval(column, codes, (0.0, 1.0), study.seed)
+            rows.append((name, exposure, *map(known, found[:3]), len(own)))
+    return rows
+
+
+def _with_fewer(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
+    """Rows of FEWER: `DRAWS` times, so many judgements per pair are drawn from those of each explainer.
+
+    "same order": the share of draws that put all explainers in the order of all judgements.
+    """
+    areas = {name: judgement_areas(np.array([one.first for one in own])) for name, own in by_explainer.items()}
+    images = {name: len({one.image for one in own}) for name, own in by_explainer.items()}
+    whole = np.argsort([-own.mean() for own in areas.values()], kind="stable")
+    rows = []
+    for number in NUMBERS:
+        sizes = {name: round(number * images[name]) for name in areas}
+        if any(not 0 < sizes[name] < len(own) for name, own in areas.items()):
+            continue
+        drawn = np.stack([_drawn(own, sizes[name], study.seed, name) for name, own in areas.items()])
+        same = float((np.argsort(-drawn, axis=0, kind="stable") == whole[:, None]).all(axis=0).mean())
+        for name, means in zip(areas, drawn, strict=True):
+            low, high = np.percentile(means, [2.5, 97.5])
+            rows.append((number, name, float(means.mean()), float(low), float(high), same))
+    return rows
+
+
+def _drawn(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
+    """(DRAWS,) the mean of so many of these areas, drawn without replacement."""
+    n = len(areas)
+    seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
+    return np.array([areas[np.argsort(random_bits(one, n))[:size]].mean() for one in seeds])
+
+
+def _of_images(kept: Sequence[Judgement]) -> list[tuple]:
+    """Rows of OF_IMAGES, by image: how hard they are."""
+    found: dict[str, list[float]] = {}
+    for one in kept:
+        found.setdefault(one.image, []).append(one.first)
+    return [(image, *_mean_exposure(own)) for image, own in sorted(found.items())]
+
+
+def _of_people(kept: Sequence[Judgement], checks: dict[str, list[bool]]) -> list[tuple]:
+    """Rows of OF_PEOPLE: how able they are."""
+    found: dict[str, list[Judgement]] = {}
+    for one in kept:
+        found.setdefault(one.person, []).append(one)
+    rows = []
+    for person, own in sorted(found.items()):
+        right = checks.get(person, [])
+        seconds = float(np.median([one.seconds for one in own]))
+        rows.append((person, *_mean_exposure([one.first for one in own]), sum(right), len(right), seconds))
+    return rows
+
+
+def _mean_exposure(firsts: Sequence[float]) -> tuple[float | None, int, int]:
+    """(mean exposure of the right answers, their number, that of all judgements)"""
+    right = [one for one in firsts if not np.isnan(one)]
+    return (float(np.mean(right)) if right else None), len(right), len(firsts)
+
+
+def export(study: Study, path: Path, *, people: bool = True, without_failed: bool = False) -> int:
+    """Write the answers of judgements that have ended as CSV or Parquet, as `analyse --what agreement` reads them.
+
+    people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
+    Returns the number of rows. Raises: UserError for another suffix.
+    """
+    if path.suffix.lower() not in (".csv", ".parquet"):
+        raise UserError(f"{path} is neither .csv nor .parquet")
+    dropped = set(judged(study).failed) if without_failed else set()
+    exposures = len(study.configuration["exposures"])
+    numbers: dict[tuple[str, str], int] = {}
+    rows = []
+    for (person, unit), steps in by_judgement(study.answers(last=False)).items():
+        image, explainer = pair_of(unit)
+        if explainer is None or person in dropped or not has_ended(steps, exposures):
+            continue
+        number = numbers[image, explainer] = numbers.get((image, explainer), 0) + 1
+        name = person if people else str(number)
+        rows += [(image, explainer, one.payload["exposure"], name, one.payload["right"]) for one in steps]
+    if not people:
+        rows.sort()
+    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)})
+    write = pa.csv.write_csv if path.suffix.lower() == ".csv" else pq.write_table
+    write_with(path, lambda temporary: write(table, temporary))
+    return len(rows)

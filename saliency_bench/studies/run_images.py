@@ -1,0 +1,124 @@
+"""The images and kept maps of a finished run, as people are shown them: by image id, in the prepared frame.
+
+The frame is cut from the picture as the run's geometry says, by the same box; no network is loaded. A run's own frame
+may differ from it in the last digits of a pixel. Maps are those that the run has kept (`load_maps`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from datasets import ClassLabel, Dataset, Image
+from PIL import Image as Pillow
+
+from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.loading import find, with_classes
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.results.manifest import read_manifest
+from saliency_bench.results.run_folder import load_maps
+from saliency_bench.utils.hashing import hash_of
+from saliency_bench.utils.pictures import open_picture
+
+AT_ONCE = 64  # pictures kept in memory
+
+
+@dataclass(frozen=True)
+class RunImages:
+    """Images with a label and a map of each explainer.
+
+    run: a hash of the dataset, the model and the explainers; another one is another study. dataset: its fingerprint.
+    ids: in the run's order. labels, groups: of each of `ids`, the name of its class and its cluster (None: it stands
+    for itself). classes: the names of all. frames: uint8 (H, W, 3) of an id. maps: {explainer: {id: (H, W)}}.
+    """
+
+    run: str
+    dataset: str
+    ids: list[str]
+    labels: Mapping[str, str]
+    groups: Mapping[str, str | None]
+    classes: list[str]
+    frames: Callable[[str], np.ndarray]
+    maps: Mapping[str, Mapping[str, np.ndarray]]
+    reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
+
+    def frame(self, image_id: str) -> np.ndarray:
+        """Uint8 (H, W, 3). Raises: UnreadableError."""
+        with self.reading:
+            return self.frames(image_id)
+
+    def map(self, image_id: str, explainer: str) -> np.ndarray:
+        """Float32 (H, W), of the size of the frame. Raises: UserError."""
+        frame = self.frame(image_id)
+        with self.reading:
+            values = self.maps[explainer][image_id]
+        if values.shape != frame.shape[:2]:
+            raise UserError(f"the map of {image_id} by {explainer} is {values.shape}, but the frame {frame.shape[:2]}")
+        return values
+
+
+def run_images(run: str | Path, explainers: Sequence[str] = (), dataset: str | None = None) -> RunImages:
+    """Of a run that kept its maps. explainers: as in the run (default: all). dataset: where it is now, if it moved.
+
+    Raises: UserError for a run without kept maps, an explainer it does not have, or a dataset that is another.
+    """
+    folder = Path(run)
+    maps = load_maps(folder)
+    for name in explainers:
+        if name not in maps:
+            raise unknown("explainer with kept maps", name, maps)
+    chosen = {name: maps[name] for name in explainers or maps}
+    manifest = read_manifest(folder)
+    identity = manifest.identity
+    rows = _rows(dataset or manifest.spec.dataset, identity.split, identity.fingerprint, identity.label_column)
+    classes = list(rows.features["label"].names)
+    known = list(map(str, rows["image_id"] if "image_id" in rows.features else range(len(rows))))
+    positions = {image_id: position for position, image_id in enumerate(known)}
+    numbers = dict(zip(known, rows["label"], strict=True))
+    groups = dict(zip(known, rows["group"], strict=True)) if "group" in rows.features else {}
+    ids = [one for one in next(iter(chosen.values())) if all(one in own for own in chosen.values())]
+    ids = [one for one in ids if (numbers[one] if numbers[one] is not None else -1) >= 0]
+    if not ids:
+        raise UserError(f"{folder} has no image with a label and a kept map of each of {', '.join(chosen)}")
+    pictures = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
+    geometry = _geometry(identity.geometry)
+    return RunImages(
+        run=hash_of(identity.model_dump(mode="json"), sorted(chosen)),
+        dataset=identity.fingerprint,
+        ids=ids,
+        labels={one: classes[numbers[one]] for one in ids},
+        groups={one: None if groups.get(one) is None else str(groups[one]) for one in ids},
+        classes=classes,
+        frames=lru_cache(AT_ONCE)(lambda image_id: _frame(pictures[positions[image_id]]["image"], geometry)),
+        maps=chosen,
+    )
+
+
+def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
+    picture = open_picture(stored).convert("RGB")
+    height, width = geometry.resized(picture.height, picture.width)
+    way = getattr(Pillow.Resampling, geometry.resample.upper(), Pillow.Resampling.BILINEAR)
+    return np.asarray(picture.resize((width, height), way).crop(geometry.box(height, width)))
+
+
+def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
+    if not isinstance(dataset, str):
+        raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")
+    found = find(dataset).load_usual(split)[0]
+    if fingerprint(found) != expected:
+        raise UserError(f"{dataset} is not the dataset of the run; give --dataset")
+    rows = with_classes(found.with_format(None))
+    if label != "label":
+        rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")
+    if not isinstance(rows.features.get("label"), ClassLabel):
+        raise UserError(f"{dataset} has no column {label} with names of classes, which people choose from")
+    return rows
+
+
+def _geometry(stored: dict[str, Any]) -> Geometry:
+    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    return Geometry(**sizes)

@@ -1,0 +1,126 @@
+"""Pages of a study as a Starlette application: known people, JSON in and out, one line for what is refused.
+
+A person is known by a key in the header `X-Key`, which the browser keeps; no cookie, so that no other page can send it.
+"""
+
+import json
+import logging
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import Route
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.study import Person, Study
+from saliency_bench.utils.pictures import UnreadableError
+
+COMMON = Path(__file__).parent
+MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
+LARGEST = 2**16  # bytes of one request
+SAFE = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+Method = Callable[[Person, dict[str, Any]], Any]
+
+
+def application(study: Study, folder: Path, get: dict[str, Method], post: dict[str, Method]) -> Starlette:
+    """folder: holds page.html and what it loads, beside what all pages have. get, post: {name: method} under /api/."""
+    files = {path.name: path for path in (*COMMON.iterdir(), *folder.iterdir()) if path.suffix in (".css", ".js")}
+
+    def page(request: Request) -> Response:
+        return FileResponse(folder / "page.html", media_type="text/html", headers=SAFE)
+
+    def static(request: Request) -> Response:
+        path = files.get(request.path_params["name"])
+        if path is None:
+            return refusal(404, "no such file")
+        return FileResponse(path, media_type=MEDIA[path.suffix], headers=SAFE | {"Cache-Control": "no-cache"})
+
+    async def join(request: Request) -> Response:
+        try:
+            sent = await _sent(request)
+            person = await run_in_threadpool(study.join, sent.get("request"))
+        except UserError as error:
+            return refusal(400, str(error))
+        return JSONResponse({"key": person.key}, headers=SAFE)
+
+    routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
+    routes += [Route(f"/api/{name}", _endpoint(study, method)) for name, method in get.items()]
+    routes += [Route(f"/api/{name}", _endpoint(study, method), methods=["POST"]) for name, method in post.items()]
+    return Starlette(routes=routes)
+
+
+def refusal(status: int, text: str) -> JSONResponse:
+    return JSONResponse({"error": text}, status, headers=SAFE)
+
+
+def _endpoint(study: Study, method: Method) -> Callable:
+    """For known people only; the work is done in a thread."""
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            sent = await _sent(request)
+            person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
+            if person is None:
+                return refusal(401, "this browser is not known to the study")
+            made = await run_in_threadpool(method, person, sent)
+        except (UserError, UnreadableError) as error:
+            return refusal(400, str(error))
+        except SQLAlchemyError:
+            logging.getLogger("uvicorn.error").exception("the store did not answer")
+            return refusal(503, "the answers cannot be stored at the moment")
+        return made if isinstance(made, Response) else JSONResponse(made, headers=SAFE)
+
+    return endpoint
+
+
+async def _sent(request: Request) -> dict[str, Any]:
+    """What came with a request: JSON of its body, or the values of its address. Raises: UserError."""
+    if request.method in ("GET", "HEAD"):
+        return dict(request.query_params)
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > LARGEST:
+            raise UserError(f"more than {LARGEST:,} bytes")
+    try:
+        sent = json.loads(body)
+    except (ValueError, RecursionError):
+        sent = None
+    if not isinstance(sent, dict):
+        raise UserError("the body is not a JSON object")
+    return sent
+
+
+def whole_number(text: object) -> int:
+    """A number in an address. Raises: UserError."""
+    if not isinstance(text, str) or not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise UserError("the address needs whole numbers")
+    return int(text)
+
+
+def serve(app: Starlette, host: str, port: int, say: Callable[[str], object]) -> None:
+    """Serve until Ctrl-C. say: is told the address. Raises: UserError for a port that cannot be used."""
+    import uvicorn
+
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None
+    say(f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{listening.getsockname()[1]}/")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+    uvicorn.Server(config).run([listening])

@@ -1,0 +1,123 @@
+// Talking to the server of a study. An answer is kept in the browser until the server has confirmed it, and sent again
+// after a lost connection or a restart; the server stores it once, however often it comes.
+
+const randomId = () =>
+  Array.from(crypto.getRandomValues(new Uint8Array(24)), (byte) => byte.toString(16).padStart(2, "0")).join("");
+
+// localStorage, or memory where the browser forbids it (private windows, frames).
+const memory = new Map();
+export const kept = {
+  get(name) {
+    try {
+      return localStorage.getItem("saliency-bench:" + name) ?? memory.get(name) ?? null;
+    } catch {
+      return memory.get(name) ?? null;
+    }
+  },
+  set(name, text) {
+    try {
+      localStorage.setItem("saliency-bench:" + name, text);
+    } catch {
+      memory.set(name, text);
+    }
+  },
+  remove(name) {
+    memory.delete(name);
+    try {
+      localStorage.removeItem("saliency-bench:" + name);
+    } catch {
+      // it was in memory
+    }
+  },
+};
+
+export class Refused extends Error {
+  constructor(status, text) {
+    super(text);
+    this.status = status;
+  }
+}
+
+const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
+
+export class Server {
+  // kind: of the study. offline(text): called with "" once the server answers again.
+  constructor(kind, offline) {
+    this.kind = kind;
+    this.offline = offline;
+  }
+
+  async call(path, body = null, as = "json") {
+    const options = { headers: { "X-Key": this.key ?? "" }, signal: AbortSignal.timeout(30000) };
+    if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
+    const reply = await fetch("api/" + path, options);
+    if (!reply.ok) {
+      const text = await reply.json().then((found) => found.error, () => "the server does not answer");
+      throw new Refused(reply.status, text);
+    }
+    return as === "blob" ? reply.blob() : reply.json();
+  }
+
+  // As call, until the server answers. A refusal is thrown.
+  async insist(path, body = null, as = "json") {
+    for (;;) {
+      try {
+        const found = await this.call(path, body, as);
+        this.offline("");
+        return found;
+      } catch (error) {
+        if (error instanceof Refused && error.status < 500) {
+          this.offline("");
+          throw error;
+        }
+        this.offline("Connection lost. Trying again…");
+        await pause(2000);
+      }
+    }
+  }
+
+  // The state of this browser's person, who joins the study where the server does not know them.
+  async enter() {
+    const fragment = new URLSearchParams(location.hash.slice(1)).get("key");
+    if (fragment) {
+      kept.set(this.kind + "-key", fragment);
+      history.replaceState(null, "", location.pathname);
+    }
+    this.key = kept.get(this.kind + "-key");
+    if (this.key) {
+      try {
+        await this.sendKept();
+        return await this.insist("state");
+      } catch (error) {
+        if (error.status !== 401) throw error;
+        kept.remove(this.kind + "-join");
+      }
+    }
+    const request = kept.get(this.kind + "-join") ?? randomId();
+    kept.set(this.kind + "-join", request);
+    this.key = (await this.insist("join", { request })).key;
+    kept.set(this.kind + "-key", this.key);
+    return this.insist("state");
+  }
+
+  // Send an answer, and keep it until it has arrived.
+  async answer(body) {
+    kept.set(this.kind + "-unsent", JSON.stringify({ key: this.key, body }));
+    try {
+      return await this.insist("answer", body);
+    } finally {
+      kept.remove(this.kind + "-unsent");
+    }
+  }
+
+  async sendKept() {
+    const unsent = JSON.parse(kept.get(this.kind + "-unsent") ?? "null");
+    if (!unsent) return;
+    if (unsent.key !== this.key) return kept.remove(this.kind + "-unsent");
+    try {
+      await this.answer(unsent.body);
+    } catch (error) {
+      if (error.status === 401) throw error; // anything else was answered in another tab
+    }
+  }
+}

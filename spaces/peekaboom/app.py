@@ -1,0 +1,36 @@
+"""The page of peek-a-boom. It is told the pixels and labels of the current question, and nothing else.
+
+No address holds the name of an image or explainer: a question is a place in the order of whoever asks.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
+from saliency_bench.studies.peekaboom.protocol import Peekaboom
+from saliency_bench.studies.study import Person
+
+HERE = Path(__file__).parent
+
+
+def create_app(peekaboom: Peekaboom) -> Starlette:
+    """The application of a study."""
+
+    def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        about = {"study": peekaboom.study.name, "person": person.name}
+        return about | peekaboom.state(person.name)
+
+    def picture(person: Person, sent: dict[str, Any]) -> Response:
+        if sent.keys() != {"place", "step"}:
+            raise UserError("the address of a picture is its place and step")
+        asked = (whole_number(sent[name]) for name in ("place", "step"))
+        return Response(peekaboom.picture(person.name, *asked), media_type="image/png", headers=SAFE)
+
+    def answer(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        return peekaboom.save(person.name, sent) | {"state": state(person, {})}
+
+    return application(peekaboom.study, HERE, {"state": state, "picture": picture}, {"answer": answer})

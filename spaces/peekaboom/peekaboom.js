@@ -1,0 +1,135 @@
+import { Server, kept } from "./study.js";
+
+const $ = (id) => document.getElementById(id);
+const percent = (share) => `${Math.round(share * 1000) / 10} %`;
+const name = (label) => label.replaceAll("_", " ");
+
+let state = null;
+let busy = true;
+let since = 0; // when the current pixels appeared
+
+const server = new Server("peekaboom", (text) => {
+  $("offline").textContent = text;
+  $("offline").hidden = !text;
+});
+
+function wait(on) {
+  busy = on;
+  document.body.classList.toggle("waiting", on);
+}
+
+async function show(found) {
+  state = found;
+  $("bar").max = Math.max(1, state.total);
+  $("bar").value = state.done;
+  $("count").textContent = `${Math.min(state.done + 1, state.total)} of ${state.total}`;
+  $("person").textContent = state.person;
+  $("asking").hidden = state.place === null;
+  $("finished").hidden = state.place !== null;
+  if (state.place === null) return finish();
+  const picture = await server.insist(`picture?place=${state.place}&step=${state.step}`, null, "blob");
+  await draw(picture);
+  $("shown").textContent = `${percent(state.exposure)} of the pixels`;
+  const steps = Array.from({ length: 10 }, (_, index) => {
+    const item = document.createElement("li");
+    if (state.exposure > index / 10) item.className = "open";
+    return item;
+  });
+  $("steps").replaceChildren(...steps);
+  const last = state.next === null;
+  $("unknown").firstElementChild.textContent = last ? "I don’t know" : "I don’t know, show more";
+  $("choices").replaceChildren(...state.choices.map(choiceButton));
+  since = performance.now();
+  wait(false);
+}
+
+function choiceButton(label, index) {
+  const button = document.createElement("button");
+  button.type = "button";
+  const text = document.createElement("span");
+  text.textContent = name(label);
+  const key = document.createElement("kbd");
+  key.textContent = index + 1;
+  button.append(text, " ", key);
+  if (state.tried.includes(label)) {
+    button.setAttribute("aria-disabled", "true");
+    button.setAttribute("aria-label", `${name(label)}, tried`);
+  }
+  button.addEventListener("click", () => answer(label));
+  return button;
+}
+
+async function draw(blob) {
+  const image = $("picture");
+  const before = image.src;
+  image.src = URL.createObjectURL(blob);
+  await image.decode();
+  image.style.setProperty("--ratio", `${image.naturalWidth} / ${image.naturalHeight}`);
+  image.alt = `The image, of which ${percent(state.exposure)} of the pixels are shown`;
+  if (before) URL.revokeObjectURL(before);
+}
+
+function finish() {
+  wait(true);
+  $("count").textContent = `${state.total} of ${state.total}`;
+  $("finishedTitle").textContent = state.total ? "All done. Thank you!" : "Nothing to do right now";
+  $("finishedText").textContent = state.total
+    ? "Your answers are stored. You can close this page."
+    : "All images have been given to other people. Try again tomorrow.";
+}
+
+function feedback(kind, text) {
+  $("feedback").dataset.kind = kind;
+  $("feedback").textContent = text;
+}
+
+async function answer(choice) {
+  if (busy || $("helpDialog").open || state.tried.includes(choice)) return;
+  wait(true);
+  const { place, step } = state;
+  const seconds = (performance.now() - since) / 1000;
+  try {
+    const reply = await server.answer({ place, step, choice, seconds });
+    const more = reply.state.place === place ? " Here is more of the image." : " On to the next image.";
+    if (choice === null) feedback("unknown", more.trim());
+    else if (reply.right) feedback("right", `Right: ${name(choice)}.` + more);
+    else feedback("wrong", `It is not ${name(choice)}.` + more);
+    await show(reply.state);
+  } catch {
+    // This question was answered in another tab, or the study has moved on.
+    await show(await server.enter());
+  }
+}
+
+function help(first) {
+  $("start").firstChild.textContent = first ? "Start " : "Go on ";
+  $("helpDialog").showModal();
+}
+
+$("unknown").addEventListener("click", () => answer(null));
+$("help").addEventListener("click", () => help(false));
+$("start").addEventListener("click", () => $("helpDialog").close());
+$("helpDialog").addEventListener("close", () => {
+  kept.set("peekaboom-seen", "yes");
+  since = performance.now();
+});
+addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("helpDialog").open) return;
+  if (event.key === "?") return help(false);
+  if (busy || !state || state.place === null) return;
+  const onButton = event.target instanceof HTMLButtonElement;
+  if (event.key === "0" || (event.key === " " && !onButton)) {
+    event.preventDefault();
+    answer(null);
+  }
+  const index = Number(event.key) - 1;
+  if (/^[1-9]$/.test(event.key) && index < state.choices.length) answer(state.choices[index]);
+});
+
+try {
+  await show(await server.enter());
+  if (state.place !== null && !kept.get("peekaboom-seen")) help(true);
+} catch (error) {
+  $("offline").textContent = `The study cannot be opened: ${error.message}`;
+  $("offline").hidden = false;
+}

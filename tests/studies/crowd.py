@@ -1,0 +1,83 @@
+"""Images whose classes are colours, maps whose worth is known, and people who look at the pixels they are sent.
+
+The order is planted: `good` shows the object first, `half` as much of it as of the rest, `noise` a quarter, as the
+picture has, `bad` the object last.
+"""
+
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+
+from saliency_bench.studies.run_images import RunImages
+from saliency_bench.utils.seeds import random_bits, seed_of, uniform
+
+COLOURS = {
+    "red": (220, 30, 30),
+    "green": (30, 200, 40),
+    "blue": (40, 60, 230),
+    "yellow": (230, 220, 30),
+    "cyan": (20, 210, 210),
+}
+PLANTED = ["good", "half", "noise", "bad"]  # from the best
+SIZE = 20
+ENOUGH = 12  # pixels of a colour by which it is recognised
+
+
+def run_images(count=12, size=SIZE, explainers=PLANTED):
+    """Squares of a colour on dark noise."""
+    names = list(COLOURS)
+    ids = [f"secret {number}.jpg" for number in range(count)]
+    labels = {one: names[number % len(names)] for number, one in enumerate(ids)}
+    frames = {one: picture(one, COLOURS[labels[one]], size) for one in ids}
+    maps = {name: {one: map_of(name, one, frames[one]) for one in ids} for name in explainers}
+    groups = dict.fromkeys(ids)
+    return RunImages("run", "fingerprint", ids, labels, groups, names, frames.__getitem__, maps)
+
+
+def picture(image_id, colour, size):
+    bits = random_bits(seed_of("picture", image_id), size * size * 3)
+    frame = (bits % np.uint64(60)).astype(np.uint8).reshape(size, size, 3)
+    top, left = (seed_of(image_id, side) % (size // 2) for side in ("top", "left"))
+    frame[top : top + size // 2, left : left + size // 2] = colour
+    return frame
+
+
+def map_of(name, image_id, frame):
+    inside = frame.max(axis=2) > 100
+    drawn = uniform(seed_of(name, image_id), inside.size).reshape(inside.shape)
+    worth = {"good": inside, "half": drawn < np.where(inside, 0.45, 0.15), "noise": 0, "bad": ~inside}[name]
+    return (worth + 0.5 * uniform(seed_of("order", image_id), inside.size).reshape(inside.shape)).astype(np.float32)
+
+
+class Worker:
+    """noise: how often a label is mistaken; careless: whether any label is taken."""
+
+    def __init__(self, name, noise=0.05, careless=False):
+        self.name, self.noise, self.careless, self.asked = name, noise, careless, 0
+
+    def choose(self, png, state):
+        """One of the labels that are left, or None, from the pixels alone."""
+        left = [label for label in state["choices"] if label not in state["tried"]]
+        self.asked += 1
+        if self.careless or self.draw("noise") < self.noise:
+            return left[int(self.draw("label") * len(left))]
+        pixels = np.asarray(Image.open(BytesIO(png))).reshape(-1, 3)
+        counts = {label: int((pixels == COLOURS[label]).all(axis=1).sum()) for label in left}
+        best = max(counts, key=counts.get)
+        return best if counts[best] >= ENOUGH else None
+
+    def draw(self, what):
+        return float(uniform(seed_of(self.name, what, self.asked), 1)[0])
+
+
+def work(peekaboom, worker, most=None):
+    """A worker joins and does all that is asked, or so many answers; returns the pseudonym."""
+    person = peekaboom.study.join().name
+    answered = 0
+    while (state := peekaboom.state(person))["place"] is not None and answered != most:
+        png = peekaboom.picture(person, state["place"], state["step"])
+        sent = {"place": state["place"], "step": state["step"], "choice": worker.choose(png, state), "seconds": 1.5}
+        peekaboom.save(person, sent)
+        answered += 1
+    return person

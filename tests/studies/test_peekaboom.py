@@ -1,0 +1,297 @@
+"""The protocol of peek-a-boom against literal second writings, and a simulated crowd whose order is planted."""
+
+import csv
+from collections import Counter
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.errors import UserError
+from saliency_bench.maps import descending
+from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.scoring.perturbation import fraction_counts
+from saliency_bench.studies.peekaboom import protocol
+from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration, pair_of, revealed, unit_of
+from saliency_bench.studies.peekaboom.results import export, judged, results
+from saliency_bench.studies.store import Store
+
+from .crowd import PLANTED, Worker, run_images, work
+
+
+def start(store, images=None, name="s", **options):
+    images = images or run_images()
+    settings = configuration(images, **({"judgements": 2, "pairs": 5} | options))
+    return Peekaboom(store.study(KIND, name, dataset="d", configuration=settings), images)
+
+
+@pytest.fixture
+def game(tmp_path):
+    store = Store(tmp_path / "study.db")
+    yield start(store)
+    store.close()
+
+
+def pixels(png):
+    return np.asarray(Image.open(BytesIO(png)))
+
+
+def test_revealed_pixels_by_hand():
+    """Of four pixels a half are two: those of the highest values."""
+    frame = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    shown = revealed(frame, np.array([[0.1, 0.9], [0.5, 0.2]], np.float32), 0.5)
+    assert shown.tolist() == [[[128] * 3, [3, 4, 5]], [[6, 7, 8], [128] * 3]]
+
+
+@pytest.mark.parametrize("exposure", SHOWN)
+@pytest.mark.parametrize("size", [7, 20, 33])
+def test_revealed_pixels_are_the_first_of_the_order_that_kae_keeps(exposure, size):
+    images = run_images(2, size)
+    for name in PLANTED:
+        frame, values = images.frame(images.ids[0]), images.map(images.ids[0], name)
+        values = np.round(values * 4) / 4  # with ties
+        first = descending(values[None])[0][: fraction_counts(size, size, [exposure])[0]]
+        expected = np.full((size * size, 3), protocol.GREY, np.uint8)
+        for pixel in first:
+            expected[pixel] = frame[pixel // size, pixel % size]
+        np.testing.assert_array_equal(revealed(frame, values, exposure).reshape(-1, 3), expected)
+
+
+def test_what_is_sent_holds_no_other_pixel_and_no_name(game):
+    person = game.study.join().name
+    seen = []
+    while (state := game.state(person))["place"] is not None:
+        question = game.question(person)
+        image, explainer = pair_of(question.unit)
+        data = game.picture(person, state["place"], state["step"])
+        opened = Image.open(BytesIO(data))
+        assert (opened.mode, opened.info, len(opened.getexif())) == ("RGB", {}, 0)
+        assert image.encode() not in data
+        shown, frame = np.asarray(opened), game.images.frame(image)
+        if explainer is not None:
+            count = round(state["exposure"] * frame.shape[0] * frame.shape[1])
+            first = descending(game.images.map(image, explainer)[None])[0][:count]
+            hidden = np.ones(frame.shape[:2], bool)
+            hidden.flat[first] = False
+            assert (shown[hidden] == protocol.GREY).all()
+            assert hidden.sum() == frame.shape[0] * frame.shape[1] - count
+            np.testing.assert_array_equal(shown[~hidden], frame[~hidden])
+        told = repr(state)
+        assert "secret" not in told
+        assert not any(name in told for name in PLANTED)
+        game.save(person, {"place": state["place"], "step": state["step"], "choice": None})
+        seen.append(state["exposure"])
+    assert seen.count(0.05) == 5  # pairs
+    assert seen.count(1.0) == 5 + 2  # and attention checks
+
+
+def test_the_right_label_is_among_the_same_others_for_all(game):
+    people = [game.study.join().name for _ in range(6)]
+    for image in game.images.ids:
+        found = [game.choices(person, unit_of(image, name)) for person in people for name in PLANTED]
+        assert all(len(own) == 4 and game.images.labels[image] in own for own in found)
+        assert len({frozenset(own) for own in found}) == 1
+        assert len({tuple(own) for own in found}) > 1  # in orders of their own
+
+
+def test_wrong_and_unknown_show_more_until_right_or_the_whole_image(game):
+    person = game.study.join().name
+    state = game.state(person)
+    while game.question(person).is_check:
+        game.save(person, {"place": state["place"], "step": 0, "choice": None})
+        state = game.state(person)
+    place, unit = state["place"], game.question(person).unit
+    right = game.images.labels[pair_of(unit)[0]]
+    wrong = next(label for label in state["choices"] if label != right)
+    assert game.save(person, {"place": place, "step": 0, "choice": wrong}) == {"right": False}
+    assert (game.state(person)["exposure"], game.state(person)["tried"]) == (0.1, [wrong])
+    assert game.save(person, {"place": place, "step": 1, "choice": None}) == {"right": False}
+    assert (game.state(person)["exposure"], game.state(person)["next"]) == (0.15, 0.2)
+    assert game.save(person, {"place": place, "step": 2, "choice": right}) == {"right": True}
+    assert game.state(person)["place"] == place + 1
+    stored = [one.payload for one in game.study.answers(person, unit, last=False)]
+    assert stored == [
+        {"step": 0, "exposure": 0.05, "choice": wrong, "right": False},
+        {"step": 1, "exposure": 0.1, "choice": None, "right": False},
+        {"step": 2, "exposure": 0.15, "choice": right, "right": True},
+    ]
+
+
+def test_a_repeated_answer_is_stored_once_and_a_restart_resumes(game, tmp_path):
+    person = game.study.join().name
+    state = game.state(person)
+    sent = {"place": state["place"], "step": state["step"], "choice": None, "seconds": 2}
+    assert game.save(person, sent) == game.save(person, sent) == {"right": False}
+    assert len(game.study.answers(person, last=False)) == 1
+    after = game.state(person)
+    with pytest.raises(UserError, match="not the question"):
+        game.save(person, sent | {"choice": state["choices"][0]})
+    again = start(Store(tmp_path / "study.db"))
+    assert again.state(person) == after
+    assert again.given(person) == game.given(person)
+    assert len(again.study.answers(person, last=False)) == 1
+
+
+@pytest.mark.parametrize("change", [
+    {"place": 1}, {"place": -1}, {"place": "0"}, {"place": None}, {"step": 1}, {"step": 5}, {"step": False},
+    {"step": 0.5}, {"choice": "purple"}, {"choice": 3}, {"choice": ["red"]}, {"choice": {}}, {"place": [0]},
+])  # fmt: skip
+def test_what_is_no_answer_to_the_question_is_refused_and_not_stored(game, change):
+    person = game.study.join().name
+    sent = {"place": 0, "step": 0, "choice": None} | change
+    with pytest.raises(UserError):
+        game.save(person, sent)
+    with pytest.raises(UserError, match="choice"):
+        game.save(person, {"place": 0, "step": 0})
+    assert game.study.answers(last=False) == []
+
+
+@pytest.mark.parametrize(("place", "step"), [(0, 1), (1, 0), (0, 7), (-1, 0), (99, 0)])
+def test_no_other_picture_is_sent(game, place, step):
+    person = game.study.join().name
+    game.state(person)
+    with pytest.raises(UserError, match="not the question"):
+        game.picture(person, place, step)
+
+
+@pytest.mark.parametrize(("options", "line"), [
+    ({"judgements": 0}, "judgements is a number from 1"),
+    ({"pairs": 0}, "pairs is a number from 1"),
+    ({"choices": 6}, "from 2 to 5"),
+    ({"choices": 1}, "from 2 to 5"),
+    ({"limit": 11}, "too few"),
+    ({"limit": 0}, "too few"),
+    ({"checks": 12}, "too few"),
+    ({"checks": -1}, "too few"),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused(options, line):
+    with pytest.raises(UserError, match=line):
+        configuration(run_images(), **options)
+
+
+def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_path):
+    """12 images less 2 checks, 4 explainers, 3 judgements, 5 pairs a person: 24 people, every sixth careless."""
+    game = start(Store(tmp_path / "study.db"), judgements=3)
+    for number in range(24):
+        work(game, Worker(f"w{number}", careless=number % 6 == 0))
+    assert game.state(game.study.join().name)["place"] is None  # nothing is left
+    found = judged(game.study)
+    counts = Counter((one.image, one.explainer) for one in found.judgements)
+    assert len(counts) == 10 * 4
+    assert set(counts.values()) == {3}
+    seen = Counter((one.person, one.image) for one in found.judgements)
+    assert set(seen.values()) == {1}
+    data = results(game.study).data
+    assert [row["explainer"] for row in data["crowd"]] == PLANTED
+    areas = [row["saliency_crowd_auc"] for row in data["crowd"]]
+    assert areas[0] > areas[1] + 0.02 > areas[2] + 0.04 > areas[3] + 0.06
+    assert {row["judgements"] for row in data["crowd"]} == {30}
+
+
+def test_those_who_leave_are_replaced(tmp_path, monkeypatch):
+    game = start(Store(tmp_path / "study.db"), judgements=1)
+    people = [work(game, Worker(f"w{number}"), most=7 if number % 2 else None) for number in range(8)]
+    assert game.state(game.study.join().name)["place"] is None  # the others may come back
+    monkeypatch.setattr(protocol, "STALE_HOURS", 0.0)
+    for number in range(8):
+        work(game, Worker(f"x{number}"))
+    found = judged(game.study)
+    counts = Counter((one.image, one.explainer) for one in found.judgements)
+    assert set(counts.values()) == {1}
+    assert len(counts) == 40
+    assert found.unfinished > 0
+    assert any(game.question(person) for person in people)
+
+
+def make(game, person, unit, steps):
+    """Store answers as they are: (exposure, right)."""
+    for step, (exposure, right) in enumerate(steps):
+        payload = {"step": step, "exposure": exposure, "choice": "red" if right else None, "right": right}
+        game.study.record(person, unit, f"{person} {unit} {step}", payload, seconds=2.0)
+
+
+@pytest.fixture
+def by_hand(game):
+    """Explainer "good" on one image: right at 5 %, right at 15 %, never, and one that has not ended."""
+    image = game.study.configuration["images"][0]
+    unit, other = unit_of(image, "good"), unit_of(image, "bad")
+    no = [(exposure, False) for exposure in SHOWN]
+    make(game, "a", unit, [(0.05, True)])
+    make(game, "b", unit, [*no[:2], (0.15, True)])
+    make(game, "c", unit, no)
+    make(game, "d", unit, no[:3])
+    make(game, "c", other, [*no[:-1], (1.0, True)])
+    make(game, "a", unit_of(game.study.configuration["checks"][0], None), [(1.0, True)])
+    make(game, "c", unit_of(game.study.configuration["checks"][0], None), [(1.0, False)])
+    return game, image
+
+
+def test_results_by_hand(by_hand):
+    game, image = by_hand
+    findings = results(game.study)
+    curve = {row["exposure"]: row["accuracy"] for row in findings.data["accuracies"] if row["explainer"] == "good"}
+    third = 1 / 3
+    assert curve == pytest.approx({0.05: third, 0.1: third} | dict.fromkeys(SHOWN[2:], 2 * third))
+    # The trapezoid rule from (0, 0): right at 5 %: .05 / 2 + .95; at 15 %: .05 / 2 + .85; never: 0.
+    good, bad = findings.data["crowd"]
+    assert good["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875 + 0) / 3)
+    assert bad["saliency_crowd_auc"] == pytest.approx(0.25 / 2)
+    assert (good["judgements"], good["never right"], good["images"]) == (3, 1, 1)
+    assert (good["low"], good["rank"]) == (None, "too few to rank")
+    assert findings.data["images"] == [
+        {"image_id": image, "mean exposure": pytest.approx((0.05 + 0.15 + 1) / 3), "right": 3, "judgements": 4}
+    ]
+    people = {row["person"]: row for row in findings.data["people"]}
+    assert people["b"]["mean exposure"] == 0.15
+    assert (people["c"]["right"], people["c"]["judgements"]) == (1, 2)
+    assert (people["c"]["checks right"], people["c"]["checks"]) == (0, 1)
+    assert people["c"]["median seconds"] == 16.0
+    assert "d" not in people
+    assert "1 judgements have not ended" in " ".join(findings.notes)
+
+
+def test_attention_checks_are_reported_and_applied_only_when_asked(by_hand):
+    game, _ = by_hand
+    assert "1 of 2 people failed an attention check: their judgements count" in " ".join(results(game.study).notes)
+    findings = results(game.study, without_failed=True)
+    assert [row["judgements"] for row in findings.data["crowd"]] == [2]
+    assert findings.data["crowd"][0]["saliency_crowd_auc"] == pytest.approx((0.975 + 0.875) / 2)
+
+
+def test_export_is_what_analyse_reads(by_hand, tmp_path):
+    game, image = by_hand
+    for name in ("answers.csv", "answers.parquet"):
+        assert export(game.study, tmp_path / name) == 1 + 3 + 8 + 8
+        found = read_answers(tmp_path / name).judgements
+        assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
+        assert found["bad"][image] == [1.0]
+    assert export(game.study, tmp_path / "nobody.csv", people=False) == 20
+    with (tmp_path / "nobody.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["person"] for row in rows} == {"1", "2", "3"}
+    found = read_answers(tmp_path / "nobody.csv").judgements
+    assert sorted(found["good"][image], key=str) == pytest.approx([0.05, 0.15, np.nan], nan_ok=True)
+    assert export(game.study, tmp_path / "passed.csv", without_failed=True) == 4
+    with pytest.raises(UserError, match="neither"):
+        export(game.study, tmp_path / "answers.txt")
+
+
+def test_fewer_judgements_are_drawn_from_all(tmp_path):
+    game = start(Store(tmp_path / "study.db"), judgements=2)
+    for number in range(16):
+        work(game, Worker(f"w{number}", noise=0.2))
+    data = results(game.study).data
+    whole = {row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]}
+    assert {row["judgements per pair"] for row in data["judgements"]} == {0.3, 0.5, 1.0}
+    for row in data["judgements"]:
+        assert row["2.5 %"] <= row["saliency_crowd_auc"] <= row["97.5 %"]
+        assert row["saliency_crowd_auc"] == pytest.approx(whole[row["explainer"]], abs=0.02)
+    width = {(row["judgements per pair"], row["explainer"]): row["97.5 %"] - row["2.5 %"] for row in data["judgements"]}
+    assert all(width[0.3, name] > width[1.0, name] for name in ("half", "noise"))
+
+
+def test_a_study_without_judgements_is_one_line(game):
+    with pytest.raises(UserError, match="no judgement yet"):
+        results(game.study)

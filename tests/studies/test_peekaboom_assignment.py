@@ -1,0 +1,75 @@
+"""Who judges what: the properties of the squares, whatever the numbers."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from saliency_bench.studies.peekaboom.assignment import leftovers, sheets, with_checks
+
+numbers = {
+    "images": st.integers(1, 25),
+    "explainers": st.integers(2, 6),
+    "judgements": st.integers(1, 4),
+    "pairs": st.integers(1, 12),
+    "seed": st.integers(0, 5),
+}
+
+
+def names(prefix, count):
+    return [f"{prefix}{number}" for number in range(count)]
+
+
+@given(**numbers)
+def test_everything_is_judged_equally_often_and_nobody_sees_an_image_twice(images, explainers, judgements, pairs, seed):
+    found = sheets(names("i", images), names("e", explainers), judgements, pairs, seed)
+    counts = Counter(pair for sheet in found for pair in sheet)
+    assert counts == {(i, e): judgements for i in names("i", images) for e in names("e", explainers)}
+    for sheet in found:
+        assert 1 <= len(sheet) <= pairs
+        assert len({image for image, _ in sheet}) == len(sheet)
+        used = Counter(dict.fromkeys(names("e", explainers), 0) | Counter(e for _, e in sheet))
+        assert max(used.values()) - min(used.values()) <= 1
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+@given(**numbers)
+def test_each_round_is_a_latin_square(images, explainers, judgements, pairs, seed):
+    """At any time no pair is ahead of another of its image by more than one judgement."""
+    seen = Counter({(i, e): 0 for i in names("i", images) for e in names("e", explainers)})
+    for sheet in sheets(names("i", images), names("e", explainers), judgements, pairs, seed):
+        seen.update(sheet)
+        for image, _ in sheet:
+            own = [seen[image, name] for name in names("e", explainers)]
+            assert max(own) - min(own) <= 1
+
+
+def test_a_small_square_by_hand():
+    """Two images, two explainers, one judgement: two people, each by another explainer."""
+    first, second = sheets(["a", "b"], ["x", "y"], 1, 2, 0)
+    assert {image for image, _ in first} == {image for image, _ in second} == {"a", "b"}
+    for image in "ab":
+        assert {dict(first)[image], dict(second)[image]} == {"x", "y"}
+    assert set(dict(first).values()) == {"x", "y"}
+
+
+@given(
+    st.dictionaries(st.tuples(st.sampled_from("abcdef"), st.sampled_from("xyz")), st.integers(0, 3)), st.integers(1, 5)
+)
+def test_leftovers_are_given_until_nothing_is_missing(missing, pairs):
+    missing = dict(missing)
+    while sheet := leftovers(missing, pairs, 0):
+        assert len(sheet) <= pairs
+        assert len({image for image, _ in sheet}) == len(sheet)
+        for pair in sheet:
+            missing[pair] -= 1
+            assert missing[pair] >= 0
+    assert not any(missing.values())
+
+
+def test_checks_come_at_places_of_each_person():
+    sheet, checks = names("u", 10), ["c", "d"]
+    orders = [with_checks(sheet, checks, f"p{number}", 0) for number in range(30)]
+    assert all(sorted(order) == sorted(sheet + checks) for order in orders)
+    assert len({order.index("c") for order in orders}) > 5
+    assert with_checks(sheet, checks, "p1", 0) == orders[1]
