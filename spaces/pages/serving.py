@@ -118,6 +118,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object]) ->
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
+        listening.listen(128)  # before the address is said
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None

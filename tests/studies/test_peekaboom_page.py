@@ -1,0 +1,241 @@
+"""The page of peek-a-boom from outside: hostile clients, and a person at a keyboard or a phone."""
+
+import json
+import threading
+import time
+from io import BytesIO
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from saliency_bench.studies.peekaboom.protocol import GREY, KIND, Peekaboom, configuration, pair_of
+from saliency_bench.studies.store import Store
+
+from .crowd import PLANTED, run_images
+
+uvicorn = pytest.importorskip("uvicorn")
+testing = pytest.importorskip("starlette.testclient")
+
+from saliency_bench.spaces.peekaboom.app import create_app  # noqa: E402
+
+RANDOM = "a random text of many characters"
+
+
+@pytest.fixture
+def game(tmp_path):
+    images = run_images(30, 48)
+    store = Store(tmp_path / "study.db")
+    settings = configuration(images, judgements=1, pairs=4, checks=0)
+    yield Peekaboom(store.study(KIND, "colours", configuration=settings), images)
+    store.close()
+
+
+@pytest.fixture
+def client(game):
+    return testing.TestClient(create_app(game), raise_server_exceptions=False)
+
+
+def joined(client, request=RANDOM):
+    return {"X-Key": client.post("/api/join", json={"request": request}).json()["key"]}
+
+
+def test_what_a_client_gets_to_know(client, game):
+    key = joined(client)
+    state = client.get("/api/state", headers=key)
+    assert state.headers["cache-control"] == "no-store"
+    picture = client.get("/api/picture?place=0&step=0", headers=key)
+    assert picture.headers["content-type"] == "image/png"
+    assert "content-disposition" not in picture.headers
+    pixels = np.asarray(Image.open(BytesIO(picture.content)))
+    assert 0 < (pixels != GREY).any(axis=2).sum() <= round(0.05 * 48 * 48)
+    everything = state.text + repr(state.headers) + repr(picture.headers) + picture.content.decode("latin-1")
+    assert not any(word in everything for word in (*PLANTED, "secret", ".jpg"))
+
+
+def test_joining_again_is_the_same_person(client, game):
+    assert joined(client) == joined(client)
+    assert len(game.study.people()) == 1
+    assert client.post("/api/join", json={"request": "short"}).status_code == 400
+    assert client.post("/api/join", json={}).status_code == 200  # a browser that cannot make ids
+    assert client.post("/api/join", json={"request": 7}).status_code == 400
+
+
+@pytest.mark.parametrize("path", [
+    "/api/picture?place=0&step=1", "/api/picture?place=1&step=0", "/api/picture?place=0&step=7",
+    "/api/picture?place=0&step=0&exposure=1", "/api/picture", "/api/picture?place=0", "/api/picture?place=-1&step=0",
+    "/api/picture?place=zero&step=0", "/api/picture?place=%D9%A0&step=0", "/api/picture?place=0.0&step=0",
+    "/api/picture?place=99999999999999999999&step=0",
+])  # fmt: skip
+def test_no_other_picture_is_sent(client, path):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    reply = client.get(path, headers=key)
+    assert reply.status_code == 400
+    assert list(reply.json()) == ["error"]
+    assert "\n" not in reply.json()["error"]
+
+
+@pytest.mark.parametrize("path", [
+    "/static/../app.py", "/static/app.py", "/static/page.html", "/static/%2e%2e%2fapp.py", "/static/serving.py",
+    "/study.db", "/api/export", "/api/results", "/api/people", "/docs",
+])  # fmt: skip
+def test_no_other_address_is_served(client, path):
+    assert client.get(path).status_code == 404
+
+
+def test_nobody_without_a_key_and_nobody_for_another(client, game):
+    first, second = joined(client), joined(client, RANDOM + "2")
+    for path in ("/api/state", "/api/picture?place=0&step=0"):
+        for headers in ({}, {"X-Key": ""}, {"X-Key": "x" * 5000}, {"X-Key": game.study.people()[0]}):
+            assert client.get(path, headers=headers).status_code == 401
+    one, other = (client.get("/api/state", headers=key).json() for key in (first, second))
+    assert one["person"] != other["person"]
+    # What the first may see is not what the second sees at the same address.
+    assert len({client.get("/api/picture?place=0&step=0", headers=key).content for key in (first, second)}) == 2
+    sent = {"place": 0, "step": 0, "choice": None, "person": other["person"]}
+    assert client.post("/api/answer", headers=first, json=sent).status_code == 200
+    assert {answer.person for answer in game.study.answers()} == {one["person"]}
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"{", b"[]", b"null", b'"text"', b"\xff\xfe", b"[" * 100_000, b'{"place": 0}', b" " * 70_000,
+    b'{"place": 0, "step": 0, "choice": "purple"}', b'{"place": 3, "step": 0, "choice": null}',
+    b'{"place": 0, "step": 3, "choice": null}', b'{"place": NaN, "step": 0, "choice": null}',
+    b'{"place": 0, "step": false, "choice": null}', b'{"place": {"a": 1}, "step": [], "choice": {}}',
+    b'{"place": 1e400, "step": 0, "choice": null}',
+])  # fmt: skip
+def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, game, body):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    reply = client.post("/api/answer", headers=key, content=body)
+    assert reply.status_code == 400
+    assert len(reply.json()["error"].splitlines()) == 1
+    assert game.study.answers(last=False) == []
+
+
+def test_a_double_click_is_one_answer(client, game):
+    key = joined(client)
+    state = client.get("/api/state", headers=key).json()
+    sent = {"place": 0, "step": 0, "choice": None, "seconds": 1.0}
+    replies = []
+
+    def send():
+        replies.append(client.post("/api/answer", headers=key, json=sent))
+
+    threads = [threading.Thread(target=send) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {reply.status_code for reply in replies} == {200}
+    assert len(game.study.answers(last=False)) == 1
+    assert client.post("/api/answer", headers=key, json=sent | {"choice": state["choices"][0]}).status_code == 400
+    assert client.get("/api/state", headers=key).json()["step"] == 1
+
+
+@pytest.mark.parametrize("seconds", [-5, 1e300, "long", None, True, [1]])
+def test_a_strange_clock_costs_no_answer(client, game, seconds):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    sent = {"place": 0, "step": 0, "choice": None, "seconds": seconds}
+    assert client.post("/api/answer", headers=key, json=sent).status_code == 200
+    assert 0 <= game.study.answers()[0].seconds <= 86_400
+
+
+@pytest.fixture
+def served(game):
+    """The address of the page, served as the command serves it."""
+    server = uvicorn.Server(uvicorn.Config(create_app(game), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        try:
+            opened = running.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        except playwright.Error:
+            pytest.skip("needs chromium at /usr/bin/chromium")
+        yield opened
+        opened.close()
+
+
+def ready(page):
+    page.wait_for_selector("body:not(.waiting) #asking:not([hidden])")
+
+
+def until(page, text):
+    """Wait until the page says how much is shown; its policy forbids to evaluate conditions in it."""
+    page.wait_for_selector(f"body:not(.waiting) #shown:has-text('{text}')")
+
+
+@pytest.mark.slow
+def test_a_whole_sheet_by_keyboard(game, served, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    problems, bodies = [], {}
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
+
+    def pass_on(route):
+        reply = route.fetch()
+        bodies[route.request.url] = reply.body()
+        route.fulfill(response=reply)
+
+    page.route("**/api/**", pass_on)
+    page.goto(served)
+    page.wait_for_selector("#helpDialog[open]")
+    page.keyboard.press("Enter")
+    ready(page)
+    (person,) = game.study.people()
+    page.keyboard.press("0")
+    until(page, "10 %")
+    page.reload()  # what was shown stays shown
+    ready(page)
+    assert page.text_content("#shown").startswith("10 %")
+    assert not page.is_visible("#helpDialog")
+    for _ in range(4):
+        question = game.question(person)
+        right = game.images.labels[pair_of(question.unit)[0]]
+        ready(page)
+        page.keyboard.press(str(game.choices(person, question.unit).index(right) + 1))
+        if question.place < 3:
+            page.wait_for_selector(f"#count:has-text('{question.place + 2} of 4')")
+            assert page.text_content("#feedback").startswith("Right")
+    page.wait_for_selector("#finished:not([hidden])")
+    assert len(game.study.answers(last=False)) == 5
+    pictures = [body for url, body in bodies.items() if "picture" in url]
+    assert len(pictures) == 5
+    for body in pictures:
+        assert (np.asarray(Image.open(BytesIO(body))) != GREY).any(axis=2).sum() <= round(0.1 * 48 * 48)
+    everything = b"".join(bodies.values()) + json.dumps(list(bodies)).encode()
+    assert not any(word.encode() in everything for word in (*PLANTED, "secret"))
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_on_a_phone_with_a_server_that_restarts(game, served, browser, tmp_path):
+    page = browser.new_page(viewport={"width": 375, "height": 667}, has_touch=True, is_mobile=True)
+    page.goto(served)
+    page.wait_for_selector("#helpDialog[open]")
+    page.tap("#start")
+    ready(page)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    bottom = page.locator("#unknown").bounding_box()
+    assert bottom["y"] + bottom["height"] <= 667  # nothing to scroll to
+    assert all(page.locator("#choices button").nth(index).bounding_box()["height"] >= 44 for index in range(4))
+    page.route("**/api/answer", lambda route: route.abort())
+    page.tap("#unknown")
+    page.wait_for_selector("#offline:not([hidden])")
+    page.unroute("**/api/answer")
+    page.reload()  # the answer was kept in the browser
+    until(page, "10 %")
+    assert len(game.study.answers(last=False)) == 1
+    assert page.is_hidden("#offline")

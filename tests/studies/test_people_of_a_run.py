@@ -1,0 +1,142 @@
+"""Studies over the maps of a real run, by the commands as people type them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import saliency_bench as sb
+from saliency_bench.cli import main
+from saliency_bench.data.building import build
+from saliency_bench.errors import UserError
+from saliency_bench.studies.run_images import run_images
+
+EXPLAINERS = ["gradient", "edges", "random"]
+
+
+@pytest.fixture(scope="module")
+def done(shapes, resnet, tmp_path_factory):
+    out = tmp_path_factory.mktemp("people") / "run"
+    sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=12, device="cpu", progress=False, out=out,
+           explainers=EXPLAINERS, metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
+    return out
+
+
+def test_frames_are_those_the_network_saw(done, shapes, resnet):
+    images = run_images(done)
+    rows = sb.load_dataset(str(shapes), split="train")
+    numbers = {str(one): index for index, one in enumerate(rows["image_id"])}
+    classifier = sb.load_classifier(str(resnet), device="cpu")
+    assert len(images.ids) == 12
+    for one in images.ids:
+        row = rows[numbers[one]]
+        frame = classifier.prepare([row]).images[0].permute(1, 2, 0).numpy()
+        np.testing.assert_allclose(images.frame(one) / 255, frame, atol=1 / 255)
+        assert images.labels[one] == rows.features["label"].int2str(row["label"])
+        assert images.map(one, "gradient").shape == frame.shape[:2]
+
+
+def test_frames_are_resized_and_cropped_by_the_same_box(shapes, tmp_path):
+    module = nn.Sequential(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    torch.manual_seed(0)
+    names = list(sb.load_dataset(str(shapes), split="train").features["label"].names)
+    model = sb.load_classifier(module, mean=0.5, std=0.5, labels=names, device="cpu", size=24)
+    sb.run(dataset=str(shapes), model=model, split="train", limit=4, device="cpu", progress=False, out=tmp_path,
+           explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
+    images, rows = run_images(tmp_path), sb.load_dataset(str(shapes), split="train")
+    numbers = {str(one): index for index, one in enumerate(rows["image_id"])}
+    for one in images.ids:
+        expected = model.prepare([rows[numbers[one]]]).images[0].permute(1, 2, 0).numpy()
+        assert images.frame(one).shape == expected.shape
+        assert np.abs(images.frame(one) / 255 - expected).mean() < 0.02
+
+
+def test_what_cannot_be_shown_is_one_line(done, tmp_path):
+    other = build("shapes-xai", tmp_path / "other", size=16, count=20, progress=False)
+    with pytest.raises(UserError, match="gradint"):
+        run_images(done, ["gradint"])
+    with pytest.raises(UserError, match="not the dataset of the run"):
+        run_images(done, dataset=str(other))
+    with pytest.raises(UserError, match="not the folder of a finished run"):
+        run_images(tmp_path)
+
+
+class Serving:
+    """The command in a process of its own."""
+
+    def __init__(self, *words):
+        command = [sys.executable, "-m", "saliency_bench", *map(str, words), "--port", "0", "--json"]
+        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self.address = json.loads(self.process.stdout.readline())["page"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.send_signal(signal.SIGKILL)  # as when the power fails
+        self.process.wait(timeout=20)
+        self.process.stdout.close()
+
+    def call(self, path, key="", body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.address + "api/" + path, data, {"X-Key": key})
+        with urllib.request.urlopen(request, timeout=30) as reply:
+            return json.loads(reply.read()) if "json" in reply.headers["content-type"] else reply.read()
+
+
+def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
+    store = tmp_path / "study.db"
+    words = ["peekaboom", "serve", done, "--store", store, "--judgements", 1, "--pairs", 10, "--checks", 1]
+    with Serving(*words) as server:
+        key = server.call("join", body={"request": "a random text of many characters"})["key"]
+        state = server.call("state", key)
+        for _ in range(7):
+            sent = {"place": state["place"], "step": state["step"], "choice": None}
+            state = server.call("answer", key, sent)["state"]
+    with Serving(*words) as server:  # killed, and started again
+        assert server.call("state", key) == state
+        for number in range(6):
+            own = key if number == 0 else server.call("join", body={"request": f"another random text {number}"})["key"]
+            state = server.call("state", own)
+            while state["place"] is not None:
+                assert server.call(f"picture?place={state['place']}&step={state['step']}", own)[:4] == b"\x89PNG"
+                left = [label for label in state["choices"] if label not in state["tried"]]
+                sent = {"place": state["place"], "step": state["step"], "choice": left[0]}
+                state = server.call("answer", own, sent)["state"]
+    out = tmp_path / "out"
+    assert main(["peekaboom", "results", "--store", str(store), "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"people failed an attention check|of 6 people", text)
+    data = json.loads((out / "peekaboom.json").read_text())
+    assert {row["explainer"]: row["judgements"] for row in data["crowd"]} == dict.fromkeys(EXPLAINERS, 11)
+    assert (out / "peekaboom.svg").read_text().startswith("<?xml")
+    answers = tmp_path / "answers.csv"
+    assert main(["peekaboom", "export", "--store", str(store), "--out", str(answers), "--without-people"]) == 0
+    assert main(["analyse", str(done), "--what", "agreement", "--answers", str(answers), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out.partition("\n")[2])
+    areas = {row["explainer"]: row["saliency_crowd_auc"] for row in found["people"]}
+    assert areas == pytest.approx({row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]})
+
+
+@pytest.mark.parametrize(("words", "line"), [
+    (["serve", "--store", "x.db"], "serve needs RUN"),
+    (["results", "runs/first", "--store", "x.db"], "reads the store alone"),
+    (["results", "--store", "none.db"], "there is no store"),
+    (["export", "--store", "none.db"], "needs --out"),
+])  # fmt: skip
+def test_wrong_command_lines_are_one_line(words, line, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["peekaboom", *words]) == 2
+    error = capsys.readouterr().err
+    assert line in error
+    assert len(error.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
