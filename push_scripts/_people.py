@@ -35,8 +35,7 @@ def serve(app: Any, args: Namespace) -> None:
     from saliency_bench.spaces.pages import serving
 
     def say(address: str) -> None:
-        if not args.quiet:
-            print(json.dumps({"page": address}) if args.json else f"page: {address}", flush=True)
+        print(json.dumps({"page": address}) if args.json else f"page: {address}", flush=True)
 
     serving.serve(app, args.host, args.port, say)
 

@@ -60,7 +60,7 @@ def test_frames_are_resized_and_cropped_by_the_same_box(shapes, tmp_path):
 
 
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):
-    other = build("shapes-xai", tmp_path / "other", size=16, count=20, progress=False)
+    other = build("shapes-xai", tmp_path / "other", size=32, count=40, progress=False)
     with pytest.raises(UserError, match="gradint"):
         run_images(done, ["gradint"])
     with pytest.raises(UserError, match="not the dataset of the run"):
