@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from itertools import pairwise
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import ResNetConfig, ResNetForImageClassification, ViTImageProcessor
 
 import saliency_bench as sb
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.engine import fitting
 from saliency_bench.engine.ordering import first_rows
-from saliency_bench.engine.retraining.networks import anew
+from saliency_bench.engine.retraining.networks import anew, start_from
+from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import EXPOSURES
@@ -117,8 +120,11 @@ def test_a_score_is_the_area_over_its_parts(run):
         assert set(accuracies) <= {0.0, 1.0}
 
 
-def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24):
-    """{image: what one network says of it}, written down as the documentation says it, for Grad-CAM."""
+def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=24, rate=1e-3, base=None):
+    """{image: what one network says of it}, written down as the documentation says it, for Grad-CAM.
+
+    base: a folder with weights that the network starts from, but for its last layer.
+    """
     own = sb.load_classifier(resnet)
     found = {}
     for split in ("train", "validation", "test"):
@@ -145,8 +151,10 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
                 pictures[part][:, channel][replaced] = colour[channel]
     torch.manual_seed(seed_of(0, "retraining weights", 1))
     network = type(own.model)(own.model.config)
+    if base is not None:
+        network.resnet.load_state_dict(type(network).from_pretrained(base).resnet.state_dict())
     mean, std = own.mean, own.std
-    adam = torch.optim.Adam(network.parameters(), lr=1e-3)
+    adam = torch.optim.Adam(network.parameters(), lr=rate)
     best, chosen = -1.0, None
     for epoch in range(epochs):
         seed = seed_of(seed_of(0, "retraining", 1), "epoch", epoch)
@@ -184,6 +192,101 @@ def test_a_training_is_what_the_documentation_says(run, shapes, resnet, exposure
     rows = [row for row in run.records().to_list() if row["metric"] == metric and row["explainer"] == "gradcam"]
     values = {row["image_id"]: row["value"] for row in rows if row["part"] == f"{exposure:g} training 1"}
     assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+
+
+@pytest.fixture(scope="module")
+def trained(shapes, tmp_path_factory):
+    """(the folder of a model that `train` has made, that of the weights of six classes that it started from)"""
+    place = tmp_path_factory.mktemp("trained")
+    torch.manual_seed(5)
+    config = ResNetConfig(embedding_size=8, hidden_sizes=[8, 12], depths=[1, 1], layer_type="basic", num_labels=6)
+    ResNetForImageClassification(config).save_pretrained(place / "base")
+    ViTImageProcessor(size={"height": 32, "width": 32}).save_pretrained(place / "base")
+    settings = {"dataset": str(shapes), "epochs": 1, "size": 32, "limit": 16, "progress": False}
+    return train(**settings, model=str(place / "base"), out=place / "own"), place / "base"
+
+
+FEWER = "saliency_kar:trainings=1,epochs=3,learning_rate=0.01,images=48,batch_size=8,exposures=[0,0.3,1]"
+
+
+@pytest.fixture(scope="module")
+def from_base(shapes, trained, tmp_path_factory):
+    out = tmp_path_factory.mktemp("from_base") / "run"
+    return sb.run(dataset=shapes, model=str(trained[0]), explainers=["gradcam"], out=out, batch_size=16, progress=False,
+                  metrics=[FEWER, f"{FEWER},initial=base"])  # fmt: skip
+
+
+@pytest.mark.parametrize("initial", ["new", "base"])
+def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_base, shapes, trained, initial):
+    given = str(trained[0]), 0.3, "top", "modified"
+    recipe = {"epochs": 3, "images": 48, "rate": 0.01}
+    both = {"new": literal(shapes, *given, **recipe), "base": literal(shapes, *given, **recipe, base=trained[1])}
+    answers = both[initial]
+    assert both["new"] != both["base"]
+    labels = {row["image_id"]: row["label"] for row in sb.load_dataset(shapes).select_columns(["image_id", "label"])}
+    rows = [row for row in from_base.records().to_list()
+            if row["explainer"] == "gradcam" and json.loads(row["metric_options"])["initial"] == initial]  # fmt: skip
+    values = {row["image_id"]: row["value"] for row in rows if row["part"] == "0.3 training 1"}
+    assert values == {one: float(answer == labels[one]) for one, answer in answers.items()}
+
+
+def test_what_networks_start_from_is_part_of_the_ids_and_of_the_trainings(from_base, trained):
+    cells = {cell.metric_options["initial"]: cell for cell in from_base.cells if cell.explainer == "gradcam"}
+    digest = sb.load_classifier(str(trained[1]), device="cpu").digest
+    assert cells["base"].asked_for["initial weights"] == digest
+    assert "initial weights" not in cells["new"].asked_for
+    # for each of both: three explainers at 30 %, nothing and everything replaced
+    assert len(outcomes(from_base.folder)) == 2 * (3 + 2)
+
+
+def test_fewer_exposures_are_fewer_trainings_and_the_area_over_them(from_base):
+    assert [list(cell.parts) for cell in from_base.cells] == [["0 training 1", "0.3 training 1", "1 training 1"]] * 6
+    for row in (rows := from_base.records().to_list())[:200]:
+        if row["part"] is None:
+            own = [one for one in rows if (one["image_id"], one["cell_id"]) == (row["image_id"], row["cell_id"])]
+            parts = {one["part"]: one["value"] for one in own}
+            first, middle, last = (parts[f"{exposure} training 1"] for exposure in ("0", "0.3", "1"))
+            assert row["value"] == pytest.approx(0.3 * (first + middle) / 2 + 0.7 * (middle + last) / 2)
+
+
+def test_trainings_of_fewer_exposures_serve_all_of_them(run, shapes, resnet, tmp_path, monkeypatch):
+    shutil.copytree(run.folder, tmp_path / "run")
+    before = outcomes(tmp_path / "run")
+    monkeypatch.setattr(fitting.Training, "next_epoch", lambda *given: pytest.fail("a network is trained again"))
+    done = sb.run(dataset=shapes, model=resnet, explainers=["gradcam"], out=tmp_path / "run", batch_size=16,
+                  metrics=[f"{METRICS[0]},exposures=[0.05,0.2,1]"], progress=False)  # fmt: skip
+    assert outcomes(tmp_path / "run") == before
+    parts = {cell.explainer: {name: part.value for name, part in cell.parts.items()} for cell in run.cells
+             if cell.metric == "saliency_roar"}  # fmt: skip
+    fewer = [cell for cell in done.cells if cell.metric_options.get("exposures")]
+    assert len(fewer) == 3
+    for cell in fewer:
+        assert list(cell.parts) == ["0.05 training 1", "0.2 training 1", "1 training 1"]
+        assert all(part.value == parts[cell.explainer][name] for name, part in cell.parts.items())
+
+
+def test_models_without_known_base_weights_are_refused_in_one_line(shapes, resnet, trained, tmp_path):
+    def says(model, line):
+        with pytest.raises(UserError, match=line) as caught:
+            sb.run(dataset=shapes, model=model, explainers=["random"], metrics=[f"{FEWER},initial=base"],
+                   out=tmp_path / "run", progress=False)  # fmt: skip
+        assert "\n" not in str(caught.value)
+
+    says(str(resnet), "needs the folder of a model that `saliency-bench train` made")
+    says(sb.load_classifier(str(resnet)), "initial=base needs the folder")
+    shutil.copytree(trained[0], tmp_path / "scratch")
+    log = json.loads((tmp_path / "scratch" / "training_log.json").read_text())
+    (tmp_path / "scratch" / "training_log.json").write_text(json.dumps(log | {"base": None}))
+    says(str(tmp_path / "scratch"), "started from random ones")
+    base = sb.load_classifier(str(trained[1]))
+    with pytest.raises(UserError, match=r"another structure .* has no 0\.bias"):
+        start_from(nn.Sequential(nn.Linear(2, 2)), base)
+
+
+@pytest.mark.parametrize("given", ["[0.5]", "[0,0]", "[0.5,0.2]", "[0,0.4]", "[]"])
+def test_exposures_are_two_or_more_of_those_there_are(given):
+    with pytest.raises(UserError, match=r"exposures=.* must be two or more of 0, 0\.05, "):
+        sb.load_metric(f"saliency_roar:exposures={given}")
 
 
 def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(

@@ -3,7 +3,14 @@
 import numpy as np
 
 from saliency_bench.scoring import retraining
-from saliency_bench.scoring.retraining import Test, check_protocol, part_names, retrained_area, right_answers
+from saliency_bench.scoring.retraining import (
+    Initial,
+    Test,
+    check_protocol,
+    part_names,
+    retrained_area,
+    right_answers,
+)
 
 PAPER = retraining.PAPER
 HIGHER_IS_BETTER = True
@@ -25,6 +32,8 @@ def saliency_kar(
     learning_rate: float = 1e-3,
     batch_size: int = 32,
     images: int | None = None,
+    initial: Initial = "new",
+    exposures: list | tuple | None = None,
 ) -> np.ndarray:
     """Area under a(r): whether networks trained on pictures that keep only the top share r are right.
 
@@ -50,6 +59,10 @@ def saliency_kar(
         learning_rate: of Adam.
         batch_size: images in one step.
         images: train on this many of the images, drawn with the run's seed; None: all.
+        initial: "new": weights are drawn anew. "base": those of the checkpoint that the training of the classifier
+            started from, as its `training_log.json` names it, but for the last layer, which is drawn anew.
+        exposures: some of those above, increasing, such as [0, 0.1, 0.5, 1], for fewer trainings; the area is divided
+            by their width. None: all.
 
     Returns:
         (B, P): 1 where a network is right, else 0, the parts of the score; `reduce` gives the area, in [0, 1],
@@ -72,6 +85,7 @@ def saliency_kar(
     Raises: UserError for numbers that nothing can be trained with.
     """
     check_protocol(
-        trainings=trainings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, images=images
-    )
+        trainings=trainings, epochs=epochs, learning_rate=learning_rate, batch_size=batch_size, images=images,
+        exposures=exposures,
+    )  # fmt: skip
     return right_answers(retrained, labels)

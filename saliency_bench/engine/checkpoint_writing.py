@@ -11,11 +11,12 @@ from typing import Any
 from torch import nn
 
 from saliency_bench.classifiers import checkpoints
-from saliency_bench.classifiers.classifier import check_finite
+from saliency_bench.classifiers.classifier import Classifier, check_finite
+from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.classifiers.sources import Source, source_of
 from saliency_bench.classifiers.untrusted import check_config, counted, room_of
 from saliency_bench.errors import UserError
-from saliency_bench.utils.files import write_json
+from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.storage import rename, storage_error
 
 WEIGHTS = "model.safetensors"
@@ -33,6 +34,29 @@ def start_of(model: Any) -> Any:
         )
     is_config = hasattr(model, "model_type") or str(model).endswith("config.json")
     return model if is_config or isinstance(model, Source) else source_of(str(model))
+
+
+def base_of(model: object) -> Classifier:
+    """The checkpoint that the training of a model started from, as the log in its folder names it, on the CPU.
+
+    Raises: UserError for what is not the folder of a trained model, or was trained from random weights.
+    """
+    path = Path(model).expanduser() / LOG if isinstance(model, str) else Path(LOG)
+    if not isinstance(model, str) or not path.is_file():
+        raise UserError(
+            f"initial=base needs the folder of a model that `saliency-bench train` made; {model} has no {LOG}"
+        )
+    log = read_json(path)
+    base, name = (log.get("base"), log.get("model")) if isinstance(log, dict) else (None, None)
+    if not isinstance(base, dict):
+        raise UserError(
+            f"{path} names no pretrained weights: the training started from random ones; leave out initial=base"
+        )
+    repo, revision = base.get("repo"), base.get("revision")
+    found = (f"{repo}@{revision}" if revision else repo) if repo else name
+    if not isinstance(found, str):
+        raise UserError(f"{path} does not say where the pretrained weights are; leave out initial=base")
+    return load_classifier(found, device="cpu")
 
 
 def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:

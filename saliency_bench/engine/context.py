@@ -19,6 +19,7 @@ from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.fingerprints import column_of, content_of
 from saliency_bench.data.loading import Found, find, with_pictures
 from saliency_bench.data.untrusted import check_samples
+from saliency_bench.engine.checkpoint_writing import base_of
 from saliency_bench.engine.ordering import order_of
 from saliency_bench.engine.precomputed import explainer_of, quoted_id
 from saliency_bench.engine.python_objects import Objects, object_of
@@ -61,7 +62,7 @@ from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
 SAME = 1e-3  # of the largest logit; a GPU may change last bits
-TRAINED_ON = "set of training images"  # in the ids of cells
+TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids of cells
 UNSTEADY = (
     "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
     "calls; its scores cannot be reproduced"
@@ -145,6 +146,7 @@ class RunContext:
     folder    in `out`, of what the classifier says
     plans     of the metrics that ask for partners; none before all samples are predicted
     training  {split: rows} that networks are retrained on; {} where no metric asks for that
+    base      what the training of the classifier started from; None where no metric asks for that
     controls  explainers that retraining metrics are compared with, which no other metric scores
     retrained  {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
                `retraining.stage` before chunks are computed
@@ -172,6 +174,7 @@ class RunContext:
     folder: str = "predictions"
     plans: dict[Metric, PartnerPlan] = field(default_factory=dict)
     training: dict[str, TrainingRows] = field(default_factory=dict)
+    base: Classifier | None = None
     controls: frozenset[Explainer] = frozenset()
     retrained: dict[str, np.ndarray] = field(default_factory=dict)
 
@@ -305,6 +308,7 @@ class RunContext:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
         asked_for |= {PARTNERS: self.plans[metric].identity} if metric in self.plans else {}
         asked_for |= {TRAINED_ON: self.trained_on} if metric.keeps else {}
+        asked_for |= {INITIAL: self.base.digest} if self.base is not None and starts_from_base(metric) else {}
         cell_id = self.identity.cell_id(explainer.identity, metric.identity, metric.needs, asked_for)
         return Cell(cell_id, explainer, metric, self.target_range, asked_for)
 
@@ -412,6 +416,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
         training=training_splits(found, spec.label_column, names) if retraining else {},
+        base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
         controls=frozenset(controls) - set(explainers),
         metrics=list(dict.fromkeys(metrics)),
         found=found,
@@ -437,6 +442,11 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
     if spec.other_model is None:
         return context
     return replace(context, other=_of_other_model(context, published, object_of(spec.other_model, objects)))
+
+
+def starts_from_base(metric: Metric) -> bool:
+    """Whether the networks of a metric start from the weights that the classifier's training started from."""
+    return bool(metric.keeps) and dict(metric.options).get("initial") == "base"
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:

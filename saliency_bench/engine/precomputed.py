@@ -94,14 +94,19 @@ def explainer_of(
     return Explainer(name, PrecomputedMaps(list(places), maps, seed), (), f"{PRECOMPUTED}{content.hexdigest()}")
 
 
+OF_TRAINING = "needs maps of the training images too"
+FURTHER = "asks for further maps of the same explainer"
+
+
 def refuse(metrics: Sequence[Metric], name: str) -> None:
     """Raises: UserError naming a metric that asks for more than one map of each image."""
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
+            more = OF_TRAINING if metric.keeps else FURTHER
             raise UserError(
-                f"{metric.name} asks for further maps of the same explainer, which precomputed maps cannot "
-                f"provide; leave it out, or benchmark {name} as a function: sb.run(explainers=[{name}])"
+                f"{metric.name} {more}, which precomputed maps cannot provide; leave it out, or benchmark {name} as a "
+                f"function: sb.run(explainers=[{name}])"
             )
 
 

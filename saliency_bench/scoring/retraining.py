@@ -6,6 +6,7 @@
 `engine.retraining` trains; here is what a metric and its protocol have in common.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -26,6 +27,7 @@ PAPER = (
     "https://arxiv.org/abs/1806.10758"
 )
 Test = Literal["modified", "clean"]
+Initial = Literal["new", "base"]
 NO_ANSWER = -1
 
 
@@ -33,7 +35,8 @@ NO_ANSWER = -1
 class Protocol:
     """How networks are retrained: the options of a retraining metric, and which pixels its pictures keep.
 
-    keeps: "rest", all but the top share (ROAR), or "top" (KAR).
+    keeps: "rest", all but the top share (ROAR), or "top" (KAR). initial: "new", or of the checkpoint whose weights
+    networks start from the digest, "base" before it is known. exposures: some of `EXPOSURES`.
     """
 
     keeps: str
@@ -43,17 +46,23 @@ class Protocol:
     learning_rate: float
     batch_size: int
     images: int | None
+    initial: str = "new"
+    exposures: tuple[float, ...] = EXPOSURES
 
     @classmethod
     def of(cls, metric: Metric) -> "Protocol":
-        return cls(metric.keeps, **dict(metric.options))  # type: ignore[arg-type]
+        return cls(metric.keeps, **dict(metric.options) | {"exposures": exposures_of(metric.options)})  # type: ignore[arg-type]
+
+
+def exposures_of(options: Iterable[tuple[str, Any]]) -> tuple[float, ...]:
+    """Those of a metric's options; all where it names none."""
+    return tuple(dict(options).get("exposures") or EXPOSURES)
 
 
 def part_names(options: dict[str, Any], classifier: object) -> list[str]:
     """The names of the parts: "0.05 training 1"."""
-    return [
-        f"{exposure:g} training {number}" for exposure in EXPOSURES for number in range(1, options["trainings"] + 1)
-    ]
+    numbers = range(1, options["trainings"] + 1)
+    return [f"{exposure:g} training {number}" for exposure in exposures_of(options.items()) for number in numbers]
 
 
 def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -64,7 +73,8 @@ def right_answers(answers: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 def retrained_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     """(B,): the area over the exposures of the share of trainings that are right; NaN where a part is missing."""
-    return area(values.reshape(len(values), len(EXPOSURES), options["trainings"]).mean(axis=2), np.asarray(EXPOSURES))
+    exposures = exposures_of(options.items())
+    return area(values.reshape(len(values), len(exposures), options["trainings"]).mean(axis=2), exposures)
 
 
 def predicted(options: dict[str, Any], probabilities: np.ndarray, groups: object) -> list[tuple[TargetTerms, ...]]:
@@ -79,6 +89,11 @@ def check_protocol(**options: Any) -> None:
             raise UserError(f"{name}={options[name]} is too small; it must be at least 1")
     if not 0 < options["learning_rate"] < float("inf"):
         raise UserError(f"learning_rate={options['learning_rate']} must be above 0 and finite")
+    if (given := options["exposures"]) is not None:
+        places = [EXPOSURES.index(one) if one in EXPOSURES else -1 for one in given]
+        if len(places) < 2 or places != sorted(set(places) - {-1}):
+            known = ", ".join(f"{one:g}" for one in EXPOSURES)
+            raise UserError(f"exposures={list(given)} must be two or more of {known}, in increasing order")
 
 
 def first_exposures(maps: np.ndarray) -> np.ndarray:

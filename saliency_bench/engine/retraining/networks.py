@@ -44,7 +44,7 @@ class Task:
     @classmethod
     def of(cls, explainer: Explainer, exposure: int, number: int, protocol: Protocol) -> "Task":
         """Equal trainings are equal tasks, whichever explainer and metric they are for."""
-        trained = replace(protocol, test="modified", trainings=1)
+        trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
             return cls(explainer, exposure, number, trained)
         whole = (exposure == 0) == (protocol.keeps == "rest")
@@ -54,7 +54,10 @@ class Task:
     def key(self) -> str:
         """Its name within the folder, which says the rest: images, classifier, seed of the run."""
         identity = None if self.explainer is None else self.explainer.identity
-        return hash_of(VERSION, identity, self.exposure, self.number, vars(self.protocol))
+        protocol = {name: value for name, value in vars(self.protocol).items() if name != "exposures"}
+        if protocol["initial"] == "new":  # as it was before networks could start from anything else
+            del protocol["initial"]
+        return hash_of(VERSION, identity, self.exposure, self.number, protocol)
 
 
 def outcome_file(folder: Path, task: Task) -> Path:
@@ -121,7 +124,7 @@ def retrain(
 
     step: called for each batch of an epoch. Raises: UserError where the loss is not finite.
     """
-    classifier = new_classifier(context, task.number)
+    classifier = new_classifier(context, task.number, task.protocol.initial != "new")
     train, validation, test = (Changed.of(task, split, pictures, classifier.device) for split in splits.all)
     own = task.protocol
     seed = seed_of(context.spec.seed, "retraining", task.number)
@@ -150,17 +153,33 @@ def _answers(classifier: Classifier, test: Changed, batch_size: int) -> dict[str
     return {kind: answers.tolist() for kind, answers in found.items()}
 
 
-def new_classifier(context: RunContext, number: int) -> Classifier:
-    """A classifier like the run's, with new weights that depend on the run's seed and this number."""
+def new_classifier(context: RunContext, number: int, from_base: bool = False) -> Classifier:
+    """A classifier like the run's, with new weights that depend on the run's seed and this number.
+
+    from_base: with those of the checkpoint that its training started from, where there are such.
+    """
     own = context.classifier
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(context.spec.seed, "retraining weights", number))
         network = anew(own.model, own.id)
+    if from_base and context.base is not None:
+        start_from(network, context.base)
     return Classifier(
         network, id=own.id, geometry=own.geometry, frame=own.frame, mean=own.mean.flatten().tolist(),
         std=own.std.flatten().tolist(), labels=own.labels, channels=own.channels, logits=own.logits,
         activation=own.activation,
     ).to(own.device)  # fmt: skip
+
+
+def start_from(network: nn.Module, base: Classifier) -> None:
+    """Give a network the weights of a checkpoint, but for those of another shape, which are of its last layer.
+
+    Raises: UserError for a checkpoint of another structure.
+    """
+    own, known = network.state_dict(), base.model.state_dict()
+    if strange := sorted(own.keys() ^ known.keys()):
+        raise UserError(f"{base.id} is of another structure than the model: one of both has no {strange[0]}")
+    network.load_state_dict({name: known[name] if known[name].shape == own[name].shape else own[name] for name in own})
 
 
 def anew(network: nn.Module, name: str) -> nn.Module:

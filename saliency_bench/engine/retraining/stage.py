@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.engine.context import Cell, RunContext
+from saliency_bench.engine.context import INITIAL, Cell, RunContext
 from saliency_bench.engine.fitting import Recipe, Training, one_epoch
 from saliency_bench.engine.retraining.maps import explain_chunks, gather, missing_chunks
 from saliency_bench.engine.retraining.networks import Changed, Task, is_done, new_classifier, outcome_file, retrain
@@ -105,8 +105,10 @@ def _train_all(
 def tasks_of(cell: Cell) -> list[Task]:
     """The trainings of a cell, in the order of the parts of its metric."""
     protocol = Protocol.of(cell.metric)
+    protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
+    places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
     numbers = range(1, protocol.trainings + 1)
-    return [Task.of(cell.explainer, one, number, protocol) for one in range(len(EXPOSURES)) for number in numbers]
+    return [Task.of(cell.explainer, place, number, protocol) for place in places for number in numbers]
 
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
