@@ -14,7 +14,7 @@ import datasets
 import numpy as np
 import pytest
 import yaml
-from huggingface_hub import DatasetCard, HfApi, ModelCard
+from huggingface_hub import DatasetCard, HfApi, ModelCard, parse_eval_result_entries
 from huggingface_hub.errors import HfHubHTTPError
 from huggingface_hub.lfs import UploadInfo
 from local_hub import FOUNDER, READER, VISITOR, LocalHub, User
@@ -186,7 +186,9 @@ def test_the_dataset_card(hub, pets, workspace):
     files = hub.files("datasets", "visitor/pet-xai")
     assert "eval.yaml" not in files  # the Hub may refuse what it does not know
     asked = dataset_publication(pets, "visitor", workspace, evaluation=True).files
-    assert yaml.safe_load(asked["eval.yaml"])["tasks"] == [{"id": "accuracy", "config": "default", "split": "test"}]
+    assert yaml.safe_load(asked["eval.yaml"])["tasks"] == [
+        {"id": task, "config": "default", "split": "test"} for task in ("accuracy", "gradcam-miou", "gradcam-insertion")
+    ]
     (workspace / "samples.png").write_bytes(files["assets/samples.png"])
     sheet = np.asarray(Image.open(workspace / "samples.png"))
     rows = len(sb.load_dataset(pets)) > 3
@@ -290,6 +292,48 @@ def test_a_model_with_its_results(hub, model, pets, workspace, tmp_path):
         assert told.get("interval_95", [None, None]) == [cell["low"], cell["high"]]
     assert entry[0]["value"] == log["test_accuracy"]
     assert not publish(publication, api=hub.api()).changed
+
+
+@pytest.fixture(scope="module")
+def scored(model, pets, tmp_path_factory):
+    out = tmp_path_factory.mktemp("scored") / "run"
+    return sb.run(dataset=str(pets), model=str(model), explainers=["gradcam", "centre"], out=out, progress=False,
+                  metrics=["saliency_miou", "saliency_insertion", "saliency_miou:threshold=0.3"])  # fmt: skip
+
+
+def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model, pets, scored, workspace):
+    publish(dataset_publication(pets, "saliency-bench", workspace, evaluation=True), api=hub.api())
+    tasks = yaml.safe_load(hub.files("datasets", "saliency-bench/pet-xai")["eval.yaml"])["tasks"]
+    files = model_publication(model, "visitor", results=scored.folder, eval_results=True, api=hub.api()).files
+    entries = parse_eval_result_entries(yaml.safe_load(files[".eval_results/saliency-bench.yaml"]))
+    assert [entry.task_id for entry in entries] == [task["id"] for task in tasks]
+    cells = {cell.metric_text: cell for cell in scored.cells if cell.explainer_text == "gradcam"}
+    head = hub.api().dataset_info("saliency-bench/pet-xai").sha
+    for entry, metric in zip(entries[1:], ("saliency_miou", "saliency_insertion"), strict=True):
+        cell = cells[metric]
+        assert (entry.value, entry.dataset_id, entry.dataset_revision) == (cell.value, "saliency-bench/pet-xai", head)
+        assert entry.source_url == "https://huggingface.co/datasets/visitor/results"
+        assert entry.notes.startswith(f"gradcam by {metric}, split test, n = {cell.n}")
+        assert re.fullmatch(r"20\d\d-\d\d-\d\d", entry.date)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"limit": 2}, "it is not about the whole split"),
+        ({"target": "predicted"}, "its target is predicted, not label"),
+        ({"explainers": ["centre"]}, "it holds no score of gradcam by saliency_miou or saliency_insertion"),
+        ({"split": "train"}, "it is about the split train, not test"),
+    ],
+)
+def test_a_run_that_does_not_fit_the_tasks_is_not_listed(changes, why, hub, model, pets, workspace, tmp_path, capsys):
+    publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())
+    settings = {"explainers": ["gradcam"], "metrics": ["saliency_miou"], "out": tmp_path / "run", "progress": False}
+    run = sb.run(dataset=str(pets), model=str(model), **settings | changes)
+    files = model_publication(model, "visitor", results=run.folder, eval_results=True, api=hub.api()).files
+    entries = yaml.safe_load(files[".eval_results/saliency-bench.yaml"])
+    assert [entry["dataset"]["task_id"] for entry in entries] == ["accuracy"]
+    assert f"are not listed by --eval-results: {why}" in capsys.readouterr().err
 
 
 def test_a_dataset_is_credited_only_if_it_was_this_one(hub, model, pets, workspace, tmp_path):

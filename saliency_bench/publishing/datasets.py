@@ -5,7 +5,6 @@ from io import BytesIO
 from pathlib import Path
 
 import numpy as np
-import yaml
 from PIL import Image, ImageDraw
 
 from saliency_bench import registry
@@ -15,6 +14,7 @@ from saliency_bench.data.card import ANNOTATIONS, CONFIG, card, terms
 from saliency_bench.data.untrusted import complete
 from saliency_bench.errors import UserError
 from saliency_bench.hub.plan import Publication
+from saliency_bench.publishing.headline import eval_yaml, shown_split
 from saliency_bench.utils.hashing import sha256_of
 from saliency_bench.utils.pictures import decode
 
@@ -23,7 +23,6 @@ SAMPLES, COLUMNS, CELL, GAP = 6, 3, 256, 8
 TINT = (230, 40, 40)
 OWNED = ("data/*.parquet", "annotations/*.parquet", PICTURE)
 MARK = (REPORT, "dataset")
-ACCURACY = "accuracy"  # the one task of eval.yaml
 
 
 def dataset_publication(
@@ -38,8 +37,8 @@ def dataset_publication(
 
     workspace: an empty folder for temporary files. with_images: the licence under which to publish images that may not
     be redistributed otherwise; without it, only the annotations of such a dataset are published. evaluation: add
-    `eval.yaml`, by which the Hub shows scores of models on the dataset's page; it may refuse a framework that is not
-    registered there, and with it the whole upload.
+    `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may refuse a framework
+    that is not registered there, and with it the whole upload.
     Raises: UserError for a folder that is not a built dataset or was changed since, or an unnecessary licence.
     """
     folder = Path(folder)
@@ -116,19 +115,8 @@ def _files(root: Path, build_report: dict, readme: str, repo: str, config: str |
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
     named = readme.replace(f'"saliency-bench/{build_report["dataset"]}"', f'"{repo}"')
-    evaluation = {"eval.yaml": _evaluation(build_report, config)} if config else {}
+    evaluation = {"eval.yaml": eval_yaml(build_report, config)} if config else {}
     return files | {REPORT: report_bytes(build_report), "README.md": named.encode()} | evaluation
-
-
-def _evaluation(build_report: dict, config: str) -> bytes:
-    """eval.yaml, which the Hub reads to show the scores of models on the dataset's page."""
-    content = {
-        "name": build_report["dataset"],
-        "description": "Top-1 accuracy of image classifiers whose saliency maps saliency-bench measures.",
-        "evaluation_framework": "saliency-bench",
-        "tasks": [{"id": ACCURACY, "config": config, "split": _shown(build_report)}],
-    }
-    return yaml.safe_dump(content, sort_keys=False).encode()
 
 
 def _with_picture(readme: str, shown: list[str]) -> str:
@@ -143,7 +131,7 @@ def _with_bias(readme: str, line: str | None) -> str:
 
 def _centre(folder: Path, build_report: dict) -> str | None:
     """How well a map that ignores the image would match the masks."""
-    split = _shown(build_report)
+    split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
     covered = [(mask.mean(), mask[mask.shape[0] // 2, mask.shape[1] // 2]) for mask in masks]
@@ -156,15 +144,11 @@ def _centre(folder: Path, build_report: dict) -> str | None:
     )
 
 
-def _shown(build_report: dict) -> str:
-    return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
-
-
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
     """The first samples with a mask, of as many classes as possible, from the split test if there is one."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
-    for row in annotations.rows_of(folder, build_report["splits"][_shown(build_report)]):
+    for row in annotations.rows_of(folder, build_report["splits"][shown_split(build_report)]):
         if row["mask"] is not None and row["label"] not in by_class:
             by_class[row["label"]] = row
         elif len(others) < SAMPLES:

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import yaml
-from huggingface_hub import EvalResult, EvalResultEntry, HfApi, ModelCard, ModelCardData, eval_result_entries_to_yaml
+from huggingface_hub import EvalResult, HfApi, ModelCard, ModelCardData
 from huggingface_hub.errors import HFValidationError
 
 from saliency_bench import registry
@@ -15,13 +14,14 @@ from saliency_bench.data.names import NAMESPACE, list_datasets
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication
-from saliency_bench.publishing.datasets import ACCURACY
+from saliency_bench.publishing.headline import ACCURACY, accuracy_entry, eval_results_yaml, score_entries
 from saliency_bench.results.cell import Interval
 from saliency_bench.results.intervals import wilson
 from saliency_bench.results.public_names import public_name
 from saliency_bench.results.run_folder import RunData, read_run
 from saliency_bench.results.summary import covered, table
 from saliency_bench.utils.files import read_json
+from saliency_bench.utils.messages import complain
 
 NEEDED = {"config.json": "the class names", "training_log.json": "the training"}
 KEPT = ("*.safetensors", "*.safetensors.index.json", "config.json", "preprocessor_config.json", "training_log.json")
@@ -41,7 +41,7 @@ def model_publication(
     """The files of a checkpoint that `saliency-bench train` wrote.
 
     license: of the weights, an identifier of the Hub. results: folder of a run on this model, for the card's table and
-    model-index. eval_results: add the accuracy in the form that the Hub shows on the dataset's page.
+    model-index. eval_results: add the numbers of `headline` in the form that the Hub shows on the dataset's page.
     The card links the dataset on the Hub if it was loaded from there, or if one published in our namespace or in this
     one has the same fingerprint; any other dataset is only named.
     Raises: UserError for a folder that is not such a checkpoint, or a run on another model.
@@ -59,7 +59,7 @@ def model_publication(
         "README.md": (str(card).rstrip() + "\n").encode(),
     }
     if eval_results:
-        content[EVALUATION] = _evaluation(repo, log, folder)
+        content[EVALUATION] = _evaluation(repo, log, folder, run, api or client.default_api())
     owned = ("*.safetensors", "*.safetensors.index.json")
     return Publication("model", repo, content, license, owned, mark=("training_log.json", ""))
 
@@ -190,23 +190,18 @@ def _title(dataset: str) -> str:
     return registry.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 
-def _evaluation(repo: str, log: dict, folder: Path) -> bytes:
-    if log["dataset"]["repo"] is None:
+def _evaluation(repo: str, log: dict, folder: Path, run: RunData | None, api: HfApi) -> bytes:
+    dataset = log["dataset"]
+    if dataset["repo"] is None:
         raise UserError(
-            f"--eval-results needs a dataset of the Hub; {folder} was trained on a local {log['dataset']['name']}, and "
+            f"--eval-results needs a dataset of the Hub; {folder} was trained on a local {dataset['name']}, and "
             "none with the same training images is published there; push the dataset first"
         )
-    accuracy = _accuracy(log)
-    notes = [f"split test, {log['settings']['size']} x {log['settings']['size']} pixels"]
-    notes += [f"n = {accuracy.n}"] if accuracy.n else []
-    notes += ["95 % interval {:.4f} to {:.4f}".format(*accuracy.ends)] if accuracy.ends else []
-    entry = EvalResultEntry(
-        dataset_id=log["dataset"]["repo"],
-        dataset_revision=log["dataset"]["revision"],
-        task_id=ACCURACY,
-        value=accuracy.value,
-        source_url=f"https://huggingface.co/{repo}",
-        source_name="training log",
-        notes=", ".join(notes),
-    )
-    return yaml.safe_dump(eval_result_entries_to_yaml([entry]), sort_keys=False).encode()
+    entries = [accuracy_entry(repo, log, _accuracy(log))]
+    if run is not None:
+        published = published_report(dataset["repo"], dataset["revision"], api)
+        scores, why = score_entries(run, dataset, published, repo.partition("/")[0])
+        if why:
+            complain(f"the scores of {run.folder} are not listed by --eval-results: {why}")
+        entries += scores
+    return eval_results_yaml(entries)

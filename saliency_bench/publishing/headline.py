@@ -1,0 +1,100 @@
+"""What the Hub's own leaderboards list of a model: a number for each task that a dataset names in its `eval.yaml`.
+
+    accuracy             top-1
+    gradcam-miou         saliency_miou of gradcam, for datasets with masks
+    gradcam-insertion    saliency_insertion of gradcam
+
+All on the whole split, of the classes that the dataset says. Model repositories hold the numbers in
+`.eval_results/saliency-bench.yaml`; the records behind them are in the results repository.
+"""
+
+from datetime import UTC, datetime
+
+import yaml
+from huggingface_hub import EvalResultEntry, eval_result_entries_to_yaml
+
+from saliency_bench.results.cell import Interval
+from saliency_bench.results.run_folder import RunData
+
+ACCURACY = "accuracy"
+EXPLAINER = "gradcam"  # one for all models: what is compared is the model
+SCORES = {f"{EXPLAINER}-miou": "saliency_miou", f"{EXPLAINER}-insertion": "saliency_insertion"}
+NEEDS_MASKS = ("saliency_miou",)
+
+
+def shown_split(build_report: dict) -> str:
+    """The split that a dataset is known by: test, or the first one."""
+    return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
+
+
+def eval_yaml(build_report: dict, config: str) -> bytes:
+    """eval.yaml of a dataset: the tasks by which the Hub lists models on its page."""
+    split = shown_split(build_report)
+    has_masks = build_report["splits"][split]["masks"] > 0
+    tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
+    content = {
+        "name": build_report["dataset"],
+        "description": "Top-1 accuracy of image classifiers, and how good their Grad-CAM maps are by saliency-bench: "
+        "mIoU with the masks, and insertion.",
+        "evaluation_framework": "saliency-bench",
+        "tasks": [{"id": task, "config": config, "split": split} for task in tasks],
+    }
+    return yaml.safe_dump(content, sort_keys=False).encode()
+
+
+def eval_results_yaml(entries: list[EvalResultEntry]) -> bytes:
+    """.eval_results/*.yaml of a model."""
+    return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
+
+
+def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
+    """repo: of the model; log: training_log.json, whose dataset is on the Hub."""
+    side = log["settings"]["size"]
+    return EvalResultEntry(
+        dataset_id=log["dataset"]["repo"],
+        dataset_revision=log["dataset"]["revision"],
+        task_id=ACCURACY,
+        value=accuracy.value,
+        source_url=f"https://huggingface.co/{repo}",
+        source_name="training log",
+        notes=", ".join([f"split test, {side} x {side} pixels", *_spread(accuracy)]),
+    )
+
+
+def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
+    """(the scores of a run on a dataset of the Hub, why they are not listed or "").
+
+    dataset: {"repo", "revision"}; published: its build report. namespace: whose results repository holds the records.
+    """
+    about, split = run.summary["dataset"], run.summary["dataset"]["split"]
+    if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:
+        return [], f"its samples are not those of {dataset['repo']}"
+    if split != (wanted := shown_split(published)):
+        return [], f"it is about the split {split}, not {wanted}"
+    if about["used"] < about["samples"] or run.summary.get("only"):
+        return [], "it is not about the whole split"
+    if run.summary["target"] != "label":
+        return [], f"its target is {run.summary['target']}, not label"
+    texts = {metric: task for task, metric in SCORES.items()}
+    cells = [cell for cell in run.cells if cell.explainer_text == EXPLAINER and cell.metric_text in texts]
+    started = run.timings.get("started")
+    entries = [
+        EvalResultEntry(
+            dataset_id=dataset["repo"],
+            dataset_revision=dataset["revision"],
+            task_id=texts[cell.metric_text],
+            value=cell.value,
+            date=None if started is None else datetime.fromtimestamp(started, UTC).date().isoformat(),
+            source_url=f"https://huggingface.co/datasets/{namespace}/results",
+            source_name="records of all samples",
+            notes=", ".join([f"{EXPLAINER} by {cell.metric_text}, split {split}", *_spread(cell)]),
+        )
+        for cell in cells
+        if cell.value is not None
+    ]
+    return entries, "" if entries else f"it holds no score of {EXPLAINER} by {' or '.join(texts)}"
+
+
+def _spread(score: Interval) -> list[str]:
+    known = [f"n = {score.n}"] if score.n else []
+    return known + (["95 % interval {:.4f} to {:.4f}".format(*score.ends)] if score.ends else [])
