@@ -224,14 +224,16 @@ def plan(
     link: str = "",
     with_maps: bool = False,
     dry_run: bool = False,
+    api: HfApi | None = None,
 ) -> SubmissionPlan:
     """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
 
-    with_maps: with the maps that `score_maps` has written into its folder.
+    with_maps: with the maps that `score_maps` has written into its folder. api: of the account that submits; default
+    the one that is logged in here.
 
     Raises: UserError for a folder without a finished run, or what the Hub refuses.
     """
-    repo, api = f"{namespace}/results", client.default_api()
+    repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
     submission = of_run(run, NOBODY, note, link)  # what is wrong with the run is reported before the Hub is asked
     try:

@@ -399,6 +399,8 @@ def _samples(folder: Path, ids: pa.Array, cell_id: str, rows: int, images: int) 
 
     rows, images: the most there may be.
     """
+    if not len(ids):  # as of a run without its pictures, whose predictions nothing shows
+        return {}
     names = ["image_id", "label", "prediction", "target"]
     numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]
     with _checked(folder / "records.parquet", ["cell_id", *names], rows) as path:

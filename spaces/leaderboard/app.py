@@ -5,6 +5,7 @@ board is NAMESPACE/results of its owner, or the one that the variable SALIENCY_B
 """
 
 import os
+from collections.abc import Callable
 from html import escape
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import gradio as gr
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.view.core import read_core
 from saliency_bench.leaderboard.view.live import Live
+from saliency_bench.leaderboard.view.received import MOST_PACKED
+from saliency_bench.spaces.leaderboard import submission
 
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
@@ -37,11 +40,21 @@ def build(live: Live) -> gr.Blocks:
             raise gr.Error(str(error)) from error
 
     with gr.Blocks(title=f"Leaderboard of {live.page.archive.name}", analytics_enabled=False) as demo:
-        gr.HTML(
-            lambda: _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
-            server_functions=[show, export_rows], apply_default_css=False, elem_id="board",
-        )  # fmt: skip
+        if not submission.is_possible():
+            _board(live, [show, export_rows])
+            return demo
+        with gr.Tab("Leaderboard"):
+            _board(live, [show, export_rows])
+        with gr.Tab("Submit"):
+            submission.tab(live)
     return demo
+
+
+def _board(live: Live, functions: list[Callable]) -> None:
+    gr.HTML(
+        lambda: _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
+        server_functions=functions, apply_default_css=False, elem_id="board",
+    )  # fmt: skip
 
 
 def _frame(live: Live) -> str:
@@ -60,7 +73,7 @@ def _frame(live: Live) -> str:
 def launch(live: Live, **options: object) -> None:
     """Serve until stopped."""
     css = (HERE / "board.css").read_text(encoding="utf-8")
-    build(live).launch(theme=THEME, css=css, footer_links=[], **options)
+    build(live).launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, **options)
 
 
 def main() -> None:

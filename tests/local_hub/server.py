@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from local_hub.openid import OpenID
 from local_hub.store import KINDS, Discussion, Entry, RefusedError, Repo, Store, is_large, now
 
 BLOCK = 1 << 16
@@ -65,6 +66,7 @@ class Server:
     def __init__(self, store: Store, users: list[User]):
         self.store, self.users = store, users
         self.asked: list[Asked] = []
+        self.openid = OpenID(self)
         routes = [self._route(*each) for each in self.endpoints()]
         self.app = Starlette(routes=routes, exception_handlers={404: unserved, 405: unserved})
 
@@ -104,6 +106,7 @@ class Server:
             ("PUT", "/lfs-storage/{oid}", self.lfs_put),
             ("POST", "/lfs-verify", self.lfs_verify),
             *resolve,
+            *self.openid.endpoints(),
         ]
 
     async def __call__(self, scope, receive, send):

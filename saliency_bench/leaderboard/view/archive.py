@@ -86,14 +86,15 @@ class Archive:
 
     def _read(self, folder: str) -> Checked:
         if folder not in self._held:
-            found = read_folder(self.root, folder, self._known)[1]
+            found = read_folder(self.root, folder, self.known)[1]
             while len(self._held) >= KEPT:
                 self._held.pop(next(iter(self._held)), None)
             self._held[folder] = found
         return self._held[folder]
 
     @cached_property
-    def _known(self) -> Known:
+    def known(self) -> Known:
+        """What the owner of the board vouches for."""
         return self.source.known()[0]
 
     def said_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:

@@ -11,6 +11,7 @@ import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.schema import LICENSE
+from saliency_bench.leaderboard.submit import SubmissionPlan
 from saliency_bench.leaderboard.view import export, plots
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.choice import (
@@ -136,6 +137,11 @@ class Page:
         known = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
         return {"metrics": known, "license": LICENSE, "version": saliency_bench.__version__}
+
+
+def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
+    """What a submission would add to the board, why it is refused, or where it was sent."""
+    return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:

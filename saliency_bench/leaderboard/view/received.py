@@ -1,0 +1,167 @@
+"""A run that a stranger uploads: a zip of its folder, of which a few files are unfolded, each within its bound.
+
+Names in the archive choose nothing: files are written under names of ours into a folder of ours. What comes out is
+checked by the code that reads the board (`source.read_folder`), as `saliency-bench review` does.
+"""
+
+import struct
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from threading import Lock
+from time import time
+from zipfile import BadZipFile, ZipFile, ZipInfo
+
+from huggingface_hub import HfApi
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.leaderboard.known import Known
+from saliency_bench.leaderboard.pages import check_table
+from saliency_bench.leaderboard.recorded import MOST_ROWS
+from saliency_bench.leaderboard.source import asking, read_folder
+from saliency_bench.leaderboard.submit import SubmissionPlan, plan
+
+MOST_PACKED = 100_000_000  # bytes of an archive
+MOST_ENTRIES = 20_000
+MOST_LISTED = 4_000_000  # bytes of the list of its entries
+# {file of a run: its largest size in bytes}; nothing else is unfolded
+WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
+OPTIONAL = ("timings.json",)
+END, END64 = b"PK\x05\x06", b"PK\x06\x07"
+UPLOADS, PULLS = 20, 5  # of one account in 24 hours
+DAY = 24 * 3600.0
+
+
+def unfold(archive: Path, folder: Path) -> Path:
+    """Write the files of a run that are wanted from a zip into `folder`, and return it.
+
+    Raises: UserError for what is no zip of one run, or is larger than it may be.
+    """
+    try:
+        _check_listing(archive)
+        with ZipFile(archive) as packed:
+            for name, entry in _entries(packed).items():
+                (folder / name).write_bytes(_content(packed, entry, WANTED[name]))
+    except UserError:
+        raise
+    except (BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, struct.error) as error:
+        raise UserError(f"the archive cannot be read: {one_line(error)}") from error
+    try:
+        check_table(folder / "records.parquet", WANTED["records.parquet"], MOST_ROWS)
+    except Exception as error:  # whatever a damaged file makes the decoder say
+        raise UserError(f"records.parquet cannot be read: {one_line(error)}") from error
+    return folder
+
+
+def _check_listing(archive: Path) -> None:
+    """Whether the list of entries is short, before a reader makes objects of it."""
+    size = archive.stat().st_size
+    if size > MOST_PACKED:
+        raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
+    with archive.open("rb") as file:
+        file.seek(max(0, size - 70_000))
+        end = file.read()
+    place = end.rfind(END)
+    if place < 0 or len(end) < place + 22:
+        raise UserError("the file is not a zip archive; zip the folder of a run (its --out)")
+    if end.rfind(END64, 0, place) >= 0:
+        raise UserError("the archive is of the kind for very large files (zip64); zip the folder of a run alone")
+    entries, listed = struct.unpack("<HI", end[place + 10 : place + 16])
+    if entries > MOST_ENTRIES or listed > MOST_LISTED:
+        raise UserError(f"the archive lists {entries:,} files, of which at most {MOST_ENTRIES:,} are read")
+
+
+def _entries(packed: ZipFile) -> dict[str, ZipInfo]:
+    """{wanted name: its entry} of the one run in an archive, at its top or in one folder."""
+    found: dict[str, dict[str, ZipInfo]] = {}
+    for entry in packed.infolist():
+        place, _, name = entry.filename.rpartition("/")
+        if name in WANTED and place.count("/") == 0:
+            if name in found.setdefault(place, {}):
+                raise UserError(f"the archive holds {name} twice")
+            found[place][name] = entry
+    runs = {place: own for place, own in found.items() if "summary.json" in own}
+    if len(runs) != 1:
+        many = (
+            "several runs; zip one of them" if runs else "no summary.json; zip the folder of a finished run (its --out)"
+        )
+        raise UserError(f"the archive holds {many}")
+    (own,) = runs.values()
+    if missing := [name for name in WANTED if name not in own and name not in OPTIONAL]:
+        raise UserError(f"the archive holds no {missing[0]}; zip the whole folder of a finished run")
+    return own
+
+
+def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
+    """The bytes of an entry, whose stated size is not believed."""
+    name = Path(entry.filename).name
+    if entry.flag_bits & 1:
+        raise UserError(f"{name} is encrypted; zip the folder without a password")
+    if entry.file_size <= most:
+        with packed.open(entry) as file:
+            content = file.read(most + 1)
+        if len(content) <= most:
+            return content
+    raise UserError(f"{name} unfolds to more than {most:,} bytes")
+
+
+def proposal(run: Path, repo: str, api: HfApi, known: Known, note: str = "", link: str = "") -> SubmissionPlan:
+    """What submitting an unfolded run to a board would do, checked as its review will check it.
+
+    api: of the account that submits. known: what the owner of the board vouches for.
+    Raises: UserError for what no board shows, or the Hub refuses.
+    """
+    try:
+        proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, api=api)
+    except UserError as error:
+        raise UserError(str(error).replace(f"{run}/", "").replace(str(run), "the run")) from error
+    if proposed.create or proposed.bare:
+        raise UserError(f"{repo} is not set up yet; its owner makes the first submission with `saliency-bench submit`")
+    if proposed.new:
+        with TemporaryDirectory(prefix="saliency-bench-") as folder:
+            for path, content in proposed.files.items():
+                (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
+                (Path(folder) / path).write_bytes(content)
+            where = next(iter(proposed.files)).rpartition("/")[0]
+            read_folder(Path(folder), where, known)
+    return proposed
+
+
+@dataclass
+class Limits:
+    """How often one account may upload and submit within 24 hours; the Hub itself counts pull requests."""
+
+    uploads: int = UPLOADS
+    pulls: int = PULLS
+    clock: Callable[[], float] = time
+    _seen: dict[str, deque[float]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def count(self, account: str) -> None:
+        """Count an upload. Raises: UserError beyond the limit."""
+        now = self.clock()
+        with self._lock:
+            for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:
+                del self._seen[name]
+            times = self._seen.setdefault(account, deque())
+            while times and times[0] < now - DAY:
+                times.popleft()
+            if len(times) >= self.uploads:
+                raise UserError(f"{account} has uploaded {self.uploads} runs within 24 hours; come back later")
+            times.append(now)
+
+    def check_pulls(self, account: str, repo: str, api: HfApi) -> None:
+        """Raises: UserError for an account that has opened too many pull requests."""
+        since = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=DAY)
+        recent = 0
+        with asking(repo):
+            for pull in api.get_repo_discussions(
+                repo, author=account, discussion_type="pull_request", repo_type="dataset"
+            ):
+                recent += pull.created_at >= since
+                if recent >= self.pulls:
+                    raise UserError(f"{account} has opened {recent} pull requests within 24 hours; come back later")
