@@ -73,7 +73,9 @@ def _frame(live: Live) -> str:
 def launch(live: Live, **options: object) -> None:
     """Serve until stopped."""
     css = (HERE / "board.css").read_text(encoding="utf-8")
-    build(live).launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, **options)
+    demo = build(live)
+    demo.space_id = None  # else gradio's page fetches a header and fonts for it from elsewhere
+    demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, **options)
 
 
 def main() -> None:

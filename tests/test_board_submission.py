@@ -1,0 +1,87 @@
+"""Submitting on the leaderboard in a browser: signing in with the Hub, a good run, bad ones, and what never leaves."""
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from local_hub import FOUNDER, VISITOR, openid
+from test_board_browser import chromium  # noqa: F401
+from test_board_uploads import BOARD, CARD, files_of, packed, run  # noqa: F401
+
+pytestmark = pytest.mark.slow
+START = "from saliency_bench.spaces.leaderboard.app import main; main()"
+
+
+@pytest.fixture
+def space(hub, tmp_path):
+    """The leaderboard as a Space whose Hub is the local one: its address, and a file with what it prints."""
+    hub.api(FOUNDER).create_repo(BOARD, repo_type="dataset")
+    hub.api(FOUNDER).upload_file(path_or_fileobj=CARD, path_in_repo="README.md", repo_id=BOARD, repo_type="dataset")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = hub.env(None, **openid.environment(hub.url), SALIENCY_BENCH_RESULTS=BOARD) | {
+        "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "TMPDIR": str(tmp_path / "tmp"),
+        "PYTHONUNBUFFERED": "1",
+    }  # fmt: skip
+    (tmp_path / "tmp").mkdir()
+    printed = tmp_path / "printed.txt"
+    with printed.open("w") as file:
+        line = [sys.executable, "-c", START]
+        server = subprocess.Popen(line, env=environment, cwd=tmp_path, stdout=file, stderr=subprocess.STDOUT)
+    try:
+        for _ in range(600):
+            with socket.socket() as asked:
+                if asked.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            assert server.poll() is None, printed.read_text()
+            time.sleep(0.1)
+        yield f"http://127.0.0.1:{port}/", printed
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+def check(page, path, words):
+    """Upload an archive, and wait until the page says these words of it."""
+    if page.get_by_label("Clear").count():
+        page.get_by_label("Clear").first.click()
+    page.locator("input[type=file]").set_input_files(path)
+    page.get_by_text(path.stem).first.wait_for()
+    page.get_by_role("button", name="Check", exact=True).click()
+    page.locator(".lb-detail").filter(has_text=words).wait_for()
+
+
+def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa: F811
+    address, printed = space
+    elsewhere = []
+    context = chromium.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    homes = (address, hub.url, "ws://127.0.0.1", "data:", "blob:")
+    page.on("request", lambda asked: None if asked.url.startswith(homes) else elsewhere.append(asked.url))
+    page.goto(address)
+    page.wait_for_selector(".lb-pages")
+    page.get_by_role("tab", name="Submit").click()
+    good = packed(tmp_path / "good.zip", files_of(run))
+    check(page, good, "sign in first")
+
+    hub.server.openid.signed_in = VISITOR.name
+    page.get_by_role("button", name="Sign in with the Hub").click()
+    page.wait_for_selector(".lb-pages")
+    page.get_by_role("tab", name="Submit").click()
+    page.get_by_role("button", name="visitor").wait_for()
+    bad = packed(tmp_path / "bad.zip", {"notes.txt": b"hello"})
+    check(page, bad, "holds no summary.json")
+    assert not page.get_by_role("button", name="Send as a pull request").is_enabled()
+    check(page, good, "2 new rows by visitor")
+    page.get_by_role("button", name="Send as a pull request").click()
+    page.get_by_text("The owner of the board reviews it").wait_for()
+    pulls = hub.repo("datasets", BOARD).discussions
+    assert [(pull.author, pull.status) for pull in pulls] == [("visitor", "open")]
+    assert VISITOR.token not in page.content()
+    context.close()
+    assert elsewhere == []
+    assert VISITOR.token not in printed.read_text()
+    assert not [path for path in (tmp_path / "tmp").glob("saliency-bench-*") if any(path.iterdir())]
