@@ -140,9 +140,7 @@ def board(here):
     return here
 
 
-def test_an_upload_becomes_a_pull_request_that_its_review_accepts(
-    board, run, tmp_path, folder, shapes, monkeypatch
-):
+def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tmp_path, folder, shapes, monkeypatch):
     unfold(packed(tmp_path / "run.zip", files_of(run)), folder)
     api = HfApi(endpoint=board.url, token=VISITOR.token)
     proposed = proposal(folder, BOARD, api, Known([known_dataset(str(shapes))]), "<b>a note</b>")
