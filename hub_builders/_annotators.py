@@ -1,28 +1,84 @@
-"""Masks that people drew: one PNG an image in `masks/`, or one folder an annotator in it.
+"""Masks that people drew: one PNG an image in `masks/`, or one folder an annotator in it; or the store of a study.
 
 Names are those of the image ids, "/" replaced by "_"; what is not 0 is marked. Of several annotators a pixel counts if
-at least half of those who marked the image marked it.
+at least half of those who marked the image marked it. Masks of a study (`saliency-bench annotate`) know the checksum of
+their image, and are left out for another one.
 """
 
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
+from saliency_bench.data.annotations import checksum
 from saliency_bench.hub_builders._source import entries, indices
-from saliency_bench.utils.pictures import Picture
+from saliency_bench.utils.files import write_with
+from saliency_bench.utils.pictures import Picture, UnreadableError
+from saliency_bench.utils.storage import cache_folder
 
 
-def drawn_masks(root: Path) -> dict[str, list[Path]]:
-    """{image id, "/" replaced by "_": its mask files}."""
-    found: dict[str, list[Path]] = {}
+class Drawn(NamedTuple):
+    """The mask files of an image, and the checksum of the image that they were drawn on; "" where nobody knows it.
+
+    empty: all who saw the image say that no region shows the class; there is no file then.
+    """
+
+    paths: tuple[Path, ...] = ()
+    image_sha256: str = ""
+    empty: bool = False
+
+
+NOTHING = Drawn()
+
+
+def drawn_masks(root: Path, annotations: str = "") -> dict[str, Drawn]:
+    """{image id, "/" replaced by "_": its masks}, of `masks/`, or of the store of a study.
+
+    Raises: UserError for a store that cannot be read, or does not hold exactly one annotation study.
+    """
+    if annotations:
+        return _of_store(annotations)
+    found: dict[str, tuple[Path, ...]] = {}
     for path in entries(root / "masks"):
         for file in entries(path) if path.is_dir() else [path]:
             if file.suffix.lower() == ".png" and not file.name.startswith("."):
-                found.setdefault(file.stem, []).append(file)
+                found[file.stem] = (*found.get(file.stem, ()), file)
+    return {name: Drawn(paths) for name, paths in found.items()}
+
+
+def _of_store(place: str) -> dict[str, Drawn]:
+    """The masks as files in the cache folder, named by their content: a build that resumes sees what has changed."""
+    from saliency_bench.studies.annotating import KIND, counted_answers, pixels_of
+    from saliency_bench.studies.store import Store
+    from saliency_bench.utils.pictures import png
+
+    store = Store(place, create=False)
+    found: dict[str, Drawn] = {}
+    for unit, answers in counted_answers(store.find(kind=KIND)).items():
+        sums = {one.image_sha256 or "" for one in answers}
+        size = next((one.pixels.shape for one in answers if one.pixels is not None), None)
+        paths = () if size is None else tuple(_kept(png(pixels_of(one, size))) for one in answers)
+        # Masks of an image that was replaced during the study fit none.
+        found[unit.replace("/", "_")] = Drawn(paths, sums.pop() if len(sums) == 1 else "several images", size is None)
+    store.close()
     return found
 
 
-def consensus(paths: list[Path], picture: Picture) -> np.ndarray:
+def _kept(content: bytes) -> Path:
+    name = sha256(content).hexdigest()
+    path = cache_folder() / "annotations" / name[:2] / f"{name}.png"
+    if not path.is_file():
+        write_with(path, lambda temporary: temporary.write_bytes(content))
+    return path
+
+
+def consensus(drawn: Drawn, picture: Picture) -> np.ndarray:
     """bool (H, W). Raises: UnreadableError."""
+    if drawn.image_sha256 and drawn.image_sha256 != checksum({"bytes": picture.data}):
+        raise UnreadableError("drawn on another image")
+    if drawn.empty:
+        return np.zeros((picture.height, picture.width), bool)
+    paths = drawn.paths
     votes = sum((indices(path, picture) > 0).astype(np.int32) for path in paths)
     return 2 * np.asarray(votes) >= len(paths)

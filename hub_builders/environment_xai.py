@@ -35,11 +35,13 @@ PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = _places.TERMS
 REDISTRIBUTE = False
+PRIVATE = ("annotations",)
 PAPER_COUNTS = {"samples": 5000, "masks": 3052}
 CITATION = _places.CITATION
 RULE = """Images of twelve categories of Places365, by their exact names, in two classes; `per_class` images of each
-class are drawn. The masks are what annotators drew (`masks/`, or the published release); images without one stay,
-without a mask. `category` is that of Places365 (null for the published release), `source_split` train or val."""
+class are drawn. The masks are what annotators drew (`masks/`, the study given as `annotations`, or the published
+release); images without one stay, without a mask. `category` is that of Places365 (null for the published release),
+`source_split` train or val."""
 
 NATURE = ["mountain", "pond", "waterfall", "field/wild", "forest/broadleaf", "rainforest"]
 URBAN = ["house", "bridge", "campus", "tower", "street", "driveway"]
@@ -53,10 +55,13 @@ def features() -> dict:
     return {"label": ClassLabel(names=["nature", "urban"]), "category": ClassLabel(names=NATURE + URBAN)}
 
 
-def samples(source: Path | None, log: BuildLog, *, per_class: int = 2500, seed: int = 0) -> Iterator[Job]:
+def samples(
+    source: Path | None, log: BuildLog, *, per_class: int = 2500, annotations: str = "", seed: int = 0
+) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
 
     per_class: how many images of each class are drawn; 0 for all
+    annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`
     seed: of the drawing
     """
     if per_class < 0:
@@ -73,19 +78,19 @@ def samples(source: Path | None, log: BuildLog, *, per_class: int = 2500, seed: 
         keep |= drawn(seed, names, per_class)
         if surplus := len(names) - len(keep & set(names)):
             log.remark(label, f"{surplus} more images of this class were not drawn")
-    masks = _annotators.drawn_masks(root)
+    masks = _annotators.drawn_masks(root, annotations)
     log.expected = len(keep)
     for name in sorted(keep):
-        yield Job(sample_of, name, *found[name], masks.get(name.replace("/", "_"), []))
+        yield Job(sample_of, name, *found[name], masks.get(name.replace("/", "_"), _annotators.NOTHING))
 
 
-def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, masks: list[Path]) -> dict | None:
+def sample_of(log: BuildLog, name: str, path: Path, category: str, split: str, masks: _annotators.Drawn) -> dict | None:
     picture = picture_of(log, name, path)
     if picture is None:
         return None
 
     def mask():
-        if not masks:
+        if not (masks.paths or masks.empty):
             raise UnreadableError("no mask was drawn")
         return _annotators.consensus(masks, picture)
 

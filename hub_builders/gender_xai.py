@@ -34,15 +34,17 @@ PAPER = SALIENCY_BENCH
 LICENSE = "other"
 TERMS = _coco.TERMS
 REDISTRIBUTE = False
+PRIVATE = ("annotations",)
 EXAMPLE = {"min_area": 0.0, "outline": True}
 PAPER_COUNTS = {"samples": 5000, "masks": 3454, "label": {"man": 2500, "woman": 2500}}
 CITATION = _coco.CITATION
 RULE = """The label is the word, man or woman, that the captions of an image use: whole words in any case; no caption
-may use the other one, or a plural. Exactly one person, and no crowd, is annotated, and fills at least `min_area` of the
-image. Of the images that are left, `per_class` are drawn for each class. The mask is what annotators drew where
-`masks/` holds it; without one the sample has no mask. With the option `outline` it is then the outline of the person in
-COCO, a stand-in that people did not draw as an explanation; `mask_source` says which, so that scores of the two are not
-mixed. From the published release, images, labels and masks are taken as they are."""
+may use the other one, or a plural. Exactly one person, and no crowd, is annotated, and fills at least `min_area` of
+the image. Of the images that are left, `per_class` are drawn for each class. The mask is what annotators drew where
+`masks/`, or the study given as `annotations`, holds it; without one the sample has no mask. With the option `outline`
+it is then the outline of the person in COCO, a stand-in that people did not draw as an explanation; `mask_source` says
+which, so that scores of the two are not mixed. From the published release, images, labels and masks are taken as they
+are."""
 
 CLASSES = ["man", "woman"]
 ALIASES = {"man": "man", "men": "man", "male": "man", "woman": "woman", "women": "woman", "female": "woman"}
@@ -64,6 +66,7 @@ def samples(
     min_area: float = 0.02,
     per_class: int = 2500,
     outline: bool = False,
+    annotations: str = "",
     seed: int = 0,
 ) -> Iterator[Job]:
     """The images that were drawn, in the order of their ids.
@@ -71,6 +74,7 @@ def samples(
     min_area: least share of the image that the person fills
     per_class: how many images of each class are drawn; 0 for all
     outline: where no annotator drew a mask, take the outline of the person in COCO; `mask_source` says which
+    annotations: store of an annotation study, study.db or a PostgreSQL URL, instead of `masks/`
     seed: of the drawing
     """
     if not 0 <= min_area < 1 or per_class < 0:
@@ -83,7 +87,7 @@ def samples(
     root = _coco.root_of(root, "gender-xai")
     chosen = candidates(root, min_area, log)
     keep = {label: drawn(seed, [one for one in chosen if chosen[one][1] == label], per_class) for label in CLASSES}
-    masks = _annotators.drawn_masks(root)
+    masks = _annotators.drawn_masks(root, annotations)
     names = sorted(keep["man"] | keep["woman"])
     for label in CLASSES:
         if surplus := sum(kind == label for _, kind, _ in chosen.values()) - len(keep[label]):
@@ -93,7 +97,8 @@ def samples(
         entry, label, person = chosen[name]
         if path := listed_file(log, name, root / entry.split, entry.file_name):
             stand_in = person.get("segmentation") if outline else None
-            yield Job(sample_of, name, path, entry.split, label, masks.get(name, []), entry.frame, stand_in)
+            own = masks.get(name, _annotators.NOTHING)
+            yield Job(sample_of, name, path, entry.split, label, own, entry.frame, stand_in)
 
 
 def candidates(root: Path, min_area: float, log: BuildLog) -> dict[str, tuple[_coco.Entry, str, dict]]:
@@ -137,7 +142,7 @@ def sample_of(
     path: Path,
     split: str,
     label: str,
-    masks: list[Path],
+    masks: _annotators.Drawn,
     frame: tuple[int, int],
     outline: Any,
 ) -> dict | None:
@@ -147,14 +152,14 @@ def sample_of(
         return None
 
     def mask() -> np.ndarray:
-        if masks:
+        if masks.paths or masks.empty:
             return _annotators.consensus(masks, picture)
         if outline is None:
             raise UnreadableError("no mask was drawn")
         return _coco.shown_mask([outline], frame, picture)
 
     found = mask_or_none(log, name, mask)
-    origin = None if found is None else ORIGINS[not masks]
+    origin = None if found is None else ORIGINS[not (masks.paths or masks.empty)]
     return {
         "image_id": name,
         "image": picture,

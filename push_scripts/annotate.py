@@ -3,7 +3,8 @@
 example:
   saliency-bench annotate --dataset photos --store study.db
   saliency-bench annotate --dataset photos --store study.db --reviewer
-  saliency-bench annotate --store study.db --dataset photos --report
+  saliency-bench annotate --dataset photos --store study.db --report
+  saliency-bench annotate --dataset photos --store study.db --export masks
 
 The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; who opens it is an annotator. Answers go into the
 store, one file, at once; the same command goes on where it stopped. The store may also be postgresql://USER@HOST/NAME.
@@ -11,10 +12,12 @@ store, one file, at once; the same command goes on where it stopped. The store m
 
 import json
 from argparse import ArgumentParser, Namespace, _ArgumentGroup
+from pathlib import Path
 from typing import Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
+from saliency_bench.utils.messages import complain
 
 SECTION = "people"
 
@@ -31,23 +34,41 @@ def arguments(parser: ArgumentParser) -> None:
     serving.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
     serving.add_argument("--assist", action="store_true", help="offer pieces of the image, which a click marks")
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
+    results = parser.add_argument_group("what came of it, instead of the page")
+    results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
+    results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
+    results.add_argument("--import", dest="imported", metavar="PATH",
+                         help="add masks that --person drew elsewhere")  # fmt: skip
+    results.add_argument("--format", choices=("png", "coco", "label-studio", "cvat"), default="png",
+                         help="of --export and --import (default: png)")  # fmt: skip
+    results.add_argument("--person", metavar="NAME", help="pseudonym of who drew what is imported")
+    results.add_argument("--without-people", action="store_true", help="leave the pseudonyms out of --export")
     _shared.output(parser)
 
 
 def _study_options(group: _ArgumentGroup) -> None:
-    group.add_argument("--annotators", type=int, default=3, metavar="N", help="people per image (default: 3)")
-    group.add_argument("--per-person", type=int, default=0, metavar="N", help="most images of a person (default: all)")
-    group.add_argument("--only-missing", action="store_true", help="ask about images without a mask only")
-    group.add_argument("--honeypots", type=int, default=0, metavar="N",
+    """Their defaults are those of `saliency_bench.studies.annotating`, or of the study that is there."""
+    group.add_argument("--annotators", type=int, metavar="N", help="people per image (default: 3)")
+    group.add_argument("--per-person", type=int, metavar="N", help="most images of a person (default: all)")
+    group.add_argument("--only-missing", action="store_true", default=None, help="ask about images without a mask only")
+    group.add_argument("--honeypots", type=int, metavar="N",
                        help="images with a known mask, shown to everybody as a check (default: 0)")  # fmt: skip
-    group.add_argument("--honeypot-every", type=int, default=10, metavar="N",
-                       help="one among so many images (default: 10)")  # fmt: skip
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="of the order of images (default: 0)")
+    group.add_argument("--honeypot-every", type=int, metavar="N", help="one among so many images (default: 10)")
+    group.add_argument("--seed", type=int, metavar="N", help="of the order of images (default: 0)")
 
 
 def main(args: Namespace) -> int:
+    if bool(args.imported) != bool(args.person):
+        raise UserError("--import PATH and --person NAME are given together")
     annotating = opened(args)
-    serve(annotating, args)
+    if args.report:
+        _show_report(annotating, args)
+    elif args.export:
+        _export(annotating, args)
+    elif args.imported:
+        _import(annotating, args)
+    else:
+        serve(annotating, args)
     return 0
 
 
@@ -55,21 +76,49 @@ def opened(args: Namespace) -> Any:
     """The study that the arguments name, made if there is none."""
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
-    from saliency_bench.studies.annotating import KIND, Annotating, choose_honeypots, configuration
+    from saliency_bench.studies.annotating import open_study
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
-    for name, least in (("annotators", 1), ("per_person", 0), ("honeypots", 0), ("honeypot_every", 2)):
-        if getattr(args, name) < least:
-            raise UserError(f"--{name.replace('_', '-')} is a number from {least}")
+    store = Store(args.store, create=not (args.report or args.export))
     found = find(args.dataset)
     rows, split = found.load_usual(args.split)
-    images = StudyImages(rows)
-    pots = choose_honeypots(images, args.honeypots, args.seed)
-    settings = configuration(args.annotators, pots, args.honeypot_every, args.only_missing, args.per_person)
-    name = args.name or f"{found.text}, {split}"
-    study = Store(args.store).study(KIND, name, dataset=fingerprint(rows), configuration=settings, seed=args.seed)
-    return Annotating(study, images)
+    names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return open_study(store, args.name or f"{found.text}, {split}", StudyImages(rows), fingerprint(rows), **given)
+
+
+def _show_report(annotating: Any, args: Namespace) -> None:
+    from saliency_bench.studies.annotation_report import annotation_report, report_rows
+
+    report = annotation_report(annotating)
+    if args.json:
+        print(json.dumps(report, indent=2))
+    else:
+        _shared.show_rows(report_rows(report))
+
+
+def _export(annotating: Any, args: Namespace) -> None:
+    from saliency_bench.studies.exporting import export
+
+    count = export(annotating, Path(args.export), args.format, people=not args.without_people)
+    _tell(args, {"images": count, "folder": args.export}, f"the masks of {count} images are in {args.export}")
+
+
+def _import(annotating: Any, args: Namespace) -> None:
+    from saliency_bench.studies.exporting import import_masks
+
+    count, strange = import_masks(annotating, Path(args.imported), args.format, args.person)
+    if strange:
+        complain(f"{len(strange)} masks fit no image of the dataset, such as {strange[0]}")
+    _tell(args, {"images": count, "unknown": strange}, f"masks of {count} images are stored as those of {args.person}")
+
+
+def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
+    if args.json:
+        print(json.dumps(facts))
+    elif not args.quiet:
+        print(text)
 
 
 def serve(annotating: Any, args: Namespace) -> None:

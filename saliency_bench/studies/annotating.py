@@ -16,6 +16,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.studies.store import Store
 from saliency_bench.studies.study import Answer, Person, Study
 from saliency_bench.utils.pictures import UnreadableError
 from saliency_bench.utils.seeds import seed_of
@@ -26,15 +27,28 @@ AHEAD = 3  # images that a page knows of, so that the next one is there when it 
 LONGEST_REASON = 500  # characters
 
 
-def configuration(annotators: int, honeypots: list[str], every: int, only_missing: bool, per_person: int) -> dict:
-    """The settings of a study, as the store keeps them."""
-    return {
-        "annotators": annotators,
-        "honeypots": honeypots,
-        "honeypot_every": every,
-        "only_missing": only_missing,
-        "per_person": per_person,
-    }
+DEFAULTS = {"annotators": 3, "per_person": 0, "only_missing": False, "honeypots": 0, "honeypot_every": 10, "seed": 0}
+LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2}
+
+
+def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: int | bool) -> "Annotating":
+    """The study of this name, over these images; made if there is none.
+
+    settings: `DEFAULTS`, or those of the study that is there: annotators, people per image; per_person, most images of
+    a person, 0 for all; only_missing, leave out images that have a mask; honeypots, how many, and honeypot_every, one
+    among so many images; seed of the order.
+    Raises: UserError for invalid settings, or others than those of the study that is there.
+    """
+    for key, least in LEAST.items():
+        if settings.get(key, least) < least:
+            raise UserError(f"--{key.replace('_', '-')} is a number from {least}")
+    known = store.get(name)
+    before = DEFAULTS if known is None or known.kind != KIND else known.configuration["settings"]
+    settings = {**before, **settings}
+    pots = choose_honeypots(images, settings["honeypots"], settings["seed"])
+    configuration = {"settings": settings, "honeypots": pots}
+    seed = settings["seed"]
+    return Annotating(store.study(KIND, name, dataset=fingerprint, configuration=configuration, seed=seed), images)
 
 
 def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
@@ -53,6 +67,10 @@ class Annotating:
     images: StudyImages
 
     @property
+    def settings(self) -> dict[str, Any]:
+        return self.study.configuration["settings"]
+
+    @property
     def honeypots(self) -> list[str]:
         return self.study.configuration["honeypots"]
 
@@ -60,7 +78,7 @@ class Annotating:
     def units(self) -> list[str]:
         """What people are to draw on, honeypots apart."""
         left_out = set(self.honeypots)
-        if self.study.configuration["only_missing"]:
+        if self.settings["only_missing"]:
             left_out |= set(self.images.with_masks())
         return [unit for unit in self.images.units if unit not in left_out]
 
@@ -83,20 +101,16 @@ class Annotating:
 
     def _total(self, person: str) -> int:
         """How many images this person will have done in the end, if nobody else joins."""
-        units, most = self.units, self.study.configuration["per_person"]
+        units, most = self.units, self.settings["per_person"]
         own = {one.unit for one in self.study.assignments(person)}
         taken = self.study.takers()
-        left = sum(unit not in own and taken.get(unit, 0) < self._per_unit for unit in units)
+        left = sum(unit not in own and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
         whole = len(own) + left
         return min(whole, most) if most else whole
 
-    @property
-    def _per_unit(self) -> int:
-        return self.study.configuration["annotators"]
-
     def _waiting(self, person: str, answered: list[str]) -> list[str]:
         """The units that are given to a person and not answered, up to `AHEAD`; further ones are drawn for that."""
-        most, done = self.study.configuration["per_person"], set(answered)
+        most, done = self.settings["per_person"], set(answered)
         given = [one.unit for one in self.study.assignments(person)]
         waiting = [unit for unit in given if unit not in done]
         while len(waiting) < AHEAD and not (most and len(given) >= most):
@@ -104,7 +118,7 @@ class Annotating:
             if pot := self._honeypot(person, given):
                 self.study.assign(person, [pot])
             else:
-                self.study.draw(person, self.units, per_unit=self._per_unit, open_units=len(waiting) + 1)
+                self.study.draw(person, self.units, per_unit=self.settings["annotators"], open_units=len(waiting) + 1)
             given = [one.unit for one in self.study.assignments(person)]
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
@@ -113,7 +127,7 @@ class Annotating:
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
         """The honeypot that is due at the next place of a person's order, if one is."""
-        every = self.study.configuration["honeypot_every"]
+        every = self.settings["honeypot_every"]
         left = [unit for unit in self.honeypots if unit not in given]
         block, place = divmod(len(given), every)
         if not left or place != seed_of(self.study.seed, "honeypot", person, block) % every:
@@ -215,18 +229,28 @@ class Annotating:
     # results
 
     def counted(self) -> dict[str, list[Answer]]:
-        """{unit: answers} that count: the last of each person, skipped and rejected ones and honeypots apart."""
-        found: dict[str, list[Answer]] = {}
-        reviews, pots = self.study.reviews(), set(self.honeypots)
-        for one in self.study.answers(masks=True):
-            rejected = one.id in reviews and reviews[one.id].verdict == "reject"
-            if one.unit not in pots and one.payload["kind"] != "skip" and not rejected:
-                found.setdefault(one.unit, []).append(one)
-        return found
+        """`counted_answers` of this study."""
+        return counted_answers(self.study)
 
     def pixels(self, answer: Answer) -> np.ndarray:
         """bool (H, W): what an answer marks; nothing where it says that there is no region."""
         if answer.pixels is not None:
             return answer.pixels
         shown = self.images.shown(answer.unit)
-        return np.zeros((shown.height, shown.width), bool)
+        return pixels_of(answer, (shown.height, shown.width))
+
+
+def counted_answers(study: Study) -> dict[str, list[Answer]]:
+    """{unit: answers} that count: the last of each person, skipped and rejected ones and honeypots apart."""
+    found: dict[str, list[Answer]] = {}
+    reviews, pots = study.reviews(), set(study.configuration["honeypots"])
+    for one in study.answers(masks=True):
+        rejected = one.id in reviews and reviews[one.id].verdict == "reject"
+        if one.unit not in pots and one.payload["kind"] != "skip" and not rejected:
+            found.setdefault(one.unit, []).append(one)
+    return found
+
+
+def pixels_of(answer: Answer, size: tuple[int, ...]) -> np.ndarray:
+    """bool (H, W): what an answer marks, of an image of this size; nothing where it says that there is no region."""
+    return np.zeros(size, bool) if answer.pixels is None else answer.pixels

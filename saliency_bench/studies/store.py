@@ -63,6 +63,12 @@ class Store(Database):
             )
         return self._study(dict(row))
 
+    def get(self, name: str) -> Study | None:
+        """The study of this name; None if there is none."""
+        with self.reading() as connection:
+            row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
+        return None if row is None else self._study(dict(row))
+
     def find(self, name: str | None = None, kind: str | None = None) -> Study:
         """The study of this name, or the only one (of a kind). Raises: UserError if there is none, or several."""
         with self.reading() as connection:

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.annotate import create_app
-from saliency_bench.studies.annotating import Annotating, choose_honeypots, configuration
+from saliency_bench.studies.annotating import choose_honeypots, open_study
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
@@ -20,10 +20,8 @@ MASK = np.zeros((60, 80), bool)
 MASK[3:9, 70:] = True
 
 
-def study_of(folder, rows, annotators=2, honeypots=0, every=3, only_missing=False, per_person=0):
-    images = StudyImages(rows)
-    settings = configuration(annotators, choose_honeypots(images, honeypots, 0), every, only_missing, per_person)
-    return Annotating(Store(folder / "study.db").study("annotate", "noise", configuration=settings), images)
+def study_of(folder, rows, **settings):
+    return open_study(Store(folder / "study.db"), "noise", StudyImages(rows), "print", **{"annotators": 2} | settings)
 
 
 @pytest.fixture
@@ -160,7 +158,7 @@ def drawn_by(annotating, person):
 
 
 def test_honeypots_are_given_to_everybody_and_count_for_nothing(tmp_path):
-    annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=2, every=3, annotators=1)
+    annotating = study_of(tmp_path, dataset(10, masks=4), honeypots=2, honeypot_every=3, annotators=1)
     pots = set(annotating.honeypots)
     assert len(pots) == 2
     first, second = drawn_by(annotating, "p-a"), drawn_by(annotating, "p-b")
@@ -223,3 +221,17 @@ def test_superpixels_cover_the_image():
     found = superpixels(png(picture))
     assert (found.shape, found.dtype) == ((40, 60), np.uint16)
     assert not set(found[:, :29].ravel()) & set(found[:, 31:].ravel()), "none crosses the edge"
+
+
+def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):
+    rows = dataset(6, masks=3)
+    study_of(tmp_path, rows, annotators=4, honeypots=2)
+    store, images = Store(tmp_path / "study.db"), StudyImages(rows)
+    again = open_study(store, "noise", images, "print")
+    assert (again.settings["annotators"], len(again.honeypots)) == (4, 2)
+    with pytest.raises(UserError, match="another configuration"):
+        open_study(store, "noise", images, "print", annotators=5)
+    with pytest.raises(UserError, match="another dataset"):
+        open_study(store, "noise", images, "other print")
+    with pytest.raises(UserError, match="--honeypot-every is a number from 2"):
+        open_study(store, "new", images, "print", honeypot_every=1)

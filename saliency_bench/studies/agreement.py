@@ -1,0 +1,94 @@
+"""How far the people who marked an image agree, and the mask that most of them drew.
+
+For each image with at least two people, over all pairs A, B of their masks (bool, H x W):
+
+    IoU     |A and B| / |A or B|
+    Dice    2 |A and B| / (|A| + |B|)
+    kappa   Cohen's: (p_o - p_e) / (1 - p_e), p_o the share of pixels on which A and B agree, p_e that by chance
+    alpha   Krippendorff's, of all people at once, nominal, with the pixels as units
+
+Where both masks are empty (or both full), people agree: all four are 1 by definition; where one alone is empty, IoU and
+Dice are 0. The value of an image is the mean over its pairs; the value of a study is the mean over images, with the
+interval of `saliency_bench.results.intervals`, in which an image counts once.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.registry import install_hint
+from saliency_bench.results.intervals import Estimate, bounded
+
+LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "Krippendorff's alpha": (-1.0, 1.0)}
+
+
+def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
+    """uint16 (H, W): how many of the masks (bool, H x W) mark each pixel. Raises: UserError for different sizes."""
+    if len({mask.shape for mask in masks}) != 1:
+        raise UserError("the masks of an image have different sizes")
+    return np.stack(masks).sum(axis=0, dtype=np.uint16)
+
+
+def consensus(masks: Sequence[np.ndarray]) -> np.ndarray:
+    """bool (H, W): the pixels that at least half of the masks mark."""
+    return 2 * votes(masks).astype(np.int64) >= len(masks)
+
+
+def iou(first: np.ndarray, second: np.ndarray) -> float:
+    """1 where both are empty."""
+    either = np.count_nonzero(first | second)
+    return np.count_nonzero(first & second) / either if either else 1.0
+
+
+def dice(first: np.ndarray, second: np.ndarray) -> float:
+    """1 where both are empty."""
+    total = np.count_nonzero(first) + np.count_nonzero(second)
+    return 2 * np.count_nonzero(first & second) / total if total else 1.0
+
+
+def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
+    """By scikit-learn, of the four counts of a pair; 1 where both masks are empty, or both full."""
+    try:
+        from sklearn.metrics import cohen_kappa_score
+    except ModuleNotFoundError as error:
+        raise UserError(f"agreement needs scikit-learn: {install_hint('studies')}") from error
+    if (first.all() and second.all()) or not (first.any() or second.any()):
+        return 1.0
+    both, one = np.count_nonzero(first & second), np.count_nonzero(first)
+    other = np.count_nonzero(second)
+    counts = [first.size - one - other + both, other - both, one - both, both]
+    return float(cohen_kappa_score([0, 0, 1, 1], [0, 1, 0, 1], labels=[0, 1], sample_weight=counts))
+
+
+def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
+    """Of at least two masks, by the package krippendorff; 1 where all are empty, or all full."""
+    try:
+        import krippendorff
+    except ModuleNotFoundError as error:
+        raise UserError(f"agreement needs krippendorff: {install_hint('studies')}") from error
+    marked = votes(masks).ravel().astype(np.int64)
+    if marked.max() == 0 or marked.min() == len(masks):
+        return 1.0
+    counts = np.stack([len(masks) - marked, marked], axis=1)
+    return float(krippendorff.alpha(value_counts=counts, level_of_measurement="nominal"))
+
+
+def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
+    """The four numbers of an image, of at least two masks."""
+    pairs = list(combinations(masks, 2))
+    scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
+    means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
+    return means | {"Krippendorff's alpha": krippendorffs_alpha(masks)}
+
+
+def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> dict[str, Estimate]:
+    """{name: mean over the images with at least two masks, with its interval}."""
+    found = [image_agreement(masks) for masks in images if len(masks) > 1]
+    columns = {name: np.array([one[name] for one in found]) for name in LIMITS}
+    # Alpha may lie below -1 by rounding alone.
+    return {
+        name: bounded(np.clip(values, *LIMITS[name]), np.arange(len(values)), LIMITS[name])
+        for name, values in columns.items()
+    }

@@ -1,0 +1,113 @@
+"""From an annotation study to files, and from files to an annotation study."""
+
+from collections import Counter
+from collections.abc import Iterator
+from hashlib import sha256
+from importlib import import_module
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+
+import numpy as np
+
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.studies.agreement import consensus, votes
+from saliency_bench.studies.annotating import Annotating
+from saliency_bench.studies.database import check_text
+from saliency_bench.studies.formats import CONSENSUS, FORMATS, MODULES, Drawn
+from saliency_bench.studies.study import Answer
+from saliency_bench.utils.pictures import UnreadableError, png
+from saliency_bench.utils.seeds import seed_of
+
+
+def module_of(format: str) -> ModuleType:
+    """Raises: UserError for an unknown format."""
+    if format not in FORMATS:
+        raise unknown("format", format, FORMATS)
+    return import_module(f"saliency_bench.studies.formats.{MODULES[format]}")
+
+
+def export(annotating: Annotating, out: Path, format: str, *, people: bool = True) -> int:
+    """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
+
+    people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs from
+    image to image, so that nobody's masks can be put together.
+    Raises: UserError for a folder that exists, or a study without a mask.
+    """
+    if out.exists():
+        raise UserError(f"{out} exists; give a new folder")
+    writer = module_of(format)
+    drawn = list(all_drawn(annotating, people))
+    if not drawn:
+        raise UserError(f"the study {annotating.study.name} has no mask to export")
+    out.mkdir(parents=True)
+    writer.write(out, drawn)
+    return len({one.image_id for one in drawn})
+
+
+def all_drawn(annotating: Annotating, people: bool = True) -> Iterator[Drawn]:
+    """For each image, in the order of the dataset: the mask of every person, then the consensus."""
+    counted = annotating.counted()
+    for unit in annotating.images.units:
+        answers = counted.get(unit)
+        if not answers:
+            continue
+        answers.sort(key=lambda one: one.person if people else str(seed_of(one.mask, one.person, one.created)))
+        masks = [annotating.pixels(one) for one in answers]
+        label = annotating.images.label(unit) or "region"
+        for number, (one, mask) in enumerate(zip(answers, masks, strict=True), 1):
+            yield Drawn(unit, label, one.person if people else str(number), mask)
+        yield Drawn(unit, label, CONSENSUS, consensus(masks), votes(masks))
+
+
+def import_masks(annotating: Annotating, path: Path, format: str, person: str) -> tuple[int, list[str]]:
+    """Store masks that were drawn elsewhere as the answers of a person; (how many images, names that fit none).
+
+    A mask that this person has already is not stored again. An image is found by its id, or by the last part of it
+    without ending. Raises: UserError for a file that cannot be read, or a mask of another size than its image.
+    """
+    check_text("person", person, 100)
+    units = _units_by_name(annotating)
+    found = module_of(format).read(path)
+    named = {name: units.get(name) or units.get(_stem(name)) for name in found}
+    for name, unit in named.items():
+        if unit is not None:
+            _check_mask(annotating, unit, name, found[name])
+    stored = 0
+    for name, unit in named.items():
+        if unit is not None:
+            _store(annotating, unit, found[name], person)
+            stored += 1
+    return stored, [name for name, unit in named.items() if unit is None]
+
+
+def _units_by_name(annotating: Annotating) -> dict[str, str]:
+    """{what a file may call an image: its unit}, of the names that only one has."""
+    names = [(name, unit) for unit in annotating.images.units for name in {unit, unit.replace("/", "_"), _stem(unit)}]
+    counts = Counter(name for name, _ in names)
+    return {name: unit for name, unit in names if counts[name] == 1}
+
+
+def _stem(name: str) -> str:
+    last = PurePosixPath(name).name
+    return last.rsplit(".", 1)[0] if "." in last else last
+
+
+def _check_mask(annotating: Annotating, unit: str, name: str, mask: np.ndarray) -> None:
+    try:
+        shown = annotating.images.shown(unit)
+    except UnreadableError as error:
+        raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
+    if mask.shape != (shown.height, shown.width):
+        raise UserError(
+            f"the mask of {name[:100]} has {mask.shape[1]} x {mask.shape[0]} pixels, its image {shown.width} x "
+            f"{shown.height}; export the masks in the size of the images"
+        )
+
+
+def _store(annotating: Annotating, unit: str, mask: np.ndarray, person: str) -> Answer:
+    study = annotating.study
+    digest = sha256(b"\0".join([str(study.id).encode(), person.encode(), unit.encode(), png(mask)])).hexdigest()
+    study.assign(person, [unit])
+    payload = {"kind": "mask" if mask.any() else "no_region", "imported": True}
+    sha = annotating.images.shown(unit).sha256
+    return study.record(person, unit, f"import {digest}", payload, mask=mask if mask.any() else None, image_sha256=sha)

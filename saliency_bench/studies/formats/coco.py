@@ -1,0 +1,85 @@
+"""COCO: `annotations.json`, with uncompressed run lengths, so that every pixel is kept.
+
+An annotation is a person's whole mask of an image, `iscrowd` 1 (the mark of run lengths), its `person` beside it; empty
+masks are left out, as COCO has no such thing. Needs pycocotools to read compressed run lengths and polygons.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.registry import install_hint
+from saliency_bench.studies.formats import Drawn, check_size, joined
+from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.utils.files import parse_json, read_bytes
+
+LARGEST = 2**30  # bytes
+
+
+def write(out: Path, drawn: Sequence[Drawn]) -> None:
+    labels = sorted({one.label for one in drawn})
+    images = {one.image_id: one.mask.shape for one in drawn}
+    numbers = {image_id: number for number, image_id in enumerate(images, 1)}
+    marked = [one for one in drawn if one.mask.any()]
+    content = {
+        "images": [
+            {"id": numbers[key], "file_name": key, "height": height, "width": width}
+            for key, (height, width) in images.items()
+        ],
+        "categories": [{"id": number, "name": label} for number, label in enumerate(labels, 1)],
+        "annotations": [
+            _annotation(number, numbers[one.image_id], labels.index(one.label) + 1, one)
+            for number, one in enumerate(marked, 1)
+        ],
+    }
+    (out / "annotations.json").write_text(json.dumps(content), encoding="utf-8")
+
+
+def _annotation(number: int, image: int, category: int, one: Drawn) -> dict[str, Any]:
+    rows, columns = np.flatnonzero(one.mask.any(axis=1)), np.flatnonzero(one.mask.any(axis=0))
+    left, top = int(columns[0]), int(rows[0])
+    return {
+        "id": number,
+        "image_id": image,
+        "category_id": category,
+        "iscrowd": 1,
+        "area": int(one.mask.sum()),
+        "bbox": [left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top],
+        "segmentation": {"size": list(one.mask.shape), "counts": runs_of(one.mask.T)},  # column by column
+        "person": one.person,
+    }
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """{file name without ending: mask}; of several annotations of an image, all together."""
+    try:
+        content = parse_json(read_bytes(path, LARGEST))
+        names = {one["id"]: (str(one["file_name"]), one) for one in content["images"]}
+        masks: dict[str, np.ndarray] = {}
+        for one in content["annotations"]:
+            name, image = names[one["image_id"]]
+            size = check_size(image["height"], image["width"])
+            joined(masks, name, _mask(one["segmentation"], *size))
+        return masks
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read as COCO annotations ({one_line(error)}); export them again") from None
+
+
+def _mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    if isinstance(segmentation, dict) and isinstance(segmentation.get("counts"), list):
+        return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
+    try:
+        from pycocotools import mask as coco
+    except ModuleNotFoundError as error:
+        raise UserError(f"compressed run lengths and polygons need pycocotools: {install_hint('builders')}") from error
+    if isinstance(segmentation, dict):
+        if segmentation.get("size") != [height, width]:
+            raise UserError("a region has another size than its image; export the annotations again")
+        return coco.decode(segmentation).astype(bool)
+    return coco.decode(coco.merge(coco.frPyObjects(segmentation, height, width))).astype(bool)

@@ -1,0 +1,74 @@
+"""CVAT for images 1.1: PERSON/annotations.xml, with a mask element for each image.
+
+A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Needs
+defusedxml to read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.registry import install_hint
+from saliency_bench.studies.formats import Drawn, check_size, file_stem, joined
+from saliency_bench.studies.runs import mask_of, runs_of
+from saliency_bench.utils.files import read_bytes
+
+LARGEST = 2**28  # bytes
+
+
+def write(out: Path, drawn: Sequence[Drawn]) -> None:
+    for person in dict.fromkeys(one.person for one in drawn):
+        root = ElementTree.Element("annotations")
+        ElementTree.SubElement(root, "version").text = "1.1"
+        for number, one in enumerate(drawn):
+            if one.person == person:
+                _add(root, number, one)
+        folder = out / file_stem(person)
+        folder.mkdir()
+        ElementTree.ElementTree(root).write(folder / "annotations.xml", encoding="utf-8", xml_declaration=True)
+
+
+def _add(root: ElementTree.Element, number: int, one: Drawn) -> None:
+    height, width = map(str, one.mask.shape)
+    about = {"id": str(number), "name": one.image_id, "width": width, "height": height}
+    image = ElementTree.SubElement(root, "image", about)
+    if not one.mask.any():
+        return
+    rows, columns = np.flatnonzero(one.mask.any(axis=1)), np.flatnonzero(one.mask.any(axis=0))
+    box = one.mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    place = {"left": columns[0], "top": rows[0], "width": box.shape[1], "height": box.shape[0]}
+    about = {"label": one.label, "source": "manual", "occluded": "0", "z_order": "0"}
+    runs = ", ".join(map(str, runs_of(box)))
+    ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in place.items()})
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """{name of the image: mask}; of several masks of an image, all together."""
+    try:
+        from defusedxml.ElementTree import fromstring
+    except ModuleNotFoundError as error:
+        raise UserError(f"XML is read with defusedxml: {install_hint('builders')}") from error
+    try:
+        masks: dict[str, np.ndarray] = {}
+        for image in fromstring(read_bytes(path, LARGEST)).iter("image"):
+            size = check_size(int(image.attrib["height"]), int(image.attrib["width"]))
+            for one in image.iter("mask"):
+                joined(masks, image.attrib["name"], _mask(one.attrib, *size))
+        return masks
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, SyntaxError) as error:
+        raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
+
+
+def _mask(attributes: Any, height: int, width: int) -> np.ndarray:
+    left, top, wide, high = (int(attributes[name]) for name in ("left", "top", "width", "height"))
+    if left < 0 or top < 0 or wide < 1 or high < 1 or left + wide > width or top + high > height:
+        raise UserError("a mask lies outside of its image; export the annotations again")
+    mask = np.zeros((height, width), bool)
+    mask[top : top + high, left : left + wide] = mask_of([int(run) for run in attributes["rle"].split(",")], high, wide)
+    return mask

@@ -1,0 +1,121 @@
+"""Label Studio: `tasks.json` with brush masks, which its import and `label_studio_sdk.converter.brush` read.
+
+A brush mask is the picture (H, W, 4) of bytes, the mask in all four channels (0 or 255), as run lengths in a stream of
+bits: the number of bytes (32 bits), the size of a word less 1 (5), four sizes of a length less 1 (4 each); then, until
+all bytes are there, either 1, the choice of a size (2), the length less 1 (as many bits as chosen), and one byte that
+is repeated; or 0, choice, length less 1, and so many bytes.
+"""
+
+import json
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.studies.formats import Drawn, check_size, joined
+from saliency_bench.utils.files import parse_json, read_bytes
+
+SIZES = (3, 4, 8, 16)  # bits of a length
+CHANNELS = 4
+LARGEST = 2**30  # bytes
+
+
+def write(out: Path, drawn: Sequence[Drawn]) -> None:
+    tasks: dict[str, dict[str, Any]] = {}
+    for one in drawn:
+        task = tasks.setdefault(one.image_id, {"data": {"image": one.image_id, "label": one.label}, "annotations": []})
+        task["annotations"].append({"completed_by": {"email": one.person}, "result": _result(one)})
+    (out / "tasks.json").write_text(json.dumps(list(tasks.values())), encoding="utf-8")
+    (out / "labelling_config.xml").write_text(_config(drawn), encoding="utf-8")
+
+
+def _result(one: Drawn) -> list[dict[str, Any]]:
+    if not one.mask.any():
+        return []
+    height, width = one.mask.shape
+    value = {"format": "rle", "rle": encode(one.mask).tolist(), "brushlabels": [one.label]}
+    return [
+        {
+            "type": "brushlabels",
+            "from_name": "tag",
+            "to_name": "image",
+            "original_width": width,
+            "original_height": height,
+            "image_rotation": 0,
+            "value": value,
+        }
+    ]
+
+
+def _config(drawn: Sequence[Drawn]) -> str:
+    from xml.sax.saxutils import quoteattr
+
+    labels = "".join(f"    <Label value={quoteattr(label)}/>\n" for label in sorted({one.label for one in drawn}))
+    brush = f'  <BrushLabels name="tag" toName="image">\n{labels}  </BrushLabels>\n'
+    return f'<View>\n  <Image name="image" value="$image"/>\n{brush}</View>\n'
+
+
+def encode(mask: np.ndarray) -> np.ndarray:
+    """uint8 (n,): the run lengths of a bool mask (H, W)."""
+    flat = mask.ravel()
+    starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]])
+    parts = [f"{flat.size * CHANNELS:032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in SIZES)]
+    for start, end in pairwise(starts):
+        byte = "11111111" if flat[start] else "00000000"
+        left = int(end - start) * CHANNELS
+        while left:
+            length = min(left, 2**16)
+            choice = next(index for index, size in enumerate(SIZES) if length <= 2**size)
+            parts.append(f"1{choice:02b}{length - 1:0{SIZES[choice]}b}{byte}")
+            left -= length
+    bits = "".join(parts)
+    bits += "0" * (8 - len(bits) % 8)  # a whole byte where none would be needed, as their converter does
+    return np.packbits(np.frombuffer(bits.encode(), np.uint8) - ord("0"))
+
+
+def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
+    """bool (H, W): where the last channel, which is what is shown, is not 0. Raises: UserError for another stream."""
+    broken = UserError("a brush mask is damaged, or of another size than its image; export the annotations again")
+    packed = np.array(list(stream))
+    if packed.ndim != 1 or packed.dtype.kind not in "iu" or len(packed) < 8 or packed.min() < 0 or packed.max() > 255:
+        raise broken
+    bits = "".join(map(str, np.unpackbits(packed.astype(np.uint8))))
+    count, word = int(bits[:32], 2), int(bits[32:37], 2) + 1
+    sizes = [int(bits[at : at + 4], 2) + 1 for at in range(37, 53, 4)]
+    if count != height * width * CHANNELS or word != 8:
+        raise broken
+    found, at, done = np.zeros(count, np.uint8), 53, 0
+    while done < count:
+        if at + 3 > len(bits):
+            raise broken
+        repeated, size = bits[at] == "1", sizes[int(bits[at + 1 : at + 3], 2)]
+        length = int(bits[at + 3 : at + 3 + size] or "0", 2) + 1
+        at += 3 + size
+        needed = 8 * (1 if repeated else length)
+        if at + needed > len(bits) or done + length > count:
+            raise broken
+        read = [int(bits[place : place + 8], 2) for place in range(at, at + needed, 8)]
+        found[done : done + length] = read
+        at, done = at + needed, done + length
+    return found.reshape(height, width, CHANNELS)[:, :, -1] > 0
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """{image: mask} of an export as JSON; of several regions of an image, all together."""
+    try:
+        masks: dict[str, np.ndarray] = {}
+        for task in parse_json(read_bytes(path, LARGEST)):
+            name = str(task["data"]["image"])
+            for annotation in task["annotations"]:
+                for one in annotation["result"]:
+                    if one.get("type") == "brushlabels":
+                        size = check_size(one["original_height"], one["original_width"])
+                        joined(masks, name, decode(one["value"]["rle"], *size))
+        return masks
+    except UserError:
+        raise
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export it again") from None

@@ -1,0 +1,43 @@
+"""PNG folders: masks/PERSON/ID.png, consensus/ID.png and votes/ID.png, "/" in an id replaced by "_".
+
+Masks are 0 and 255; a pixel of `votes` is the number of people who marked it, at most 255. The folder `masks` is what
+`saliency-bench build gender-xai` and `environment-xai` read.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.formats import CONSENSUS, Drawn, check_stems, file_stem
+from saliency_bench.utils.pictures import UnreadableError, png, values
+
+
+def write(out: Path, drawn: Sequence[Drawn]) -> None:
+    check_stems(drawn)
+    for one in drawn:
+        name = f"{file_stem(one.image_id)}.png"
+        if one.person == CONSENSUS and one.votes is not None:
+            _save(out / "consensus" / name, one.mask)
+            _save(out / "votes" / name, np.minimum(one.votes, 255).astype(np.uint8))
+        else:
+            _save(out / "masks" / one.person / name, one.mask)
+
+
+def _save(path: Path, pixels: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(pixels))
+
+
+def read(path: Path) -> dict[str, np.ndarray]:
+    """{name of the file without .png: bool (H, W), what is not 0} of one folder."""
+    if not path.is_dir():
+        raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
+    try:
+        masks = {file.stem: values(file) > 0 for file in sorted(path.glob("*.png"))}
+    except UnreadableError as error:
+        raise UserError(f"{path} holds a file that is not a mask: {error}") from None
+    if not masks:
+        raise UserError(f"{path} holds no PNG file; give the folder of the PNG files of one person")
+    return masks

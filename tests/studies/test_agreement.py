@@ -1,0 +1,93 @@
+"""Agreement against the definitions, written out; consensus by counting."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score, f1_score, jaccard_score
+
+from saliency_bench.errors import UserError
+from saliency_bench.results.intervals import wilson
+from saliency_bench.studies import agreement
+from saliency_bench.studies.agreement import cohens_kappa, consensus, dice, image_agreement, iou, krippendorffs_alpha
+
+EMPTY, FULL = np.zeros((2, 3), bool), np.ones((2, 3), bool)
+LEFT = np.array([[1, 0, 0], [1, 0, 0]], bool)
+TOP = np.array([[1, 1, 1], [0, 0, 0]], bool)
+masks = st.lists(st.lists(st.booleans(), min_size=12, max_size=12), min_size=2, max_size=4).map(
+    lambda rows: [np.array(row).reshape(3, 4) for row in rows]
+)
+
+
+def literal_alpha(masks):
+    """1 - D_o / D_e from all pairs of values, of the same pixel and of any two."""
+    units = list(zip(*(mask.ravel().tolist() for mask in masks), strict=True))
+    count = len(masks)
+    observed = sum(a != b for unit in units for a, b in combinations(unit, 2)) * 2 / (count - 1)
+    values = Counter(value for unit in units for value in unit)
+    total = sum(values.values())
+    expected = 2 * values[True] * values[False] / (total - 1)
+    return 1 - observed / expected
+
+
+@given(masks)
+def test_agreement_is_what_the_definitions_say(given):
+    first, second = given[:2]
+    a, b = first.ravel(), second.ravel()
+    if a.any() or b.any():
+        assert iou(first, second) == pytest.approx(jaccard_score(a, b))
+        assert dice(first, second) == pytest.approx(f1_score(a, b))
+    if len({*a, *b}) == 2:
+        assert cohens_kappa(first, second) == pytest.approx(cohen_kappa_score(a, b))
+    if len({value for mask in given for value in mask.ravel()}) == 2:
+        assert krippendorffs_alpha(given) == pytest.approx(literal_alpha(given))
+
+
+def test_a_case_by_hand():
+    """2 x 3 pixels: left column against top row; they share one of four pixels."""
+    assert iou(LEFT, TOP) == 1 / 4
+    assert dice(LEFT, TOP) == 2 / 5
+    # they agree on 3 of 6; by chance on 1/3 1/2 + 2/3 1/2 = 1/2
+    assert cohens_kappa(LEFT, TOP) == pytest.approx(0)
+    # D_o = 3 / 6; of 12 values 5 are marked: D_e = 2 5 7 / (12 11)
+    assert krippendorffs_alpha([LEFT, TOP]) == pytest.approx(1 - (1 / 2) / (70 / 132))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "wanted"),
+    [
+        (EMPTY, EMPTY, [1, 1, 1, 1]),
+        (FULL, FULL, [1, 1, 1, 1]),
+        (EMPTY, TOP, [0, 0, 0, 1 - (1 / 2) / (2 * 3 * 9 / (12 * 11))]),
+        (EMPTY, FULL, [0, 0, 0, 1 - 1 / (72 / 132)]),
+    ],
+)
+def test_empty_and_full_masks(first, second, wanted):
+    found = image_agreement([first, second])
+    assert list(found) == list(agreement.LIMITS)
+    assert list(found.values()) == pytest.approx(wanted)
+
+
+def test_an_image_is_the_mean_of_its_pairs_and_a_study_the_mean_of_its_images():
+    three = image_agreement([LEFT, TOP, EMPTY])
+    assert three["IoU"] == pytest.approx((1 / 4 + 0 + 0) / 3)
+    few = agreement.study_agreement([[LEFT, TOP], [TOP, TOP], [LEFT]])
+    assert (few["IoU"].value, few["IoU"].n) == (5 / 8, 2)
+    assert np.isnan(few["IoU"].low), "of two images there is no interval"
+    many = agreement.study_agreement([[TOP, TOP]] * 6 + [[EMPTY, TOP]] * 6)["IoU"]
+    assert (many.low, many.high) == pytest.approx(wilson(0.5, 12, 1.959964))
+    assert np.isnan(agreement.study_agreement([])["Dice"].value)
+
+
+@given(masks)
+def test_consensus_is_what_at_least_half_marked(given):
+    wanted = [[sum(mask[y, x] for mask in given) >= len(given) / 2 for x in range(4)] for y in range(3)]
+    np.testing.assert_array_equal(consensus(given), wanted)
+
+
+def test_masks_of_different_sizes_are_refused():
+    with pytest.raises(UserError, match="different sizes"):
+        consensus([LEFT, LEFT.T])

@@ -1,0 +1,93 @@
+"""The command beside its page: import, report and export, and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+from pages import dataset
+
+from saliency_bench.cli import main
+from saliency_bench.utils.pictures import png, values
+
+
+@pytest.fixture
+def line(tmp_path):
+    """The start of every command, of a dataset of 12 images of which 2 have a mask."""
+    dataset(12, masks=2).save_to_disk(tmp_path / "noise")
+    return ["annotate", "--dataset", str(tmp_path / "noise"), "--name", "study", "--store", str(tmp_path / "study.db")]
+
+
+def masks(folder, columns):
+    folder.mkdir()
+    for index in range(12):
+        mask = np.zeros((60, 80), bool)
+        mask[:, columns] = True
+        (folder / f"image-{index:03d}.png").write_bytes(png(mask))
+    return str(folder)
+
+
+def test_masks_of_two_people_are_reported_and_exported(line, tmp_path, capsys):
+    settings = ["--annotators", "2", "--honeypots", "1"]
+    first = masks(tmp_path / "a", slice(0, 20))
+    second = masks(tmp_path / "b", slice(10, 20))
+    assert main([*line, *settings, "--import", first, "--person", "ada"]) == 0
+    assert main([*line, "--import", second, "--person", "bob", "--json"]) == 0
+    capsys.readouterr()
+    assert main([*line, "--report", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["images"], report["images complete"], report["people"]) == (11, 11, 2)
+    assert report["answers"] == {"mask": 24}
+    iou = report["agreement"]["IoU"]
+    assert (iou["value"], iou["n"]) == (0.5, 11)
+    assert iou["low"] < 0.5 < iou["high"]
+    assert report["agreement"]["Dice"]["value"] == pytest.approx(2 / 3)
+    # the known mask is 20 x 20 pixels from column 5 and row 10: 300 of 1200 + 400 - 300, and 200 of 600 + 400 - 200
+    scores = {person: one["value"] for person, one in report["honeypots"].items()}
+    assert scores == pytest.approx({"ada": 15 * 20 / (1200 + 400 - 300), "bob": 10 * 20 / (600 + 400 - 200)})
+    assert main([*line, "--report"]) == 0
+    shown = capsys.readouterr().out
+    assert "agreement: IoU" in shown
+    assert "0.500 (" in shown
+    assert main([*line, "--export", str(tmp_path / "out")]) == 0
+    assert "masks of 11 images" in capsys.readouterr().out
+    agreed = values(tmp_path / "out/consensus" / sorted((tmp_path / "out/consensus").iterdir())[0].name)
+    assert (agreed > 0).sum() == 60 * 20, "half of two is one"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--import", "x"], "--person NAME are given together"),
+        (["--person", "x"], "--person NAME are given together"),
+        (["--report"], "there is no store"),
+        (["--annotators", "0"], "--annotators is a number from 1"),
+        (["--honeypots", "3"], "of which the dataset has 2"),
+        (["--import", "nowhere", "--person", "ada"], "nowhere is not a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(line, options, words, capsys):
+    assert main([*line, *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert words in lines[-1]
+
+
+def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "elsewhere.png").write_bytes(png(np.ones((60, 80), bool)))
+    assert main([*line, "--import", str(folder), "--person", "ada"]) == 0
+    captured = capsys.readouterr()
+    assert "fit no image of the dataset, such as elsewhere" in captured.err
+    assert "masks of 0 images" in captured.out
+    assert main([*line, "--export", str(tmp_path / "out")]) == 2
+    assert "has no mask to export" in capsys.readouterr().err
+
+
+def test_a_port_that_is_taken_is_one_line(line, capsys):
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert main([*line, "--port", str(taken.getsockname()[1])]) == 2
+    assert "give another --port" in capsys.readouterr().err

@@ -1,0 +1,67 @@
+"""From a built dataset without masks, by a study, to the same dataset with the masks that people drew."""
+
+import numpy as np
+import pytest
+
+from saliency_bench import build, load_dataset
+from saliency_bench.data.build_report import read_report
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.errors import UserError
+from saliency_bench.hub_builders import environment_xai, gender_xai
+from saliency_bench.studies.annotating import KIND, open_study
+from saliency_bench.studies.images import StudyImages
+from saliency_bench.studies.store import Store
+
+BUILDERS = {"gender-xai": gender_xai, "environment-xai": environment_xai}
+
+
+@pytest.fixture(params=BUILDERS)
+def case(request, tmp_path):
+    """(name, source without masks, its options, rows of one split)."""
+    name = request.param
+    source = tmp_path / "raw"
+    BUILDERS[name].example(source, 12, 48)
+    for path in sorted((source / "masks").rglob("*.png")):
+        path.unlink()
+    options = {"min_area": 0.0} if name == "gender-xai" else {}
+    build(name, tmp_path / "before", source, progress=False, **options)
+    split = max(read_report(tmp_path / "before")["splits"].items(), key=lambda item: item[1].get("num_examples", 0))[0]
+    return name, source, options, split, load_dataset(tmp_path / "before", split)
+
+
+def study_of(tmp_path, rows):
+    return open_study(Store(tmp_path / "study.db"), "noise", StudyImages(rows), fingerprint(rows))
+
+
+def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
+    name, source, options, split, rows = case
+    assert len(rows) > 1
+    annotating = study_of(tmp_path, rows)
+    first, second = annotating.images.units[:2]
+    shown = annotating.images.shown(first)
+    random = np.random.default_rng(0)
+    masks = [random.random((shown.height, shown.width)) > 0.5 for _ in range(3)]
+    for index, mask in enumerate(masks):
+        annotating.study.record(
+            f"p-{index}", first, f"r{index}", {"kind": "mask"}, mask=mask, image_sha256=shown.sha256
+        )
+    annotating.study.record("p-0", second, "none", {"kind": "mask"}, mask=masks[0], image_sha256="0" * 64)
+    store = str(tmp_path / "study.db")
+    build(name, tmp_path / "after", source, progress=False, annotations=store, **options)
+    after = {row["image_id"]: row for row in load_dataset(tmp_path / "after", split)}
+    np.testing.assert_array_equal(np.asarray(after[first]["mask"]) > 0, sum(map(np.int64, masks)) >= 2)
+    assert after[second]["mask"] is None
+    report = read_report(tmp_path / "after")
+    reasons = {entry["id"]: entry["reason"] for entry in report["left_out"] if entry["what"] == "mask"}
+    assert reasons[second] == "drawn on another image"
+    assert store not in str(report), "a path of this machine"
+
+
+def test_a_store_without_an_annotation_study_is_refused(case, tmp_path):
+    name, source, options, *_ = case
+    for place, words in ((tmp_path / "missing.db", "there is no store"), (tmp_path / "empty.db", "no such study")):
+        if "empty" in place.name:
+            Store(place).study("assess", "other")
+        with pytest.raises(UserError, match=words):
+            build(name, tmp_path / "out", source, progress=False, annotations=str(place), **options)
+    assert KIND == "annotate"
