@@ -35,7 +35,7 @@ def study_of(tmp_path, rows):
 
 def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
     name, source, options, split, rows = case
-    assert len(rows) > 1
+    assert len(rows) > 2
     annotating = study_of(tmp_path, rows)
     first, second = annotating.images.units[:2]
     shown = annotating.images.shown(first)
@@ -46,6 +46,9 @@ def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
             f"p-{index}", first, f"r{index}", {"kind": "mask"}, mask=mask, image_sha256=shown.sha256
         )
     annotating.study.record("p-0", second, "none", {"kind": "mask"}, mask=masks[0], image_sha256="0" * 64)
+    third = annotating.images.units[2]
+    no_region = annotating.images.shown(third).sha256
+    annotating.study.record("p-0", third, "region", {"kind": "no_region"}, image_sha256=no_region)
     store = str(tmp_path / "study.db")
     build(name, tmp_path / "after", source, progress=False, annotations=store, **options)
     after = {row["image_id"]: row for row in load_dataset(tmp_path / "after", split)}
@@ -53,6 +56,7 @@ def test_the_masks_of_a_study_become_those_of_the_dataset(case, tmp_path):
     assert after[second]["mask"] is None
     report = read_report(tmp_path / "after")
     reasons = {entry["id"]: entry["reason"] for entry in report["left_out"] if entry["what"] == "mask"}
+    assert reasons[third] == "empty mask"
     assert reasons[second] == "drawn on another image"
     assert store not in str(report), "a path of this machine"
 
