@@ -120,5 +120,5 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
 
 
 def _geometry(stored: dict[str, Any]) -> Geometry:
-    sizes = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
+    sizes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return Geometry(**sizes)

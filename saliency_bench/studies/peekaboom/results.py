@@ -133,7 +133,7 @@ def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list
         never = sum(bool(np.isnan(one.first)) for one in own)
         rows.append((name, *map(known, found[:3]), sum(len(one) > 0 for one in arrays), len(own), never))
     ranks = _ranks(list(by_explainer), means, codes, study.seed)
-    whole = [(*row[:4], ranks.get(row[0], TOO_FEW), *row[4:]) for row in rows]
+    whole = [(*row[:4], ranks.get(name, TOO_FEW), *row[4:]) for name, row in zip(by_explainer, rows, strict=True)]
     order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
     return sorted(whole, key=lambda row: -row[1]), order
 
@@ -145,11 +145,12 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     common = {pair: matched.pair(*pair) for pair in pairs}
     if any((counts > 0).sum() < RANKED_FROM for _, _, counts in common.values()):
         return {}
-    decided = []
+    decided: list[tuple[str, str]] = []
     for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
         one, other, counts = common[first, second]
         sign = sign_of(float((matched.columns[one] - matched.columns[other]).sum() / counts.sum()), p, True)
-        decided += [(names[first], names[second])[::sign]] if sign else []
+        if sign:
+            decided.append((names[first], names[second]) if sign > 0 else (names[second], names[first]))
     sets = rank_sets(names, decided)
     return {name: f"{low}-{high}" if low < high else str(low) for name, (low, high) in sets.items()}
 
