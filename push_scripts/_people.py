@@ -9,6 +9,8 @@ from typing import Any
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
+SHOWN = 2  # tables; further ones are in --out
+
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=("serve", "results", "export"), metavar="WHAT", help="serve, results, export")
@@ -48,7 +50,7 @@ def found(args: Namespace, kind: str) -> Any:
 
 
 def show(findings: Any, args: Namespace) -> None:
-    """Print the first table and the notes of results, or all of them as JSON; write them to --out."""
+    """Print the tables and notes of results, or all as JSON; write them to --out, in which long tables are."""
     from saliency_bench.reports.analyses import Analysis
 
     whole = Analysis(findings, [])
@@ -56,7 +58,9 @@ def show(findings: Any, args: Namespace) -> None:
     if args.json:
         print(json.dumps(whole.data | {"files": [str(path) for path in written]}, indent=2))
         return
-    _shared.show_rows(findings.tables[0].texts())
+    for table in findings.tables[:SHOWN]:
+        _shared.show_rows(table.texts())
+        print()
     for line in (*findings.notes, *(f"written: {path}" for path in written)):
         print(line)
 

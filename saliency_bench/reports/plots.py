@@ -178,6 +178,16 @@ def _people_by_exposure(findings: Findings, runs: Sequence[RunData]) -> Figure:
     return figure
 
 
+def _ratings(findings: Findings, runs: Sequence[RunData]) -> Figure:
+    """Mean ratings of explainers, a dot per question."""
+    questions = list(findings.data["questions"])
+    explainers = dict.fromkeys(row["explainer"] for row in findings.data["ratings"])
+    found = {(row["explainer"], row["question"]): _ends(row, "mean", "", ("low", "high"))
+             for row in findings.data["ratings"]}  # fmt: skip
+    rows = [(name, [found[name, question] for question in questions]) for name in explainers]
+    return _whiskers(rows, questions, f"mean rating, 1 to {len(findings.data['scale'])}, and 95 % interval")
+
+
 def _axis_of(at: list) -> list:
     """Numbers where all are numbers, else categories."""
     return at if all(isinstance(one, int | float) for one in at) else [str(one) for one in at]
@@ -260,4 +270,5 @@ DRAWN = {
     "randomisation": _similarities,
     "agreement": _exposures,
     "peekaboom": _people_by_exposure,
+    "assess": _ratings,
 }

@@ -4,6 +4,7 @@ The frame is cut from the picture as the run's geometry says, by the same box; n
 may differ from it in the last digits of a pixel. Maps are those that the run has kept (`load_maps`).
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -12,6 +13,7 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Image
 from PIL import Image as Pillow
 
@@ -19,12 +21,24 @@ from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.loading import find, with_classes
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.pictures import open_picture
 
 AT_ONCE = 64  # pictures kept in memory
+
+
+def unit_of(image: str, explainer: str | None) -> str:
+    """The unit of a study: what one answer is about. Control characters are escaped."""
+    return json.dumps([image, explainer])
+
+
+def pair_of(unit: str) -> tuple[str, str | None]:
+    """(image id, explainer) of a unit."""
+    image, explainer = json.loads(unit)
+    return image, explainer
 
 
 @dataclass(frozen=True)
@@ -34,6 +48,7 @@ class RunImages:
     run: a hash of the dataset, the model and the explainers; another one is another study. dataset: its fingerprint.
     ids: in the run's order. labels, groups: of each of `ids`, the name of its class and its cluster (None: it stands
     for itself). classes: the names of all. frames: uint8 (H, W, 3) of an id. maps: {explainer: {id: (H, W)}}.
+    explained: the class that the maps of an image explain, where it is one class of the dataset.
     """
 
     run: str
@@ -44,6 +59,7 @@ class RunImages:
     classes: list[str]
     frames: Callable[[str], np.ndarray]
     maps: Mapping[str, Mapping[str, np.ndarray]]
+    explained: Mapping[str, str] = field(default_factory=dict)
     reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
@@ -84,18 +100,32 @@ def run_images(run: str | Path, explainers: Sequence[str] = (), dataset: str | N
     ids = [one for one in ids if (numbers[one] if numbers[one] is not None else -1) >= 0]
     if not ids:
         raise UserError(f"{folder} has no image with a label and a kept map of each of {', '.join(chosen)}")
+    labels = {one: classes[numbers[one]] for one in ids}
     pictures = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
     geometry = _geometry(identity.geometry)
     return RunImages(
         run=hash_of(identity.model_dump(mode="json"), sorted(chosen)),
         dataset=identity.fingerprint,
         ids=ids,
-        labels={one: classes[numbers[one]] for one in ids},
+        labels=labels,
         groups={one: None if groups.get(one) is None else str(groups[one]) for one in ids},
         classes=classes,
         frames=lru_cache(AT_ONCE)(lambda image_id: _frame(pictures[positions[image_id]]["image"], geometry)),
         maps=chosen,
+        explained=_explained(folder, identity, labels, classes),
     )
+
+
+def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes: list[str]) -> dict[str, str]:
+    """{image id: the class that its maps explain}, of the label or the predicted class; {} of other targets."""
+    if identity.target == "label":
+        return labels
+    if identity.target != "predicted":
+        return {}
+    names = {number: classes[index] for index, own in enumerate(identity.labels) for number in own}
+    table = pq.read_table(folder / "predictions.parquet", columns=["image_id", "prediction"]).to_pydict()
+    predicted = dict(zip(table["image_id"], table["prediction"], strict=True))
+    return {one: names[predicted[one]] for one in labels if predicted.get(one) in names}
 
 
 def _frame(stored: Any, geometry: Geometry) -> np.ndarray:

@@ -1,7 +1,7 @@
 // Talking to the server of a study. An answer is kept in the browser until the server has confirmed it, and sent again
 // after a lost connection or a restart; the server stores it once, however often it comes.
 
-const randomId = () =>
+export const randomId = () =>
   Array.from(crypto.getRandomValues(new Uint8Array(24)), (byte) => byte.toString(16).padStart(2, "0")).join("");
 
 // localStorage, or memory where the browser forbids it (private windows, frames).
@@ -45,6 +45,8 @@ export class Server {
   constructor(kind, offline) {
     this.kind = kind;
     this.offline = offline;
+    this.unsent = [];
+    this.last = Promise.resolve();
   }
 
   async call(path, body = null, as = "json") {
@@ -100,24 +102,36 @@ export class Server {
     return this.insist("state");
   }
 
-  // Send an answer, and keep it until it has arrived.
-  async answer(body) {
-    kept.set(this.kind + "-unsent", JSON.stringify({ key: this.key, body }));
-    try {
-      return await this.insist("answer", body);
-    } finally {
-      kept.remove(this.kind + "-unsent");
-    }
+  // Send an answer after those before it, and keep it until it has arrived.
+  answer(body) {
+    this.unsent.push(body);
+    this.keep();
+    const sent = this.last.then(async () => {
+      try {
+        return await this.insist("answer", body);
+      } finally {
+        this.unsent = this.unsent.filter((one) => one !== body);
+        this.keep();
+      }
+    });
+    this.last = sent.catch(() => {});
+    return sent;
   }
 
+  keep() {
+    if (this.unsent.length) kept.set(this.kind + "-unsent", JSON.stringify({ key: this.key, bodies: this.unsent }));
+    else kept.remove(this.kind + "-unsent");
+  }
+
+  // What the browser still had when the page was closed.
   async sendKept() {
-    const unsent = JSON.parse(kept.get(this.kind + "-unsent") ?? "null");
-    if (!unsent) return;
-    if (unsent.key !== this.key) return kept.remove(this.kind + "-unsent");
-    try {
-      await this.answer(unsent.body);
-    } catch (error) {
-      if (error.status === 401) throw error; // anything else was answered in another tab
+    const { key, bodies } = JSON.parse(kept.get(this.kind + "-unsent") ?? "{}");
+    for (const body of key === this.key ? bodies : []) {
+      try {
+        await this.answer(body);
+      } catch (error) {
+        if (error.status === 401) throw error; // anything else was answered in another tab
+      }
     }
   }
 }

@@ -32,7 +32,7 @@ def run_images(count=12, size=SIZE, explainers=PLANTED):
     frames = {one: picture(one, COLOURS[labels[one]], size) for one in ids}
     maps = {name: {one: map_of(name, one, frames[one]) for one in ids} for name in explainers}
     groups = dict.fromkeys(ids)
-    return RunImages("run", "fingerprint", ids, labels, groups, names, frames.__getitem__, maps)
+    return RunImages("run", "fingerprint", ids, labels, groups, names, frames.__getitem__, maps, labels)
 
 
 def picture(image_id, colour, size):

@@ -14,8 +14,9 @@ from saliency_bench.maps import descending
 from saliency_bench.scoring.exposures import SHOWN
 from saliency_bench.scoring.perturbation import fraction_counts
 from saliency_bench.studies.peekaboom import protocol
-from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration, pair_of, revealed, unit_of
+from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration, revealed
 from saliency_bench.studies.peekaboom.results import export, judged, results
+from saliency_bench.studies.run_images import pair_of, unit_of
 from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, Worker, run_images, work

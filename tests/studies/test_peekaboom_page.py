@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from saliency_bench.studies.peekaboom.protocol import GREY, KIND, Peekaboom, configuration, pair_of
+from saliency_bench.studies.peekaboom.protocol import GREY, KIND, Peekaboom, configuration
+from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, run_images

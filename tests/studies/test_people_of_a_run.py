@@ -127,15 +127,51 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
     assert areas == pytest.approx({row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]})
 
 
+def test_assess_from_run_to_table(done, tmp_path, capsys):
+    store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
+    questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")
+    words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4]
+    with Serving(*words) as server:
+        for number in range(2):
+            key = server.call("join", body={"request": f"a random text of many characters {number}"})["key"]
+            while maps := (state := server.call("state", key))["maps"]:
+                assert state["questions"]["good"] == f"Is it a good map of {state['class']}?"
+                for one in maps:
+                    assert server.call(f"map?place={one['place']}", key)[:4] == b"\x89PNG"
+                    sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
+                    server.call("answer", key, sent)
+    assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out")]) == 0
+    assert "2.000" in capsys.readouterr().out
+    data = json.loads((tmp_path / "out/assess.json").read_text())
+    assert {row["explainer"]: (row["mean"], row["ratings"]) for row in data["ratings"]} == dict.fromkeys(
+        EXPLAINERS, (2.0, 8)
+    )
+    assert (tmp_path / "out/assess.svg").exists()
+    assert main(["assess", "export", "--store", str(store), "--out", str(tmp_path / "ratings.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["answers"] == 24
+
+
+def test_the_class_that_maps_explain(shapes, resnet, tmp_path):
+    rows = sb.load_dataset(str(shapes), split="train")
+    names = rows.features["label"].names
+    made = sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=6, device="cpu", progress=False,
+                  out=tmp_path, explainers=["edges", "random"], metrics=["saliency_kae"], keep_maps=True,
+                  target="predicted")  # fmt: skip
+    images, records = run_images(tmp_path), made.records()
+    assert images.explained == dict(zip(records["image_id"], records["target"], strict=True))
+    assert set(images.explained.values()) <= set(names)
+
+
+@pytest.mark.parametrize("command", ["peekaboom", "assess"])
 @pytest.mark.parametrize(("words", "line"), [
     (["serve", "--store", "x.db"], "serve needs RUN"),
     (["results", "runs/first", "--store", "x.db"], "reads the store alone"),
     (["results", "--store", "none.db"], "there is no store"),
     (["export", "--store", "none.db"], "needs --out"),
 ])  # fmt: skip
-def test_wrong_command_lines_are_one_line(words, line, capsys, tmp_path, monkeypatch):
+def test_wrong_command_lines_are_one_line(command, words, line, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["peekaboom", *words]) == 2
+    assert main([command, *words]) == 2
     error = capsys.readouterr().err
     assert line in error
     assert len(error.splitlines()) == 1

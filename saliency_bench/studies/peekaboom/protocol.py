@@ -9,7 +9,6 @@ The exposure is what the store says: one step further for each answer that was n
 made of study, person, unit and step, so that however often and from however many tabs it is sent, one is stored.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -23,7 +22,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import SHOWN
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
-from saliency_bench.studies.run_images import RunImages
+from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
 from saliency_bench.studies.study import Answer, Assignment, Study
 from saliency_bench.utils.pictures import png
 from saliency_bench.utils.seeds import seed_of
@@ -32,15 +31,6 @@ KIND = "peekaboom"
 GREY = 128  # of all pixels that are not shown
 STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
 JUDGEMENTS, PAIRS, CHOICES, CHECKS = 10, 20, 4, 2
-
-
-def unit_of(image: str, explainer: str | None) -> str:
-    return json.dumps([image, explainer], ensure_ascii=False)
-
-
-def pair_of(unit: str) -> tuple[str, str | None]:
-    image, explainer = json.loads(unit)
-    return image, explainer
 
 
 def configuration(

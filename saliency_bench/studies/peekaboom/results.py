@@ -23,7 +23,8 @@ from saliency_bench.results.intervals import interval
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
-from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended, pair_of
+from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended
+from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.study import Study
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.seeds import random_bits, seed_of

@@ -1,0 +1,72 @@
+"""Let people rate saliency maps without knowing whose they are: several maps of an image, the same questions on each.
+
+example:
+  saliency-bench assess serve runs/first --store study.db
+  saliency-bench assess serve runs/first --store study.db --questions mine.yaml
+  saliency-bench assess results --store study.db --out assess
+  saliency-bench assess export --store study.db --out ratings.csv
+
+serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the maps of a run with --keep-maps, up to five explainers, in a
+random order per person and image. Answers go into the store at once; the same command resumes. results: mean ratings
+per explainer with intervals, and the agreement of raters. export: all ratings as a table.
+"""
+
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
+from saliency_bench.errors import UserError
+from saliency_bench.push_scripts import _people, _shared
+
+SECTION = "people"
+
+
+def arguments(parser: ArgumentParser) -> None:
+    _people.arguments(parser)
+    new = parser.add_argument_group("serve, a new study")
+    new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run, two to five (default: all)")
+    new.add_argument("--questions", metavar="FILE", help="YAML with scale and questions (default: three of ours)")
+    new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")
+    new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
+    new.add_argument("--per-person", type=int, default=20, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
+    read = parser.add_argument_group("export")
+    read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
+    _shared.output(parser)
+
+
+def main(args: Namespace) -> None:
+    _people.run(args, serve=serve, results=results, export=export)
+
+
+def serve(args: Namespace) -> None:
+    from saliency_bench.spaces.assess.app import create_app
+    from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
+    from saliency_bench.studies.assess.questions import read_questions
+    from saliency_bench.studies.run_images import run_images
+    from saliency_bench.studies.store import Store
+
+    questions = read_questions(args.questions)
+    images = run_images(args.run, args.explainers or (), args.dataset)
+    numbers = {"raters": args.raters, "per_person": args.per_person, "limit": args.images}
+    settings = configuration(images, questions, seed=args.seed, **numbers)
+    name = args.name or f"{KIND}, {Path(args.run).name}"
+    study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
+    _people.serve(create_app(Assess(study, images)), args)
+
+
+def results(args: Namespace) -> None:
+    from saliency_bench.studies.assess.protocol import KIND
+    from saliency_bench.studies.assess.results import results as of_study
+
+    _people.show(of_study(_people.found(args, KIND)), args)
+
+
+def export(args: Namespace) -> None:
+    from saliency_bench.studies.assess.protocol import KIND
+    from saliency_bench.studies.assess.results import export as write
+
+    if not args.out:
+        raise UserError("export needs --out, a .csv or .parquet file")
+    study = _people.found(args, KIND)
+    path = Path(args.out)
+    _people.say_written(path, write(study, path, people=not args.without_people), args)

@@ -1,0 +1,158 @@
+"""The protocol of assessment: which maps a person rates, in which order, what may be sent, and what is stored.
+
+A unit is a map, JSON `[image id, explainer]`. A person is given all maps of an image, one after the other, in an order
+of this person's own, which the assignments keep. An answer is {"place": 2, "ratings": {"complete": 4, ...}}, where
+place is that of the map among those of its image, from 0; a change is a new revision.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.assess.questions import CLASS
+from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
+from saliency_bench.studies.study import Assignment, Study
+from saliency_bench.utils.overlays import overlay
+from saliency_bench.utils.pictures import png
+from saliency_bench.utils.seeds import seed_of
+
+KIND = "assess"
+MAPS = 5  # of an image at once
+RATERS, PER_PERSON = 3, 20
+STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
+
+
+def configuration(
+    images: RunImages,
+    questions: dict[str, Any],
+    *,
+    raters: int = RATERS,
+    per_person: int = PER_PERSON,
+    limit: int | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """The settings of a study, as the store keeps them. questions: as `read_questions` gives them.
+
+    Raises: UserError for numbers that do not fit.
+    """
+    for name, value in (("raters", raters), ("per_person", per_person)):
+        if value < 1:
+            raise UserError(f"{name} is a number from 1; got {value}")
+    if not 2 <= len(images.maps) <= MAPS:
+        raise UserError(f"people compare 2 to {MAPS} maps of an image, not {len(images.maps)}; give --explainers")
+    if not images.explained:
+        raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
+    drawn = sorted(images.explained, key=lambda one: seed_of(seed, "images", one))
+    if limit is not None and not 1 <= limit <= len(drawn):
+        raise UserError(f"images is a number from 1 to {len(drawn)}; got {limit}")
+    drawn = drawn[:limit]
+    return {
+        "run": images.run,
+        "explainers": list(images.maps),
+        "images": drawn,
+        "groups": {one: group for one in drawn if (group := images.groups[one]) is not None},
+        "raters": raters,
+        "per_person": per_person,
+        **questions,
+    }
+
+
+@dataclass(frozen=True)
+class Assess:
+    """A study of this protocol, over the images of its run. Methods may be called from any thread."""
+
+    study: Study
+    images: RunImages
+
+    # what a person is asked
+
+    def given(self, person: str) -> list[list[Assignment]]:
+        """The maps that this person rates, image by image; drawn when they are first asked for."""
+        found = self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
+        return [list(own) for _, own in groupby(found, key=lambda one: pair_of(one.unit)[0])]
+
+    def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
+        """Maps of the images that the fewest people rate, none by more than `raters`."""
+        own, seed = self.study.configuration, self.study.seed
+        since = (datetime.now(UTC) - timedelta(hours=STALE_HOURS)).isoformat(timespec="microseconds")
+        rated = {(one.person, one.unit) for one in self.study.answers(masks=False)}
+        raters: dict[str, int] = dict.fromkeys(own["images"], 0)
+        by_image = groupby(everyone, key=lambda one: (one.person, pair_of(one.unit)[0]))
+        for (_, image), maps in by_image:
+            raters[image] += all(one.created >= since or (one.person, one.unit) in rated for one in maps)
+        left = [image for image in own["images"] if raters[image] < own["raters"]]
+        left.sort(key=lambda image: (raters[image], seed_of(seed, "order", image)))
+        return [
+            unit
+            for image in left[: own["per_person"]]
+            for unit in sorted(
+                [unit_of(image, name) for name in own["explainers"]], key=lambda one: seed_of(seed, person, one)
+            )
+        ]
+
+    def state(self, person: str) -> dict[str, Any]:
+        """All that the page of a person is told: the first image with a map that is not rated, and its ratings."""
+        given = self.given(person)
+        about = {"total": len(given), "scale": self.study.configuration["scale"]}
+        ratings = self._ratings(person)
+        for number, maps in enumerate(given):
+            if any(one.unit not in ratings for one in maps):
+                explained = self.images.explained[pair_of(maps[0].unit)[0]]
+                return about | {
+                    "done": number,
+                    "questions": {
+                        key: text.replace(CLASS, explained)
+                        for key, text in self.study.configuration["questions"].items()
+                    },
+                    "class": explained,
+                    "maps": [{"place": one.position, "ratings": ratings.get(one.unit)} for one in maps],
+                }
+        return about | {"done": len(given), "questions": {}, "maps": []}
+
+    def _ratings(self, person: str) -> dict[str, dict[str, int]]:
+        return {one.unit: one.payload["ratings"] for one in self.study.answers(person, masks=False)}
+
+    def _shown(self, person: str, place: object) -> tuple[str, int]:
+        """(unit, its place among those of its image) of a place that this person has got to. Raises: UserError."""
+        ratings = self._ratings(person)
+        for maps in self.given(person):
+            for number, one in enumerate(maps):
+                if one.position == place and type(place) is int:
+                    return one.unit, number
+            if any(one.unit not in ratings for one in maps):
+                break
+        raise UserError("you were not asked about this map yet; reload the page")
+
+    def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
+        """PNG of the image with the map over it; plain: of the image alone. Raises: UserError for any other place."""
+        image, explainer = pair_of(self._shown(person, place)[0])
+        frame = self.images.frame(image)
+        if plain or explainer is None:
+            return png(frame)
+        return png(np.asarray(overlay(frame, self.images.map(image, explainer))))
+
+    # answers
+
+    def save(self, person: str, sent: dict[str, Any]) -> None:
+        """Store the ratings of a map, once however often a request is repeated.
+
+        Raises: UserError for what are no ratings of a map that this person was asked about.
+        """
+        unit, number = self._shown(person, sent.get("place"))
+        ratings, own = sent.get("ratings"), self.study.configuration
+        if not isinstance(ratings, dict) or ratings.keys() != own["questions"].keys():
+            raise UserError(f"ratings has one number for each of {', '.join(own['questions'])}")
+        levels = len(own["scale"])
+        if not all(type(one) is int and 1 <= one <= levels for one in ratings.values()):
+            raise UserError(f"a rating is a whole number from 1 to {levels}")
+        request = sent.get("request")
+        if not isinstance(request, str) or not 16 <= len(request) <= 100:
+            raise UserError("request is a random text of 16 to 100 characters")
+        seconds = sent.get("seconds")
+        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
+        payload = {"place": number, "ratings": {key: ratings[key] for key in own["questions"]}}
+        self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=spent)

@@ -1,0 +1,44 @@
+"""The questions of an assessment and their scale, from a YAML file."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from saliency_bench.errors import UserError, one_line
+from saliency_bench.utils.files import read_bytes
+
+DEFAULT = Path(__file__).with_name("questions.yaml")
+LARGEST = 2**16  # bytes of a file
+MOST_QUESTIONS, MOST_LEVELS, LONGEST = 6, 9, 200
+CLASS = "{class}"
+
+
+def read_questions(path: str | Path | None = None) -> dict[str, Any]:
+    """{"scale": [text, ...] from the worst to the best, "questions": {id: text}} of a file (default: the package's).
+
+    Raises: UserError for a file that does not hold 2 to 9 levels and 1 to 6 questions, all of them text.
+    """
+    path = DEFAULT if path is None else Path(path)
+    try:
+        content = yaml.safe_load(read_bytes(path, LARGEST))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise UserError(f"{path} cannot be read as YAML: {one_line(error)}") from error
+    if not isinstance(content, dict) or content.keys() != {"scale", "questions"}:
+        raise UserError(f"{path} holds scale, a list, and questions, a mapping of ids to texts, and nothing else")
+    scale, questions = content["scale"], content["questions"]
+    if not isinstance(scale, list) or not 2 <= len(scale) <= MOST_LEVELS or not all(map(_is_text, scale)):
+        raise UserError(f"{path}: scale is a list of 2 to {MOST_LEVELS} texts; put yes and no in quotes")
+    if len(set(scale)) < len(scale):
+        raise UserError(f"{path}: the levels of scale differ from each other")
+    if not isinstance(questions, dict) or not 1 <= len(questions) <= MOST_QUESTIONS:
+        raise UserError(f"{path}: questions has 1 to {MOST_QUESTIONS} ids, each with its text")
+    for name, text in questions.items():
+        if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_]{0,30}", name) or not _is_text(text):
+            raise UserError(f"{path}: question {one_line(name, 40)} needs an id of a-z, 0-9 and _, and a text")
+    return {"scale": scale, "questions": questions}
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and len(value) <= LONGEST and value.isprintable()

@@ -1,0 +1,1 @@
+"""Assessment: people rate the maps of an image without knowing whose they are."""

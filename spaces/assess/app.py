@@ -1,0 +1,40 @@
+"""The page of assessment. It is told no name of an explainer or image.
+
+A map is a place in the order of whoever asks.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
+from saliency_bench.studies.assess.protocol import Assess
+from saliency_bench.studies.study import Person
+
+HERE = Path(__file__).parent
+
+
+def create_app(assess: Assess) -> Starlette:
+    """The application of a study."""
+
+    def state(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        return {"study": assess.study.name, "person": person.name} | assess.state(person.name)
+
+    def picture(plain: bool) -> Any:
+        def method(person: Person, sent: dict[str, Any]) -> Response:
+            if sent.keys() != {"place"}:
+                raise UserError("the address of a picture is its place")
+            png = assess.picture(person.name, whole_number(sent["place"]), plain=plain)
+            return Response(png, media_type="image/png", headers=SAFE)
+
+        return method
+
+    def answer(person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        assess.save(person.name, sent)
+        return {}
+
+    get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
+    return application(assess.study, HERE, get, {"answer": answer})

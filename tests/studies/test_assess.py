@@ -1,0 +1,258 @@
+"""Assessment: what people are asked, what is stored, and what it comes to, by hand and as krippendorff says."""
+
+import csv
+from collections import Counter
+from io import BytesIO
+
+import krippendorff
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from PIL import Image
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.assess import protocol
+from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
+from saliency_bench.studies.assess.questions import read_questions
+from saliency_bench.studies.assess.results import export, ordinal_alpha, results
+from saliency_bench.studies.run_images import pair_of, unit_of
+from saliency_bench.studies.store import Store
+from saliency_bench.utils.overlays import overlay
+
+from .crowd import PLANTED, run_images
+
+QUESTIONS = ["complete", "precise", "convincing"]
+REQUEST = "a random text of 16 characters and more"
+
+
+def start(store, name="s", **options):
+    images = run_images()
+    settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4} | options))
+    return Assess(store.study(KIND, name, configuration=settings), images)
+
+
+@pytest.fixture
+def study(tmp_path):
+    store = Store(tmp_path / "study.db")
+    yield start(store)
+    store.close()
+
+
+def rate(study, person, rating, most=None):
+    """Rate all maps that a person is given, or so many, by rating(image, explainer, question)."""
+    done = 0
+    while (maps := study.state(person)["maps"]) and done != most:
+        for one in maps:
+            if one["ratings"] is None and done != most:
+                done += 1
+                image, explainer = pair_of(unit_at(study, person, one["place"]))
+                ratings = {name: rating(image, explainer, name) for name in QUESTIONS}
+                study.save(person, {"place": one["place"], "ratings": ratings, "request": f"{REQUEST} {one['place']}"})
+    return person
+
+
+def unit_at(study, person, place):
+    return next(one.unit for one in study.study.assignments(person) if one.position == place)
+
+
+def test_every_image_gets_its_raters_with_all_its_maps(study):
+    people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(7)]
+    assert study.state(people[-1])["total"] == 0  # 12 images for 2 people each, 4 a person: 6 people
+    counts = Counter(one.unit for one in study.study.answers())
+    assert counts == {unit_of(image, name): 2 for image in study.images.ids for name in PLANTED}
+    for person in people[:6]:
+        given = study.given(person)
+        assert len(given) == 4
+        assert all({pair_of(one.unit)[1] for one in maps} == set(PLANTED) for maps in given)
+
+
+def test_the_order_is_of_each_person_and_image_and_is_kept(study, tmp_path):
+    people = [study.study.join().name for _ in range(6)]
+    orders = {tuple(pair_of(one.unit)[1] for one in maps) for person in people for maps in study.given(person)}
+    assert len(orders) > 8
+    again = start(Store(tmp_path / "study.db"))
+    assert [again.given(person) for person in people] == [study.given(person) for person in people]
+    rate(study, people[0], lambda *about: 1)
+    for maps in study.given(people[0]):
+        stored = {one.unit: one.payload["place"] for one in study.study.answers(people[0])}
+        assert [stored[one.unit] for one in maps] == [0, 1, 2, 3]
+
+
+def test_those_who_leave_are_replaced(study, monkeypatch):
+    for _ in range(6):
+        rate(study, study.study.join().name, lambda *about: 3, most=6)
+    assert study.state(study.study.join().name)["total"] == 0
+    monkeypatch.setattr(protocol, "STALE_HOURS", 0.0)
+    for _ in range(6):
+        rate(study, study.study.join().name, lambda *about: 3)
+    counts = Counter(one.unit for one in study.study.answers())
+    assert {counts[unit_of(image, name)] >= 2 for image in study.images.ids for name in PLANTED} == {True}
+
+
+def test_a_page_is_told_no_name(study):
+    person = study.study.join().name
+    state = study.state(person)
+    assert "secret" not in repr(state)
+    assert not any(name in repr(state) for name in PLANTED)
+    for one in state["maps"]:
+        image, explainer = pair_of(unit_at(study, person, one["place"]))
+        opened = Image.open(BytesIO(study.picture(person, one["place"])))
+        expected = overlay(study.images.frame(image), study.images.map(image, explainer))
+        np.testing.assert_array_equal(np.asarray(opened), np.asarray(expected))
+        assert (opened.info, len(opened.getexif())) == ({}, 0)
+        plain = Image.open(BytesIO(study.picture(person, one["place"], plain=True)))
+        np.testing.assert_array_equal(np.asarray(plain), study.images.frame(image))
+    assert state["questions"]["complete"] == f"Does it mark everything that shows “{study.images.labels[image]}”?"
+
+
+def test_a_repeated_answer_is_stored_once_and_a_change_is_a_revision(study, tmp_path):
+    person = study.study.join().name
+    place = study.state(person)["maps"][0]["place"]
+    sent = {"place": place, "ratings": dict.fromkeys(QUESTIONS, 2), "request": REQUEST, "seconds": 4}
+    study.save(person, sent)
+    study.save(person, sent)
+    assert len(study.study.answers(last=False)) == 1
+    study.save(person, sent | {"ratings": dict.fromkeys(QUESTIONS, 5), "request": REQUEST + "2"})
+    assert [one.payload["ratings"]["precise"] for one in study.study.answers(last=False)] == [2, 5]
+    again = start(Store(tmp_path / "study.db"))
+    assert again.state(person)["maps"][0]["ratings"] == dict.fromkeys(QUESTIONS, 5)
+    # Another person may send the same request: it is another one.
+    other = study.study.join().name
+    study.save(other, sent | {"place": study.state(other)["maps"][0]["place"]})
+    assert len(study.study.answers()) == 2
+
+
+@pytest.mark.parametrize("change", [
+    {"place": 4}, {"place": 99}, {"place": -1}, {"place": "0"}, {"place": None}, {"place": False}, {"place": [0]},
+    {"ratings": None}, {"ratings": {}}, {"ratings": {"complete": 1}}, {"ratings": dict.fromkeys(QUESTIONS, 6)},
+    {"ratings": dict.fromkeys(QUESTIONS, 0)}, {"ratings": dict.fromkeys(QUESTIONS, 2.0)},
+    {"ratings": dict.fromkeys(QUESTIONS, True)}, {"ratings": dict.fromkeys(QUESTIONS, "3")},
+    {"ratings": dict.fromkeys([*QUESTIONS, "more"], 3)}, {"request": None}, {"request": "short"},
+    {"request": "x" * 101}, {"request": "\n" * 20},
+])  # fmt: skip
+def test_what_is_no_answer_is_refused_and_not_stored(study, change):
+    person = study.study.join().name
+    sent = {"place": 0, "ratings": dict.fromkeys(QUESTIONS, 3), "request": REQUEST} | change
+    with pytest.raises(UserError):
+        study.save(person, sent)
+    assert study.study.answers(last=False) == []
+
+
+@pytest.mark.parametrize("place", [4, 99, -1])
+def test_no_picture_of_an_image_to_come(study, place):
+    person = study.study.join().name
+    study.state(person)
+    for plain in (True, False):
+        with pytest.raises(UserError, match="not asked about this map yet"):
+            study.picture(person, place, plain=plain)
+
+
+@pytest.mark.parametrize(("options", "line"), [
+    ({"raters": 0}, "raters is a number from 1"), ({"per_person": 0}, "per_person"), ({"limit": 0}, "from 1 to 12"),
+    ({"limit": 13}, "from 1 to 12"),
+])  # fmt: skip
+def test_numbers_that_do_not_fit_are_refused(options, line):
+    with pytest.raises(UserError, match=line):
+        configuration(run_images(), read_questions(), **options)
+    with pytest.raises(UserError, match="2 to 5 maps"):
+        configuration(run_images(explainers=["good"]), read_questions())
+
+
+def test_results_by_hand(study):
+    """Two people rate one image by "good": 4 and 5 are complete, 1 and 1 precise."""
+    image = study.study.configuration["images"][0]
+    for person, complete in (("a", 4), ("b", 5)):
+        payload = {"place": 0, "ratings": {"complete": complete, "precise": 1, "convincing": 2}}
+        study.study.record(person, unit_of(image, "good"), f"{person} {REQUEST}", payload)
+    data = results(study.study).data
+    means = {row["question"]: (row["mean"], row["low"], row["images"], row["ratings"]) for row in data["ratings"]}
+    assert means == {"complete": (4.5, None, 1, 2), "precise": (1.0, None, 1, 2), "convincing": (2.0, None, 1, 2)}
+    assert [row["maps"] for row in data["agreement"]] == [1, 1, 1]
+
+
+def test_ratings_of_a_planted_order_and_who_agrees(tmp_path):
+    study = start(Store(tmp_path / "study.db"), raters=3, per_person=12)
+    bits = np.random.default_rng(0)
+
+    def rating(image, explainer, question):
+        if question == "convincing":
+            return int(bits.integers(1, 6))  # no two people agree
+        return 4 - PLANTED.index(explainer) + (question == "complete")
+
+    for _ in range(3):
+        rate(study, study.study.join().name, rating)
+    findings = results(study.study)
+    rows = findings.data["ratings"]
+    assert [row["explainer"] for row in rows if row["question"] == "complete"] == PLANTED
+    assert [row["mean"] for row in rows if row["question"] == "precise"] == [4, 3, 2, 1]
+    assert all(row["low"] <= row["mean"] <= row["high"] for row in rows)
+    assert {(row["images"], row["ratings"]) for row in rows} == {(12, 36)}
+    alpha = {row["question"]: row for row in findings.data["agreement"]}
+    assert alpha["complete"]["krippendorff's alpha"] == alpha["precise"]["krippendorff's alpha"] == 1
+    assert abs(alpha["convincing"]["krippendorff's alpha"]) < 0.3
+    assert alpha["convincing"]["low"] < alpha["convincing"]["krippendorff's alpha"] < alpha["convincing"]["high"]
+    assert (alpha["convincing"]["maps"], alpha["convincing"]["people"]) == (48, 3)
+
+
+@given(st.lists(st.lists(st.integers(0, 4), min_size=2, max_size=5), min_size=2, max_size=8))
+def test_alpha_is_that_of_the_package(ratings):
+    assume(len({level for own in ratings for level in own}) > 1)
+    counts = np.array([np.bincount(own, minlength=5) for own in ratings], float)
+    expected = krippendorff.alpha(value_counts=counts, level_of_measurement="ordinal")
+    assert ordinal_alpha(counts, np.ones((1, len(counts))))[0] == pytest.approx(expected)
+    twice = np.concatenate([counts, counts[:1]])  # a weight of 2 is a map that is there twice
+    weights = np.array([[2.0] + [1.0] * (len(counts) - 1)])
+    expected = krippendorff.alpha(value_counts=twice, level_of_measurement="ordinal")
+    assert ordinal_alpha(counts, weights)[0] == pytest.approx(expected)
+
+
+def test_alpha_where_all_say_the_same_is_unknown():
+    assert np.isnan(ordinal_alpha(np.array([[0.0, 2.0], [0.0, 3.0]]), np.ones((1, 2)))[0])
+
+
+def test_export(study, tmp_path):
+    people = [rate(study, study.study.join().name, lambda *about: 3) for _ in range(6)]
+    assert export(study.study, tmp_path / "ratings.csv") == 12 * 4 * 2 * 3
+    with (tmp_path / "ratings.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["person"] for row in rows} == set(people)
+    assert {row["question"] for row in rows} == set(QUESTIONS)
+    export(study.study, tmp_path / "nobody.csv", people=False)
+    text = (tmp_path / "nobody.csv").read_text()
+    assert not any(person in text for person in people)
+    with pytest.raises(UserError, match="neither"):
+        export(study.study, tmp_path / "ratings.xlsx")
+    assert export(study.study, tmp_path / "ratings.parquet") == 288
+
+
+def test_a_study_without_ratings_is_one_line(study):
+    with pytest.raises(UserError, match="no rating yet"):
+        results(study.study)
+
+
+@pytest.mark.parametrize(("text", "line"), [
+    ("scale: [a, b]", "holds scale, a list, and questions"),
+    ("scale: [a]\nquestions: {a: b}", "2 to 9 texts"),
+    ("scale: [yes, no]\nquestions: {a: b}", "put yes and no in quotes"),
+    ("scale: [a, a]\nquestions: {a: b}", "differ"),
+    ("scale: [a, b]\nquestions: {}", "1 to 6 ids"),
+    ("scale: [a, b]\nquestions: [text]", "1 to 6 ids"),
+    ("scale: [a, b]\nquestions: {A b: text}", "needs an id"),
+    ("scale: [a, b]\nquestions: {a: 3}", "needs an id"),
+    ("scale: [a, b]\nquestions: {a: !!python/name:os.system x}", "cannot be read as YAML"),
+    ("a: [", "cannot be read as YAML"),
+])  # fmt: skip
+def test_files_of_questions_that_are_none(tmp_path, text, line):
+    path = tmp_path / "questions.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=line):
+        read_questions(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_questions(tmp_path / "none.yaml")
+
+
+def test_questions_of_your_own(tmp_path):
+    path = tmp_path / "questions.yaml"
+    path.write_text("scale: ['no', 'yes']\nquestions:\n  good: Is it good?")
+    assert read_questions(path) == {"scale": ["no", "yes"], "questions": {"good": "Is it good?"}}

@@ -1,0 +1,173 @@
+"""The page of assessment from outside: hostile clients, and a person at a keyboard or a phone."""
+
+import json
+import threading
+import time
+
+import pytest
+
+from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
+from saliency_bench.studies.assess.questions import read_questions
+from saliency_bench.studies.store import Store
+
+from .crowd import PLANTED, run_images
+
+uvicorn = pytest.importorskip("uvicorn")
+testing = pytest.importorskip("starlette.testclient")
+
+from saliency_bench.spaces.assess.app import create_app  # noqa: E402
+
+RATINGS = {"complete": 5, "precise": 3, "convincing": 1}
+REQUEST = "a random text of many characters"
+
+
+@pytest.fixture
+def study(tmp_path):
+    images = run_images(10, 48)
+    store = Store(tmp_path / "study.db")
+    settings = configuration(images, read_questions(), raters=5, per_person=2)
+    yield Assess(store.study(KIND, "colours", configuration=settings), images)
+    store.close()
+
+
+@pytest.fixture
+def client(study):
+    return testing.TestClient(create_app(study), raise_server_exceptions=False)
+
+
+def joined(client, request=REQUEST):
+    return {"X-Key": client.post("/api/join", json={"request": request}).json()["key"]}
+
+
+def test_what_a_client_gets_to_know(client):
+    key = joined(client)
+    replies = [client.get(path, headers=key) for path in ("/api/state", "/api/map?place=0", "/api/image?place=0")]
+    everything = "".join(one.text + repr(one.headers) for one in replies)
+    assert [one.status_code for one in replies] == [200, 200, 200]
+    assert not any(word in everything for word in (*PLANTED, "secret", ".jpg"))
+
+
+@pytest.mark.parametrize("path", [
+    "/api/map?place=4", "/api/image?place=4", "/api/map?place=-1", "/api/map", "/api/map?place=a",
+    "/api/map?place=0&person=p", "/api/image?place=1e3",
+])  # fmt: skip
+def test_no_other_picture_is_sent(client, path):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    assert client.get(path, headers=key).status_code == 400
+    assert client.get(path).status_code == 401
+
+
+@pytest.mark.parametrize("body", [
+    b"", b"{", b"[]", b"\xff", b"[" * 100_000, b'{"place": 0}', b'{"place": 4, "ratings": {}, "request": "x"}',
+    json.dumps({"place": 4, "ratings": RATINGS, "request": REQUEST}).encode(),
+    json.dumps({"place": 0, "ratings": RATINGS}).encode(),
+    json.dumps({"place": 0, "ratings": RATINGS | {"complete": 6}, "request": REQUEST}).encode(),
+    json.dumps({"place": 0, "ratings": [RATINGS], "request": REQUEST}).encode(),
+])  # fmt: skip
+def test_what_is_no_answer_is_refused_in_a_line_and_not_stored(client, study, body):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    reply = client.post("/api/answer", headers=key, content=body)
+    assert reply.status_code == 400
+    assert len(reply.json()["error"].splitlines()) == 1
+    assert study.study.answers(last=False) == []
+
+
+def test_a_double_click_is_one_answer(client, study):
+    key = joined(client)
+    client.get("/api/state", headers=key)
+    sent = {"place": 1, "ratings": RATINGS, "request": REQUEST}
+    threads = [threading.Thread(target=lambda: client.post("/api/answer", headers=key, json=sent)) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(study.study.answers(last=False)) == 1
+    assert client.get("/api/state", headers=key).json()["maps"][1]["ratings"] == RATINGS
+
+
+@pytest.fixture
+def served(study):
+    server = uvicorn.Server(uvicorn.Config(create_app(study), port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as running:
+        try:
+            opened = running.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
+        except playwright.Error:
+            pytest.skip("needs chromium at /usr/bin/chromium")
+        yield opened
+        opened.close()
+
+
+READY = "body:not(.waiting) #asking:not([hidden])"
+
+
+@pytest.mark.slow
+def test_two_images_by_keyboard(study, served, browser):
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    problems = []
+    page.on("pageerror", lambda error: problems.append(str(error)))
+    page.on("console", lambda one: problems.append(one.text) if one.type == "error" else None)
+    page.goto(served)
+    page.wait_for_selector("#helpDialog[open]")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(READY)
+    for _ in range(7):  # two maps, and one question of the third
+        page.keyboard.press("4")
+    page.wait_for_selector("#status:has-text('5 answers left')")
+    page.wait_for_timeout(300)
+    page.reload()  # what was stored is there again
+    page.wait_for_selector(READY)
+    assert page.locator("input:checked").count() == 6
+    for key in "555":
+        page.keyboard.press(key)
+    page.keyboard.press("ArrowUp")  # back, to change the last one
+    page.keyboard.press("1")
+    for key in "222":
+        page.keyboard.press(key)
+    page.wait_for_selector("#status:has-text('All saved')")
+    page.keyboard.press("Enter")
+    page.wait_for_selector(f"{READY} ~ * , #count:has-text('2 of 2')")
+    page.wait_for_selector(READY)
+    for _ in range(12):
+        page.keyboard.press("3")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#finished:not([hidden])")
+    (person,) = study.study.people()
+    ratings = [one.payload["ratings"] for one in study.study.answers(person)]
+    assert sorted(tuple(one.values()) for one in ratings) == sorted(
+        [(4, 4, 4)] * 2 + [(5, 5, 1), (2, 2, 2)] + [(3, 3, 3)] * 4
+    )
+    assert problems == []
+
+
+@pytest.mark.slow
+def test_on_a_phone(study, served, browser):
+    page = browser.new_page(viewport={"width": 375, "height": 667}, has_touch=True, is_mobile=True)
+    page.goto(served)
+    page.wait_for_selector("#helpDialog[open]")
+    page.tap("#start")
+    page.wait_for_selector(READY)
+    assert page.evaluate("document.documentElement.scrollWidth") == 375
+    sizes = [one.bounding_box() for one in page.locator(".levels label").all()[:15]]
+    assert all(size["height"] >= 44 and size["width"] >= 44 for size in sizes)
+    for number in range(3):
+        page.locator("fieldset").nth(number).locator("label").nth(number).tap()
+    page.wait_for_selector(".map.rated")
+    page.wait_for_selector("#status:has-text('9 answers left')")
+    page.tap("#next", force=True)  # leads to what is left
+    assert page.locator("#finished").is_hidden()
+    page.wait_for_timeout(300)
+    assert [one.payload["ratings"] for one in study.study.answers()] == [{"complete": 1, "precise": 2, "convincing": 3}]
