@@ -4,10 +4,10 @@ example:
   python benchmarks/metrics.py
 
 Maps are smooth random fields of 224 x 224 without ties, masks are discs. What runs the classifier is measured with one
-that does next to nothing, so that the metric and the drawing of pictures are what counts: the last column says how
-many pictures it classifies. What makes further maps is measured with the gradient of a small network, in both packages,
-and as a function alone. Times are seconds of the processor, on one thread, medians over rounds: what else runs on the
-machine disturbs them little.
+that does next to nothing, so that the metric and the drawing of pictures are what counts: the last column says how many
+pictures it classifies. What makes further maps is measured with the gradient of a small network, in both packages, and
+as a function alone. saliency_crowd_auc is measured for a judgement, beside scikit-learn's `auc`. Times are seconds of
+the processor, on one thread, medians over rounds: what else runs on the machine disturbs them little.
 """
 
 import argparse
@@ -31,7 +31,7 @@ from torchvision.transforms.functional import gaussian_blur
 
 from saliency_bench import load_classifier, registry
 from saliency_bench.metric import load_metric
-from saliency_bench.scoring.exposures import EXPOSURES
+from saliency_bench.scoring.exposures import EXPOSURES, SHOWN
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.target import one_hot
@@ -46,8 +46,11 @@ QUANTUS: dict[str, tuple[str, dict]] = {  # ours, and theirs that looks at the s
     "saliency_energy": ("RelevanceMassAccuracy", {}),
     "saliency_average_precision": ("AUC", {}),
     "saliency_deletion": ("PixelFlipping", {}),
+    "saliency_single_deletion": ("FaithfulnessEstimate", {}),
     "saliency_road": ("noisy_linear_imputation", {}),  # alone: their ROAD fails on images of three channels
 }
+OF_MODEL = ("PixelFlipping", "FaithfulnessEstimate")  # of Quantus, and pixels are changed
+PATCHES = 16  # of saliency_single_deletion
 FURTHER: dict[str, tuple[str, dict]] = {  # of those that make further maps; their MPRT fails with their ssim
     "saliency_randomisation:form=spearman": ("MPRT", {"similarity_func": "correlation_spearman"}),
     "saliency_randomisation:form=complexity": ("EfficientMPRT", {}),
@@ -132,11 +135,12 @@ def quantus_call(text: str, count: int) -> Callable[[], object]:
     name, options = QUANTUS[text]
     if name == "noisy_linear_imputation":
         return lambda: imputed_by_quantus(count)
-    if name == "PixelFlipping":
-        options = {"features_in_step": args.size, "perturb_baseline": "black"}
+    if name in OF_MODEL:
+        step = args.size if name == "PixelFlipping" else args.size**2 // PATCHES
+        options = {"features_in_step": step, "perturb_baseline": "black"}
     metric = getattr(quantus, name)(disable_warnings=True, abs=False, normalise=False, **options)
     given = {
-        "model": Nothing().eval() if name == "PixelFlipping" else None,
+        "model": Nothing().eval() if name in OF_MODEL else None,
         "x_batch": np.zeros((count, 3, args.size, args.size), np.float32),
         "y_batch": np.zeros(count, int),
         "a_batch": maps[:count, None],
@@ -191,11 +195,26 @@ def further(text: str) -> tuple[float, float]:
     return ours, milliseconds(lambda: theirs(**given), count)
 
 
+def judgements(count: int = 1000) -> tuple[float, float, float]:
+    """Milliseconds a judgement of saliency_crowd_auc, of its shell, and of scikit-learn."""
+    from sklearn.metrics import auc
+
+    metric, module = load_metric("saliency_crowd_auc"), shell("saliency_crowd_auc")
+    first = np.random.default_rng(0).choice([*SHOWN, np.nan], count)
+
+    def theirs() -> float:
+        return float(np.mean([auc(EXPOSURES, [float(one <= exposure) for exposure in EXPOSURES]) for one in first]))
+
+    assert abs(metric(first).mean() - theirs()) < 1e-12
+    ours = milliseconds(lambda: metric(first), count)
+    return ours, milliseconds(lambda: module.compute(predictions=first), count), milliseconds(theirs, count)
+
+
 needed = {"maps", "masks", "curves", "labels"}
 names = [metric for metric in map(load_metric, registry.names("metrics")) if set(metric.needs) <= needed]
 texts = [metric.name for metric in names] + [f"{name}:threshold=mask_area" for name in AT_MASK_AREA]
 print(f"milliseconds of one processor for a map of {args.size} x {args.size}, medians of {args.rounds} rounds\n")
-print(f"{'metric':<40} {'function':>9} {'evaluate':>9} {'adds':>7} {'Quantus':>9} {'ratio':>7} {'pictures':>9}")
+print(f"{'metric':<40} {'function':>9} {'evaluate':>9} {'adds':>7} {'peer':>9} {'ratio':>7} {'pictures':>9}")
 worst = {"a threshold": 0.0, "an order": 0.0, "evaluate": 0.0}
 for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).needs, text)):
     ours, outside, theirs, pictures = measured(text)
@@ -207,5 +226,8 @@ for text in sorted(texts, key=lambda text: ("curves" in load_metric(text).needs,
 for text in FURTHER:
     ours, theirs = further(text)
     print(f"{text:<40} {ours:>9.3f} {'':>9} {'':>7} {theirs:>9.3f} {theirs / ours:>6.1f}x", flush=True)
+ours, outside, theirs = judgements()
+peer = f"{theirs:>9.3f} {theirs / ours:>6.1f}x"
+print(f"{'saliency_crowd_auc, a judgement':<40} {ours:>9.5f} {outside:>9.5f} {outside - ours:>7.4f} {peer}")
 asked = zip(worst.items(), (ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL), strict=True)
 print("\nat most: " + "; ".join(f"{kind} {value:.3f} (asked: {limit:g})" for (kind, value), limit in asked))

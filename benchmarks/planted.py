@@ -44,6 +44,8 @@ pictures that the metric shows it:
   the score smaller, and the object's middle leaves first. What is not salient never leaves (see its card).
 - saliency_confidence prefers the inverted mask to noise: half of an image's pixels, scattered over another, are unlike
   anything the network was trained on. saliency_correctness has all five in order.
+- saliency_own_region prefers the inverted mask to all others: a picture without its object is still most of a picture,
+  and the hole has the object's outline. A region says little without its size.
 - A difference in the third digit between the mask and its blurred copy is small against the choice of the metric. The
   pixels inside a mask are tied and follow the fixed pseudo-random order; in a blurred mask the middle comes first.
 

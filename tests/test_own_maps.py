@@ -19,7 +19,7 @@ import saliency_bench as sb
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.cli import main
 from saliency_bench.engine import precomputed as own_maps
-from saliency_bench.engine.precomputed import explainer_of, file_of
+from saliency_bench.engine.precomputed import explainer_of, file_of, wants_more
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.template import read_template, score_maps
@@ -324,6 +324,17 @@ def test_metrics_that_ask_for_further_maps_are_refused_by_name(blank, values, tm
     greedy = replace(sb.load_metric("saliency_miou"), name="saliency_greedy", needs=("maps", "explain"))
     with pytest.raises(UserError, match="saliency_greedy asks for further maps"):
         score(blank, write(tmp_path / "maps", values), metrics=[greedy])
+
+
+@pytest.mark.parametrize(("name", "line"), [
+    ("saliency_roar", "saliency_roar needs maps of the training images too"),
+    ("saliency_crowd_auc", "saliency_crowd_auc is computed from the answers of people"),
+])  # fmt: skip
+def test_metrics_that_no_map_serves_are_refused_by_name_and_left_out_by_default(blank, values, tmp_path, name, line):
+    with pytest.raises(UserError, match=line):
+        score(blank, write(tmp_path / "maps", values), metrics=[name])
+    assert wants_more(sb.load_metric(name))  # so that they are not among the defaults
+    assert not wants_more(sb.load_metric("saliency_miou"))
 
 
 def test_a_further_map_is_refused_whoever_asks(blank, values, tmp_path):
