@@ -2,7 +2,7 @@
 
 It is a page of its own rather than a Gradio component: an image editor that lives on the server loses strokes whenever
 the server replaces its image. Here the browser draws, keeps what it has not yet sent, and sends it until it is
-confirmed; the server keeps nothing but the store. On a Space it runs as a Docker Space.
+confirmed; the server keeps nothing but the store.
 
 A person is known by a key in the header `X-Key`, which the browser keeps; no cookie, so that no other page can send it.
 """
