@@ -7,17 +7,20 @@ example:
   saliency-bench push results runs/pet
   saliency-bench push space leaderboard --namespace YOUR-NAME
   saliency-bench push results suites    # all runs of a suite at once
+  saliency-bench push all built --dry-run
 
 Log in with `hf auth login`, or set HF_TOKEN. The plan is shown before anything is sent, and only files that have
 changed are sent. If the images of a dataset may not be redistributed, only its annotations are
 published. Results are proposed as a pull request on NAMESPACE/results, under CC-BY-4.0, like `saliency-bench submit`.
+`push all FOLDER` is for the owner of a namespace: datasets and models below FOLDER, all metrics, the repository of
+results, the apps.
 """
 
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _results, _shared
@@ -108,7 +111,22 @@ def space(args: Namespace) -> None:
     _publish(args, space_publication(args.item, args.namespace, args.name))
 
 
+def everything(args: Namespace) -> None:
+    from saliency_bench.push_scripts._all import publications
+
+    if args.name:
+        raise UserError("push all publishes many repositories; leave out --name")
+    with TemporaryDirectory(prefix="saliency-bench-") as workspace:
+        # What cannot be published is found before anything is sent; but models, which link what is there by then.
+        list(publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace))))
+        found = publications(Path(args.item), args.namespace, Path(mkdtemp(dir=workspace)))
+        done = [_published(args, publication) for publication in found]
+    if args.json:
+        print(json.dumps([one.as_dict() for one in done], indent=2))
+
+
 KINDS: dict[str, Callable[[Namespace], None]] = {
+    "all": everything,
     "dataset": dataset,
     "metric": metric,
     "model": model,
@@ -118,6 +136,13 @@ KINDS: dict[str, Callable[[Namespace], None]] = {
 
 
 def _publish(args: Namespace, publication) -> None:
+    done = _published(args, publication)
+    if args.json:
+        print(json.dumps(done.as_dict(), indent=2))
+
+
+def _published(args: Namespace, publication):
+    """What became of it, said unless it is asked for as JSON."""
     from huggingface_hub.utils import disable_progress_bars
 
     from saliency_bench.hub.upload import publish
@@ -126,4 +151,6 @@ def _publish(args: Namespace, publication) -> None:
         disable_progress_bars()
     say = (lambda line: None) if args.json else (lambda line: print(line, flush=True))
     done = publish(publication, private=args.private, dry_run=args.dry_run, say=say)
-    print(json.dumps(done.as_dict(), indent=2) if args.json else done)
+    if not args.json:
+        print(done, flush=True)
+    return done

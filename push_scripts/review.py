@@ -3,6 +3,7 @@
 example:
   saliency-bench review saliency-bench/results 7
   saliency-bench review saliency-bench/results 7 --comment
+  saliency-bench review saliency-bench/results --comment    # all that are open
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
@@ -19,16 +20,25 @@ SECTION = "publish"
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("repo", metavar="NAMESPACE/results", help="the results repository")
-    parser.add_argument("number", type=int, metavar="NUMBER", help="of the pull request")
-    parser.add_argument("--comment", action="store_true", help="post the verdict on the pull request")
+    parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="of the pull request (default: all open)")
+    parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.leaderboard.review import comment, review
+    from saliency_bench.leaderboard.review import comment, open_pulls, review
 
-    verdict = review(args.repo, args.number)
-    print(json.dumps(verdict.as_dict(), indent=2) if args.json else "\n".join(verdict.lines()), flush=True)
-    if args.comment:
-        comment(verdict)
-    return 0 if verdict.fine else 1
+    numbers = open_pulls(args.repo) if args.number is None else [args.number]
+    if not numbers and not args.json:
+        print(f"no pull request of {args.repo} is open")
+    verdicts = []
+    for number in numbers:
+        verdicts.append(verdict := review(args.repo, number))
+        if not args.json:
+            print("\n".join(verdict.lines()), flush=True)
+        if args.comment:
+            comment(verdict)
+    if args.json:
+        shown = [verdict.as_dict() for verdict in verdicts]
+        print(json.dumps(shown if args.number is None else shown[0], indent=2))
+    return 0 if all(verdict.fine for verdict in verdicts) else 1

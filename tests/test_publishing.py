@@ -809,3 +809,43 @@ assert fingerprint(old) == fingerprint(sb.load_dataset("pet-xai", revision={pinn
     assert told in online.stdout
     assert told in offline.stdout
     assert len(hub.asked) == asked
+
+
+@pytest.mark.slow
+def test_the_first_day(line, hub, pets, model, tmp_path, capsys):
+    """The owner of the namespace publishes all there is; a stranger loads, scores and submits; the owner lets it in."""
+    shutil.copytree(pets, tmp_path / "built" / "pet-xai")
+    shutil.copytree(model, tmp_path / "built" / "models" / model.name)
+    assert line("push", "all", tmp_path / "built", "--dry-run", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert hub.store.repos == {}
+    assert line("push", "all", tmp_path / "built") == 0
+    assert {(one["kind"], one["repo"]) for one in told} == {
+        (kind.removesuffix("s"), name) for kind, name in hub.store.repos
+    }
+    names = {name.partition("/")[2] for _, name in hub.store.repos}
+    assert names >= {"pet-xai", model.name, "results", "leaderboard", *sb.list_metrics()}
+    stranger = """
+import evaluate
+import numpy as np
+import saliency_bench as sb
+from datasets import load_dataset
+rows = load_dataset("saliency-bench/pet-xai", split="test")
+masks = np.stack([np.asarray(row["mask"].resize((32, 32), 0)) > 0 for row in rows])
+assert evaluate.load("saliency-bench/saliency_miou").compute(predictions=masks * 1.0, references=masks)
+model = "saliency-bench/MODEL"
+run = sb.run(dataset="saliency-bench/pet-xai", model=model, explainers=["gradcam", "random"],
+             metrics=["saliency_miou"], out="run", progress=False)
+print(sb.submit(run.folder).pull_request)
+""".replace("MODEL", model.name)
+    home = hub.python(stranger, user=VISITOR)
+    assert home.returncode == 0, home.stderr
+    assert home.stdout.strip().endswith("/discussions/1")
+    assert line("review", "saliency-bench/results", "1") == 0
+    hub.api().merge_pull_request("saliency-bench/results", 1, repo_type="dataset")
+    (folder,) = {row.folder for row in sb.load_results("saliency-bench/results").rows}
+    done = hub.command("recompute", "saliency-bench/results", folder, "--samples", "3", "--device", "cpu")
+    assert done.returncode == 0, done.stderr
+    assert {row.status for row in sb.load_results("saliency-bench/results").rows} == {"recomputed"}
+    assert line("push", "all", tmp_path / "nothing") == 2
+    assert "holds no built dataset" in capsys.readouterr().err

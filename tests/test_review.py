@@ -80,6 +80,22 @@ def test_a_pull_request_may_hold_several_submissions(board):
     assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
 
+def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board, capsys):
+    own = submission(SCORES, "visitor")
+    first = propose(board, files(own))
+    second = propose(board, files(submission(SCORES, "founder")))
+    for _ in range(2):
+        assert main(["review", BOARD, "--comment", "--json"]) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert [(one["number"], one["fine"]) for one in told] == [(first, True), (second, False)]
+    for found in board.repo("datasets", BOARD).discussions:
+        assert sum(event["type"] == "comment" for event in found.events) == 1
+    board.api().merge_pull_request(BOARD, first, repo_type="dataset")
+    board.api().change_discussion_status(BOARD, second, "closed", repo_type="dataset")
+    assert main(["review", BOARD]) == 0
+    assert capsys.readouterr().out == f"no pull request of {BOARD} is open\n"
+
+
 def test_main_may_have_gone_on_since(board):
     number = propose(board, files(submission(SCORES, "visitor")))
     board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")

@@ -89,12 +89,23 @@ def review(repo: str, number: int, api: HfApi | None = None) -> Verdict:
     return _checked(repo, pull, commit, folders, api)
 
 
-def comment(verdict: Verdict, api: HfApi | None = None) -> None:
-    """Post a verdict on its pull request. Raises: UserError where the account may not."""
-    with asking(verdict.repo):
-        (api or client.default_api()).comment_discussion(
-            verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset"
+def open_pulls(repo: str, api: HfApi | None = None) -> list[int]:
+    """The numbers of the open pull requests. Raises: UserError where there is no such repository, or no connection."""
+    api = api or client.default_api()
+    with asking(repo):
+        found = api.get_repo_discussions(
+            repo, repo_type="dataset", discussion_type="pull_request", discussion_status="open"
         )
+        return sorted(one.num for one in found)
+
+
+def comment(verdict: Verdict, api: HfApi | None = None) -> None:
+    """Post a verdict on its pull request, unless it stands there. Raises: UserError where the account may not."""
+    api = api or client.default_api()
+    with asking(verdict.repo):
+        told = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
+        if not any(getattr(event, "content", None) == verdict.markdown() for event in told):
+            api.comment_discussion(verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset")
 
 
 def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:

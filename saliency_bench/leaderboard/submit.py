@@ -25,7 +25,7 @@ from saliency_bench.data.names import NAMESPACE
 from saliency_bench.engine.run import Run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
-from saliency_bench.hub.plan import size
+from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.maps import PUBLISHED
@@ -134,19 +134,9 @@ class SubmissionPlan:
         return propose([self])
 
     def write_card(self) -> None:
-        """With tables of one row without a result, so that the Hub shows them before the first submission is merged."""
-        row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
-        with BytesIO() as buffer:
-            pq.write_table(pa.Table.from_pylist([row], schema=records.SCHEMA), buffer)
-            first = {
-                "README.md": card(self.repo).encode(),
-                "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
-                f"{EMPTY}/{CELLS}": shown_cells(None),
-                f"{EMPTY}/{RECORDS}": buffer.getvalue(),
-            }
         self.api.create_commit(
             self.repo,
-            [CommitOperationAdd(path, content) for path, content in first.items()],
+            [CommitOperationAdd(path, content) for path, content in board_files(self.repo).items()],
             repo_type="dataset",
             commit_message="What this repository holds",
         )
@@ -155,6 +145,28 @@ class SubmissionPlan:
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
         return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
+
+
+def board_files(repo: str) -> dict[str, bytes]:
+    """What a results repository holds before the first submission.
+
+    Tables of one row without a result, so that the Hub shows them.
+    """
+    row = dict.fromkeys(records.SCHEMA.names) | {"reason": NO_RESULT}
+    with BytesIO() as buffer:
+        pq.write_table(pa.Table.from_pylist([row], schema=records.SCHEMA), buffer)
+        return {
+            "README.md": card(repo).encode(),
+            "schema.json": (json.dumps(json_schema(), indent=2) + "\n").encode(),
+            f"{EMPTY}/{CELLS}": shown_cells(None),
+            f"{EMPTY}/{RECORDS}": buffer.getvalue(),
+        }
+
+
+def board_publication(namespace: str) -> Publication:
+    """The results repository of a namespace, to which others then submit."""
+    repo = f"{namespace}/results"
+    return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:

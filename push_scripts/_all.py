@@ -1,0 +1,35 @@
+"""What `push all` publishes: built datasets, trained models, all metrics, the board's repository, the apps."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from saliency_bench.errors import UserError
+
+
+def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
+    """In the order in which they link each other: models say which published dataset they were trained on.
+
+    root: a folder with built datasets and trained models, at any depth. workspace: an empty folder for temporary files.
+    Raises: UserError for a folder without any, or one that cannot be published.
+    """
+    from saliency_bench.data.build_report import REPORT
+    from saliency_bench.leaderboard.submit import board_publication
+    from saliency_bench.metric import list_metrics
+    from saliency_bench.publishing.datasets import dataset_publication
+    from saliency_bench.publishing.metrics import metric_publication
+    from saliency_bench.publishing.models import model_publication
+    from saliency_bench.publishing.spaces import list_spaces, space_publication
+
+    datasets, models = (sorted(root.rglob(name)) for name in (REPORT, "training_log.json"))
+    if not datasets:
+        raise UserError(f"{root} holds no built dataset; build some into it, as in: saliency-bench build pet-xai")
+    for number, report in enumerate(datasets):
+        (workspace / str(number)).mkdir()
+        yield dataset_publication(report.parent, namespace, workspace / str(number))
+    for log in models:
+        yield model_publication(log.parent, namespace)
+    for name in list_metrics():
+        yield metric_publication(name, namespace)
+    yield board_publication(namespace)
+    for name in list_spaces():
+        yield space_publication(name, namespace)
