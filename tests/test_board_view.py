@@ -271,6 +271,20 @@ def test_cost_is_logarithmic_and_of_one_device():
     assert plots.cost([row("silent")], "saliency_miou", "passes") is None
 
 
+def test_names_stand_beside_their_dots_and_not_on_each_other():
+    rows = [row(f"method {number}", 0.5 + number / 1000, metric) for number in range(4)
+            for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right", 0.9, metric)
+            for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    dots = plots.scatter(rows, "saliency_miou", "saliency_insertion").dots
+    places = [dot.label for dot in dots]
+    assert len(set(places)) == len(dots)
+    beside = {(abs(round(x - dot.x)), round(y - dot.y)) for dot, (x, y, _) in zip(dots, places, strict=True)}
+    assert beside <= {(8, -7), (8, 15)}
+    assert (
+        next(dot for dot in dots if dot.name == "far on the right").label[2] == "end"
+    )  # there is no room on its right
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
 def test_ticks_lie_on_their_axis(values):
     axis = plots.Axis(values, 0, 100)

@@ -6,7 +6,6 @@ board is NAMESPACE/results of its owner, or the one that the variable SALIENCY_B
 
 import os
 from collections.abc import Callable
-from html import escape
 from pathlib import Path
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
@@ -52,18 +51,16 @@ def build(live: Live) -> gr.Blocks:
 
 def _board(live: Live, functions: list[Callable]) -> None:
     gr.HTML(
-        lambda: _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
+        _frame(live), js_on_load=(HERE / "board.js").read_text(encoding="utf-8"),
         server_functions=functions, apply_default_css=False, elem_id="board",
     )  # fmt: skip
 
 
 def _frame(live: Live) -> str:
-    """The page as it begins; its parts are put in place by their names."""
+    """The page as it begins, until the browser asks for what its address says; parts are replaced by their names."""
     first = live.page.show("")
     return (
-        '<div class="lb"><header><h1>Leaderboard</h1>'
-        f'<p class="lb-subtitle">Which saliency maps can be trusted: {escape(live.page.archive.name)}, '
-        f"as of {escape(live.page.archive.updated or 'an unknown day')}</p></header>"
+        '<div class="lb"><h1>Leaderboard</h1>'
         f'<div data-part="head">{first["head"]}</div><div data-part="form">{first["form"]}</div>'
         '<p class="lb-problem" data-part="problem" role="alert"></p>'
         f'<div data-part="body">{first["body"]}</div></div>'

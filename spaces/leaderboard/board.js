@@ -86,4 +86,4 @@ element.addEventListener('input', (event) => {
 });
 element.addEventListener('submit', (event) => event.preventDefault());
 window.addEventListener('popstate', () => show(location.search, { push: false }));
-if ([...new URLSearchParams(location.search)].some(([name]) => !name.startsWith('__'))) show(location.search, { push: false });
+show(location.search, { push: false, focus: 'none' });

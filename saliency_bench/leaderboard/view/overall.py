@@ -89,7 +89,7 @@ def _one(
     estimates = {dataset: _minus(own[dataset], reference[dataset]) for dataset in core
                  if dataset in own and dataset in reference}  # fmt: skip
     estimates = {dataset: one for dataset, one in estimates.items() if one.n}
-    means = {dataset: sign * one.value for dataset, one in estimates.items()}
+    means = {dataset: sign * one.value + 0.0 for dataset, one in estimates.items()}
     missing = [f"no scores on {dataset}" for dataset in core if dataset not in own]
     missing += [f"no sample in common with {REFERENCE} on {dataset}" for dataset in core
                 if dataset in own and dataset not in means]  # fmt: skip
@@ -128,7 +128,7 @@ def _aligned(several: Sequence[Scored]) -> list[np.ndarray]:
 
 def _mean(estimates: Sequence[Estimate], sign: int) -> tuple[float, float | None, float | None]:
     """(S, the ends of its interval for these datasets)"""
-    value = sign * float(np.mean([one.value for one in estimates]))
+    value = sign * float(np.mean([one.value for one in estimates])) + 0.0  # never -0
     if any(np.isnan(one.low) for one in estimates):
         return value, None, None
     errors = [(one.high - one.low) / 2 / t_quantile(one.clusters - 1) for one in estimates]

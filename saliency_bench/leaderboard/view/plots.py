@@ -15,6 +15,8 @@ from saliency_bench.leaderboard.view.state import STATUSES, View
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
 TICKS = 7
+LETTER, LONGEST = 6.8, 24  # the width of a letter of a name, and how many are shown
+Box = tuple[float, float, float, float]
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Dot:
     baseline: bool
     on_front: bool
     title: str
-    left: bool = False  # its name stands on its left
+    label: tuple[float, float, str] = (0.0, 0.0, "start")  # where its name stands, and how it is anchored there
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
         title = f"{name}: {short(x)} {_said(one)}, {short(y)} {_said(other)}"
         place = horizontal(_value(one)), vertical(_value(other))
         spans = _span(one, horizontal), _span(other, vertical)
-        dots.append(Dot(name, one.key, *place, *spans, one.baseline, False, title, place[0] > WIDTH * 0.72))
+        dots.append(Dot(name, one.key, *place, *spans, one.baseline, False, title))
+    dots = labelled(dots)
     return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]), dots,
                 horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
@@ -173,11 +176,37 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
         row = known[name]
         title = f"{name}: {amount(costs[index])} {kind} per image{where}, {short(y)} {_said(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
-        dots.append(Dot(name, row.key, *place, None, _span(row, vertical), row.baseline, index in front, title,
-                        place[0] > WIDTH * 0.72))  # fmt: skip
+        spans = None, _span(row, vertical)
+        dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title))
+    dots = labelled(dots)
     line = [(dots[index].x, dots[index].y) for index in front]
     return Plot(f"{short(y)} against {kind} per image", f"{kind} per image{where}, less is better",
                 _axis_title(first), dots, horizontal.ticks(), vertical.ticks(), line)  # fmt: skip
+
+
+def labelled(dots: Sequence[Dot]) -> list[Dot]:
+    """With a place for each name beside its dot, where it overlaps as few names and dots as may be."""
+    taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
+    found = []
+    for dot in dots:
+        width = LETTER * min(len(dot.name), LONGEST)
+        places = []
+        for across, anchor in ((8, "start"), (-8, "end")):
+            for down in (-7, 15):
+                left = dot.x + across - (width if anchor == "end" else 0)
+                box = (left, dot.y + down - 11, left + width, dot.y + down + 3)
+                outside = box[0] < LEFT or box[2] > WIDTH
+                places.append((sum(_overlap(box, other) for other in taken) + 1e6 * outside, across, down, anchor, box))
+        _, across, down, anchor, box = min(places, key=lambda one: one[0])
+        taken.append(box)
+        found.append(replace(dot, label=(round(dot.x + across, 1), round(dot.y + down, 1), anchor)))
+    return found
+
+
+def _overlap(one: Box, other: Box) -> float:
+    """The common area of two boxes (left, top, right, bottom)."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    return max(0.0, wide) * max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
