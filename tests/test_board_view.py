@@ -273,7 +273,7 @@ def test_cost_is_logarithmic_and_of_one_device():
 
 def test_names_stand_beside_their_dots_and_not_on_each_other():
     rows = [row(f"method {number}", 0.5 + number / 1000, metric) for number in range(4)
-            for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right", 0.9, metric)
+            for metric in ("saliency_miou", "saliency_insertion")] + [row("far on the right side", 0.9, metric)
             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
     dots = plots.scatter(rows, "saliency_miou", "saliency_insertion").dots
     places = [dot.label for dot in dots]
@@ -281,7 +281,7 @@ def test_names_stand_beside_their_dots_and_not_on_each_other():
     beside = {(abs(round(x - dot.x)), round(y - dot.y)) for dot, (x, y, _) in zip(dots, places, strict=True)}
     assert beside <= {(8, -7), (8, 15)}
     assert (
-        next(dot for dot in dots if dot.name == "far on the right").label[2] == "end"
+        next(dot for dot in dots if dot.name == "far on the right side").label[2] == "end"
     )  # there is no room on its right
 
 
