@@ -36,7 +36,7 @@ def arguments(parser: ArgumentParser) -> None:
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
     read = parser.add_argument_group("results, export")
     read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
-    read.add_argument("--without-people", action="store_true", help="of export: drop the pseudonyms")
+    read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
     _shared.output(parser)
 
 
@@ -62,7 +62,9 @@ def results(args: Namespace) -> None:
     from saliency_bench.studies.peekaboom.protocol import KIND
     from saliency_bench.studies.peekaboom.results import results as of_study
 
-    _people.show(of_study(_people.found(args, KIND), without_failed=args.without_failed), args)
+    study = _people.found(args, KIND)
+    findings = of_study(study, people=not args.without_people, without_failed=args.without_failed)
+    _people.show(findings, args)
 
 
 def export(args: Namespace) -> None:

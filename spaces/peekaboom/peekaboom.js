@@ -55,7 +55,8 @@ function choiceButton(label, index) {
     button.setAttribute("aria-disabled", "true");
     button.setAttribute("aria-label", `${name(label)}, tried`);
   }
-  button.addEventListener("click", () => answer(label));
+  // A click of the keyboard has no detail: whoever moves by Tab goes on at the labels of the next question.
+  button.addEventListener("click", (event) => answer(label, event.detail === 0));
   return button;
 }
 
@@ -83,7 +84,7 @@ function feedback(kind, text) {
   $("feedback").textContent = text;
 }
 
-async function answer(choice) {
+async function answer(choice, byKeyboard = false) {
   if (busy || $("helpDialog").open || state.tried.includes(choice)) return;
   wait(true);
   const { place, step } = state;
@@ -95,6 +96,7 @@ async function answer(choice) {
     else if (reply.right) feedback("right", `Right: ${name(choice)}.` + more);
     else feedback("wrong", `It is not ${name(choice)}.` + more);
     await show(reply.state);
+    if (byKeyboard) $("choices").querySelector("button:not([aria-disabled])")?.focus();
   } catch {
     // This question was answered in another tab, or the study has moved on.
     await show(await server.enter());

@@ -21,7 +21,7 @@ COLOURS = {
 }
 PLANTED = ["good", "half", "noise", "bad"]  # from the best
 SIZE = 20
-ENOUGH = 12  # pixels of a colour by which it is recognised
+ENOUGH = 30  # pixels of a colour by which it is recognised
 
 
 def run_images(count=12, size=SIZE, explainers=PLANTED):

@@ -3,6 +3,7 @@
 import csv
 from collections import Counter
 from io import BytesIO
+from itertools import count
 
 import krippendorff
 import numpy as np
@@ -30,6 +31,12 @@ def start(store, name="s", **options):
     images = run_images()
     settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4} | options))
     return Assess(store.study(KIND, name, configuration=settings), images)
+
+
+@pytest.fixture(autouse=True)
+def same_pseudonyms(monkeypatch):
+    """Orders depend on them, and they are drawn from the system's randomness."""
+    monkeypatch.setattr("saliency_bench.studies.study._pseudonym", map("p-{:06d}".format, count()).__next__)
 
 
 @pytest.fixture

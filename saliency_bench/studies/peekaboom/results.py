@@ -19,7 +19,7 @@ from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError
 from saliency_bench.results.clusters import Matched, cluster_codes
-from saliency_bench.results.intervals import interval
+from saliency_bench.results.intervals import difference, interval
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
@@ -81,8 +81,11 @@ def judged(study: Study) -> Judged:
     return Judged(found, checks, unfinished)
 
 
-def results(study: Study, *, without_failed: bool = False) -> Findings:
-    """without_failed: leave out the judgements of people who failed an attention check.
+def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
+    """What the judgements that have ended come to.
+
+    people: False gives numbers instead of pseudonyms. without_failed: leave out the judgements of people who failed an
+    attention check.
 
     Raises: UserError for a study without a judgement that has ended.
     """
@@ -101,6 +104,9 @@ def results(study: Study, *, without_failed: bool = False) -> Findings:
         "images": (OF_IMAGES, _of_images(kept)),
         "people": (OF_PEOPLE, _of_people(kept, answers.checks)),
     }
+    if not people:
+        rows = sorted((row[1:] for row in tables["people"][1]), key=str)
+        tables["people"] = OF_PEOPLE, [(str(number), *row) for number, row in enumerate(rows, 1)]
     data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = _notes(answers, order, without_failed)
     return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
@@ -110,7 +116,7 @@ def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
     asked, failed = len(answers.checks), len(answers.failed)
     notes = [order] if order else []
     if answers.unfinished:
-        notes.append(f"{answers.unfinished} judgements have not ended and are left out.")
+        notes.append(f"Judgements that have not ended, and are left out: {answers.unfinished}.")
     if asked:
         what = "are left out" if without_failed else "count; --without-failed leaves them out"
         notes.append(
@@ -143,14 +149,13 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     """{explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
     matched = Matched(means, codes)
     pairs = list(combinations(range(len(names)), 2))
-    common = {pair: matched.pair(*pair) for pair in pairs}
-    if any((counts > 0).sum() < RANKED_FROM for _, _, counts in common.values()):
+    differences = {pair: difference(matched, *pair) for pair in pairs}
+    matched.forget()
+    if any(one.clusters < RANKED_FROM for one in differences.values()):
         return {}
     decided: list[tuple[str, str]] = []
     for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
-        one, other, counts = common[first, second]
-        sign = sign_of(float((matched.columns[one] - matched.columns[other]).sum() / counts.sum()), p, True)
-        if sign:
+        if sign := sign_of(differences[first, second].value, p, True):
             decided.append((names[first], names[second]) if sign > 0 else (names[second], names[first]))
     sets = rank_sets(names, decided)
     return {name: f"{low}-{high}" if low < high else str(low) for name, (low, high) in sets.items()}
