@@ -29,7 +29,7 @@ from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.intervals import Estimate, cluster_bootstrap
+from saliency_bench.results.intervals import Estimate, cluster_bootstrap, interval
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.utils.hashing import sha256_of
@@ -167,13 +167,12 @@ def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> 
 
 
 def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
-    """saliency_crowd_auc, the mean area over judgements, with an interval by drawing clusters of images.
+    """saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores in clusters of images.
 
     firsts: of each image the exposures of the first right answers of its judgements, NaN for none. codes: clusters.
     """
-    judged = np.array([len(own) for own in firsts], float)
-    areas = np.array([judgement_areas(own).sum() for own in firsts])
-    return cluster_bootstrap(lambda weights: _share(weights, areas, judged), codes, seed)
+    areas = np.concatenate([judgement_areas(own) for own in firsts])
+    return interval(areas, np.repeat(codes, [len(own) for own in firsts]), (0.0, 1.0), seed)
 
 
 def read_answers(path: Path) -> Answers:
