@@ -12,6 +12,8 @@ def propose(args: Namespace, folder: Path) -> None:
 
     more = {name: value for name in ("link", "with_maps") if (value := getattr(args, name, None))}
     runs, unfinished = submit.runs_in(folder)
+    if (folder / "data" / "networks").is_dir() and runs != [folder]:
+        complain("these runs are of smoke size: drawn pictures and small networks, which no leaderboard needs")
     for path in unfinished:
         complain(f"left out: {path} is not finished")
     plans = [

@@ -82,7 +82,9 @@ def guarded(command: str, argv: list[str]) -> int:
             return code
         quiet = silent(getattr(args, "quiet", False))
         with quiet, stopped_by_signals(lambda number: _last_words(number, command, argv)):
-            return module.main(args) or 0
+            code = module.main(args) or 0
+        _leave_others()
+        return code
     except KeyboardInterrupt as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
         _last_words(number, command, argv)
@@ -104,6 +106,13 @@ def guarded(command: str, argv: list[str]) -> int:
             return 2
         complain(f"unexpected error: {type(error).__name__}: {one_line(error, LONGEST)}; --debug shows where")
         return 1
+
+
+def _leave_others() -> None:
+    """Of several processes: end their connection, whose threads may abort one that ends first."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def _last_words(number: int, command: str, argv: list[str]) -> None:

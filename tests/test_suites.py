@@ -275,7 +275,7 @@ def test_tables_and_datasets_can_be_selected(file, tmp_path):
 @pytest.mark.parametrize(
     ("conditions", "said"),
     [(["dataset"], "AXIS=NAME"), (["colour=red"], "unknown axis"), (["dataset=onne"], "did you mean one"),
-     (["explainer=nothing"], "leaves nothing")],
+     (["explainer=nothing"], "unknown explainer .nothing.; known: gradcam")],
 )  # fmt: skip
 def test_a_selection_that_means_nothing_is_refused(file, tmp_path, conditions, said):
     _, found, tables = find_suite(str(file))

@@ -113,6 +113,17 @@ class Scores:
         found = {(job.dataset, job.model): self._runs[str(job.folder)] for job in self.jobs if job.name in runs}
         return {place: run.accuracy for place, run in found.items() if isinstance(run, RunData)}
 
+    def limited(self, runs: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """{dataset: (fewest images used, images there are)} of the runs of these names that left some out."""
+        found: dict[str, tuple[int, int]] = {}
+        for job in self.jobs:
+            run = self._runs[str(job.folder)]
+            if job.name in runs and isinstance(run, RunData):
+                used, samples = (run.summary["dataset"][name] for name in ("used", "samples"))
+                if used < samples:
+                    found[job.dataset] = min(found.get(job.dataset, (used, samples)), (used, samples))
+        return found
+
     def under(self, folder: Path, transform: str) -> dict[str, Any]:
         """The accuracies of a run's classifier under a transform; {} where they were not measured."""
         if folder not in self._under:
@@ -140,6 +151,16 @@ def _metric_text(text: str) -> str:
 def grid_of(name: str, scores: Scores) -> Grid:
     """The table of this name with its numbers."""
     suite, table = scores.suite, scores.suite.tables[name]
+    kept, rows, columns = places_of(suite, table)
+    numbers = {}
+    for place in kept:
+        row, column = (tuple(place[axis] for axis in which) for which in (table.rows, table.columns))
+        numbers[row, column] = _number(scores, table, place)
+    return _with_figures(Grid(name, table, rows, columns, numbers))
+
+
+def places_of(suite: Suite, table: Table) -> tuple[list[dict[str, str]], list[Key], list[Key]]:
+    """({axis: name} of each number of a table, its rows, its columns)"""
     axes = {str(axis): _names(suite, table, axis) for axis in (*table.rows, *table.columns)}
     places: list[str] = [*table.rows, *table.columns]
     kept: list[dict[str, str]] = []
@@ -149,11 +170,22 @@ def grid_of(name: str, scores: Scores) -> Grid:
             kept.append(place)
     rows = list(dict.fromkeys(tuple(place[axis] for axis in table.rows) for place in kept))
     columns = list(dict.fromkeys(tuple(place[axis] for axis in table.columns) for place in kept))
-    numbers = {}
-    for place in kept:
-        row, column = (tuple(place[axis] for axis in which) for which in (table.rows, table.columns))
-        numbers[row, column] = _number(scores, table, place)
-    return _with_figures(Grid(name, table, rows, columns, numbers))
+    return kept, rows, columns
+
+
+def check_figures(suite: Suite, tables: Iterable[str]) -> None:
+    """Raises: UserError where the paper's figures have another shape than what a table shows of the paper."""
+    for name in tables:
+        table = suite.tables[name]
+        _, rows, columns = places_of(suite, table)
+        height = sum(_is_shown(table, table.rows, row) for row in rows)
+        width = sum(_is_shown(table, table.columns, column) for column in columns)
+        if len(table.figures) > height or any(len(line) != width for line in table.figures):
+            shape = " or ".join(map(str, sorted({len(line) for line in table.figures})))
+            raise UserError(
+                f"tables.{name}.figures has {len(table.figures)} rows of {shape} figures, but the table shows {height} "
+                f"rows of {width}; write null where the paper prints nothing"
+            )
 
 
 def _names(suite: Suite, table: Table, axis: str) -> list[str]:
@@ -312,7 +344,7 @@ def _correlation(first: list[Number], second: list[Number], signs: Sequence[int]
     if lacking := next((number.missing for number in second if number.missing), ""):
         return Number(missing=lacking)
     if len(first) < FEWEST:
-        return Number(missing=f"{len(first)} points")
+        return Number(missing=f"{len(first)} points, of which a correlation needs {FEWEST}")
     one, other = (
         sign * np.array([number.value for number in numbers], float)
         for sign, numbers in zip(signs, (first, second), strict=True)

@@ -133,11 +133,17 @@ def _asked(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> list[
 def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
     """The runs of these tables, in the order of the file. Raises: UserError where nothing is selected."""
     tables = list(tables)
-    named: dict[str, Iterable[str]] = {"dataset": suite.datasets, "model": suite.models}
+    named: dict[str, Iterable[str]] = {
+        "dataset": suite.datasets,
+        "model": suite.models,
+        "explainer": [text for run in suite.runs.values() for text in run.explainers],
+        "metric": [text for run in suite.runs for text in metrics_of(suite, tables, run)],
+    }
     for axis, known in named.items():
+        bare = [] if axis in ("dataset", "model") else [text.partition(":")[0] for text in known]
         for name in choice.select.get(axis, ()):
-            if name not in known:
-                raise unknown(axis, name, known)
+            if name not in known and name not in bare:
+                raise unknown(axis, name, dict.fromkeys([*known, *bare]))
     found = []
     for name, run in suite.runs.items():
         if not any(name in suite.tables[table].runs for table in tables):

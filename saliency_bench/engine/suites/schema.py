@@ -256,15 +256,38 @@ def read_suite(path: Path) -> Suite:
     try:
         if path.stat().st_size > LARGEST:
             raise UserError(f"{path} is larger than {LARGEST} bytes, which no suite is")
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
+        text = one_line(error, 300).replace('in "<unicode string>", ', "")
+        raise UserError(f"{path} cannot be read as YAML: {text}") from error
     try:
         return Suite.model_validate(content)
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except ValidationError as error:
         raise UserError(f"{path}: {_line(error)}") from error
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML takes the last of two equal keys, and the first table would be lost without a word."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+SAID = {  # instead of what pydantic says
+    "too_short": "is empty",
+    "missing": "is missing",
+    "model_type": "must be a mapping, as in {key: value}",
+    "dict_type": "must be a mapping, as in {key: value}",
+    "tuple_type": "must be a list, as in [one, two]",
+    "string_type": "must be text; put it into quotes",
+}
 
 
 def _line(error: ValidationError) -> str:
@@ -275,8 +298,8 @@ def _line(error: ValidationError) -> str:
     if first["type"] == "extra_forbidden":
         *above, key = first["loc"]
         return f"{unknown('key', str(key), _keys(Suite, above), of='.'.join(map(str, above)))}"
-    text = "is empty" if first["type"] == "too_short" else first["msg"].removeprefix("Value error, ")
-    return f"{where}: {text}" if where else text
+    text = SAID.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+    return f"{where}: {text}" if where else text if first["type"] == "value_error" else f"the file {text}"
 
 
 def _keys(model: Any, steps: Iterable[str | int]) -> list[str]:

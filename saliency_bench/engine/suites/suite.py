@@ -7,12 +7,13 @@ from typing import Any
 
 from saliency_bench.engine.suites import smoke as smoke_data
 from saliency_bench.engine.suites.drawing import write_page
-from saliency_bench.engine.suites.grids import Scores, grid_of
+from saliency_bench.engine.suites.grids import Scores, check_figures, grid_of
 from saliency_bench.engine.suites.jobs import Choice, Job, jobs_of, selection
 from saliency_bench.engine.suites.layout import Laid
 from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows
 from saliency_bench.engine.suites.schema import Suite, find_suite
 from saliency_bench.engine.suites.working import work
+from saliency_bench.errors import UserError
 from saliency_bench.reports import words
 from saliency_bench.results.summary import aligned
 from saliency_bench.utils.processes import accelerator_on
@@ -70,6 +71,9 @@ def _chosen(
     _, found, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
     choice = Choice(Path(out), Path(data), conditions, **of_all_runs)
+    if not choice.data.is_dir():
+        raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
+    check_figures(found, tables)
     jobs = jobs_of(found, tables, choice)
     if choice.smoke:
         smoke_data.prepare(found, jobs, choice)
@@ -124,14 +128,18 @@ def lay_out(found: Suite, tables: Iterable[str], choice: Choice, failed: dict[Pa
     """The tables of what is there, written: also of runs that an earlier start has made and this one leaves out."""
     jobs = jobs_of(found, tables, replace(choice, select={}))
     scores = Scores(found, jobs, choice.smoke, {str(folder): why for folder, why in failed.items()})
-    limited = [f"At most {choice.limit} images of each run (--limit)."] * (choice.limit is not None)
     laid = []
     for table in tables:
         accuracies = ", ".join(
             f"{found.names.get(model, model)} on {found.names.get(dataset, dataset)} {words.number(one.value)}"
             for (dataset, model), one in scores.accuracies(found.tables[table].runs).items()
         )
-        about = [*limited, *[f"Accuracy of the classifiers: {accuracies}."] * bool(accuracies)]
+        limits = ", ".join(
+            f"{used} of {samples} of {found.names.get(dataset, dataset)}"
+            for dataset, (used, samples) in scores.limited(found.tables[table].runs).items()
+        )
+        about = [f"Not all images: {limits}."] * bool(limits)
+        about += [f"Accuracy of the classifiers: {accuracies}."] * bool(accuracies)
         laid.append(Laid(grid_of(table, scores), found.names, compare, about))
         laid[-1].write(choice.out / "tables")
     return laid
