@@ -247,3 +247,26 @@ def test_what_has_nothing_to_compare_is_one_line(done, answers, tmp_path):
     other.write_text(answers.read_text().replace("gradient", "mine").replace("edges", "theirs"))
     with pytest.raises(UserError, match="centre, mine, random, theirs"):
         sb.analyse(done, "agreement", answers=other)
+
+
+def test_both_accuracies_of_an_explainer_are_over_the_images_it_was_judged_on(done, answers, tmp_path):
+    """People saw few maps of the gradient: its accuracy by the metric is over these images, whatever others show."""
+    images = [row["image_id"] for row in predictions(done)]
+    lines = [line for line in answers.read_text().splitlines(keepends=True)
+             if ",gradient," not in line or line.split(",")[0] in images[:7]]  # fmt: skip
+    path = tmp_path / "uneven.csv"
+    path.write_text("".join(lines) + "nowhere,gradient,0.5,c,true\n")
+    found = sb.analyse(done, "agreement", answers=path)
+    rows = [row for row in found.data["accuracies"] if row["metric"] == "saliency_kae"]
+    assert rows
+    for row in rows:
+        own = images[:7] if row["explainer"] == "gradient" else images[:25]
+        expected = automated(done, "saliency_kae", row["explainer"], row["exposure"], own).mean()
+        assert row["automated"] == pytest.approx(expected, abs=1e-12)
+        right, asked = literal_people(path, row["explainer"], row["exposure"], own).sum(axis=0)
+        assert row["people"] == pytest.approx(right / asked, abs=1e-12)
+    assert "Not in the runs: 1 of 26 images with answers, such as nowhere." in found.data["notes"]
+    assert "People judged the explainers on different images; each is compared on its own." in found.data["notes"]
+    path.write_text("image_id,explainer,exposure,person,right\nnowhere,gradient,0.5,c,true\n")
+    with pytest.raises(UserError, match=r"no image of .*uneven\.csv is in the runs: it has nowhere, they have "):
+        sb.analyse(done, "agreement", answers=path)

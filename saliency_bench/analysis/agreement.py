@@ -64,8 +64,9 @@ class Answers:
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
     """Spearman's rho and Kendall's tau-b of the orders of explainers by a metric and by people, at each exposure.
 
-    Over the images that people have judged, baselines included; higher is better for all. Intervals are percentile
-    bootstraps over clusters of images, all accuracies being computed anew in each draw.
+    Both accuracies of an explainer are over the images on which people have judged it; baselines are included, and
+    higher is better for all. Intervals are percentile bootstraps over clusters of images, all accuracies being computed
+    anew in each draw.
 
     answers: CSV or Parquet, as the head of this file says. Raises: UserError for a file that does not hold it, and for
     runs without a metric of accuracies at exposures, such as saliency_kae, of three explainers that people have judged.
@@ -77,6 +78,9 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
     people: list[tuple] = []
     accuracies: list[tuple] = []
     without: set[str] = set()
+    answered = {image for own in given.judgements.values() for image in own}
+    if not answered & (there := {one for run in runs for one in run.ids}):
+        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(there)}")
     for run in runs:
         ids = [one for one in run.ids if any(one in own for own in given.judgements.values())]
         judged = [row for row in run.rows if row.name in given.judgements]
@@ -93,6 +97,10 @@ def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Fin
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
     notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
+    if missing := answered - there:
+        notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
+    if len({frozenset(own) for own in given.judgements.values()}) > 1:
+        notes.append("People judged the explainers on different images; each is compared on its own.")
     tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
     data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
             "accuracies": dicts(ACCURACIES, accuracies), "answers": given.sha256}  # fmt: skip
@@ -107,6 +115,8 @@ def _of_metric(
     if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
         return [], []
     counts = {name: given.right(name, ids, exposures) for name in automated}
+    for name, (judged, _) in counts.items():  # both accuracies of an explainer are over the same images
+        automated[name] = {exposure: np.where(judged > 0, own, np.nan) for exposure, own in automated[name].items()}
     codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
     sign = 1 if column.higher_is_better else -1
     about = run.summary["dataset"]["id"], run.summary["model"]["id"], column.name

@@ -26,7 +26,7 @@ FEWEST = 3  # points that have a correlation worth a number
 
 def correlation(runs: Sequence[RunData]) -> Findings:
     """Every two metrics of a run, per explainer; and over datasets where there are runs on at least three."""
-    rows = [row for run in runs for row in _over_samples(run)]
+    rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
         tables.append(Table(DATASETS, means, "datasets"))
@@ -47,8 +47,15 @@ def _why_no_datasets(runs: Sequence[RunData]) -> str:
     return f"No correlation over datasets: it {why}."
 
 
-def _over_samples(run: RunData) -> Iterator[tuple]:
-    about = run.summary["dataset"]["id"], run.summary["model"]["id"]
+def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
+    """Its dataset, and its folder too where another run has the same dataset and model."""
+    key = run.summary["dataset"]["id"], run.summary["model"]["id"]
+    alike = [one for one in runs if (one.summary["dataset"]["id"], one.summary["model"]["id"]) == key]
+    return key[0] if len(alike) == 1 else f"{key[0]} ({run.folder.name})"
+
+
+def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
+    about = dataset, run.summary["model"]["id"]
     for row in run.rows:
         cells = [
             (column.name, cell) for column in run.columns if (cell := run.cell(row, column)) and not cell.aggregate
