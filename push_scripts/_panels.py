@@ -113,6 +113,11 @@ def drawn(
     Raises: UserError for a run that cannot be loaded again, and for what it does not have.
     """
     manifest = read_manifest(folder)
+    if what in ("models", "object") and manifest.spec.other_model is None:
+        raise UserError(
+            f"{folder} has no other model, whose maps --what {what} shows; draw a run that was made with --other-model "
+            "DIR --other-label COLUMN"
+        )
     metrics = _metrics(manifest, what)
     context = _loaded(folder, manifest, metrics, explainers, device)
     names = context.data.ids[: context.samples]
