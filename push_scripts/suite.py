@@ -28,6 +28,8 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--data", metavar="DIR", default=".", help="folder that holds built datasets by name (default: .)"
     )
+    parser.add_argument("--answers", nargs="+", metavar="FILE", default=[], action="extend",
+                        help="answers of people, as `peekaboom export` writes them")  # fmt: skip
     parser.add_argument("--select", nargs="+", metavar="AXIS=NAME", default=[], action="extend",
                         help="only these: dataset=, model=, explainer=, metric=")  # fmt: skip
     _shared.settings(parser, "limit", "device")
@@ -62,7 +64,10 @@ def main(args: Namespace) -> int:
     check_writable(Path(args.out))
     from saliency_bench.engine.suites.suite import planned, suite
 
-    options = {key: getattr(args, key) for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke")}
+    options = {
+        key: getattr(args, key)
+        for key in ("out", "data", "select", "limit", "batch_size", "device", "smoke", "answers")
+    }
     if args.plan:
         plan = planned(args.name, **options)
         print(json.dumps(plan.as_json(), indent=2) if args.json else plan)

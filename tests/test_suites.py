@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -255,6 +256,33 @@ def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
     numbers = numbers_of(result, "accuracy")
     assert numbers[("one",), ("small", "top")].missing == "failed: RuntimeError: no power"
     assert numbers[("two",), ("small", "top")].value is not None
+
+
+def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done, tmp_path):
+    people = {"title": "People", "runs": ["all"], "rows": ["dataset", "model"], "columns": ["explainer", "value"],
+              "values": {"Crowd": {"crowd": True}, "mIoU": {"metric": "saliency_miou"}}}  # fmt: skip
+    path = changed(tmp_path / "people.yaml", people=people)
+    first, second = runs_of(done)["one", "small"].ids[:2]
+    lines = [
+        "image_id,explainer,exposure,person,right",
+        f"{first},gradient,0.05,a,false", f"{first},gradient,0.3,a,true", f"{first},gradient,1,b,false",
+        f"{second},gradient,0.1,a,true", "elsewhere,gradient,0.05,a,true",
+    ]  # fmt: skip
+    (tmp_path / "answers.csv").write_text("\n".join(lines) + "\n")
+    options = {"out": done.folder, "smoke": True, "device": "cpu", "progress": False}
+    result = suite(f"{path}:people", **options, answers=tmp_path / "answers.csv")
+    exposures = [0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1]
+    areas = [sum((after - before) * ((before >= right) + (after >= right)) / 2
+                 for before, after in pairwise(exposures)) for right in (0.3, 2, 0.1)]  # fmt: skip
+    numbers = numbers_of(result, "people")
+    for model in ("small", "wide"):  # the same pictures
+        number = numbers[("one", model), ("gradient", "Crowd")]
+        assert number.value == pytest.approx(np.mean(areas), abs=1e-12)
+        assert (number.n, number.is_of_few) == (2, True)
+    assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
+    assert numbers[("one", "small"), ("gradient", "mIoU")].value is not None
+    with pytest.raises(UserError, match="cannot be read"):
+        suite(f"{path}:people", **options, answers=tmp_path / "none.csv")
 
 
 def test_tables_and_datasets_can_be_selected(file, tmp_path):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.analysis.correlations import FEWEST, pearson
+from saliency_bench.engine.suites.crowd import Crowd
 from saliency_bench.engine.suites.jobs import Job, smoked_text
 from saliency_bench.engine.suites.schema import Suite, Table, Value, filled, parts_that_fit
 from saliency_bench.engine.suites.transforms import accuracies_of
@@ -87,6 +88,7 @@ class Scores:
     jobs: Sequence[Job]
     smoke: bool
     failed: Mapping[str, str] = field(default_factory=dict)
+    crowd: Crowd = field(default_factory=Crowd)
     _under: dict[Path, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
@@ -218,7 +220,9 @@ def _number(scores: Scores, table: Table, place: dict[str, str]) -> Number:
     value = table.values[place.get("value") or next(iter(table.values))]
     variant = table.variants.get(place.get("variant", ""), {})
     over = list(_over(scores.suite, table, place))
-    if value.accuracy:
+    if value.crowd:
+        found = [_crowd(scores, table, value, one) for one in over]
+    elif value.accuracy:
         found = [_accuracy(scores, table, value, variant, one) for one in over]
     else:
         found = [_score(scores, table, value, value.metric, variant, one) for one in over]
@@ -302,6 +306,18 @@ def _accuracy(scores: Scores, table: Table, value: Value, variant: dict, place: 
     if interval is None or interval.value is None:
         return Number(missing=run.summary["model"].get("no_accuracy") or "no accuracy"), None
     return Number(interval.value, interval.low, interval.high, interval.n, folders=(folder,), least=interval.n), None
+
+
+def _crowd(scores: Scores, table: Table, value: Value, place: Mapping[str, str]) -> Found:
+    dataset, model, explainer = (_only(scores.suite, table, axis, place) for axis in ("dataset", "model", "explainer"))
+    folder, run = scores.run(_runs(table, value), dataset, model, explainer)
+    if isinstance(run, str):
+        return Number(missing=run), None
+    text = smoked_text(scores.suite, explainer) if scores.smoke else explainer
+    found = scores.crowd.area(run, _explainer_text(text))
+    if isinstance(found, str):
+        return Number(missing=found), None
+    return Number(found.value, found.low, found.high, found.n, folders=(folder,), least=found.n), None
 
 
 def _mean(places: Sequence[Mapping[str, str]], found: list[Found]) -> Number:

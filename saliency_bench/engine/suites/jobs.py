@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from saliency_bench import options
+from saliency_bench.engine.suites.crowd import Crowd
 from saliency_bench.engine.suites.schema import (
     DatasetEntry,
     ModelEntry,
@@ -32,7 +33,7 @@ class Choice:
     """What of a suite is run, and how.
 
     data: folder that holds built datasets by name. select: {axis: names}, all where an axis is missing. limit, device,
-    batch_size: of all runs; None: as the suite or `saliency-bench run` says.
+    batch_size: of all runs; None: as the suite or `saliency-bench run` says. crowd: answers of people, if any.
     """
 
     out: Path
@@ -43,6 +44,7 @@ class Choice:
     batch_size: int | None = None
     smoke: bool = False
     train_only: bool = False
+    crowd: Crowd = field(default_factory=Crowd)
 
     def takes(self, axis: str, *names: str) -> bool:
         """Whether something of these names is selected."""

@@ -88,7 +88,8 @@ class RunEntry(Strict):
 
 class Value(Strict):
     """What a number of a table is: the mean score of a metric or of one of its parts; the correlation of two metrics
-    over the axes in `over`; or the accuracy of the classifier.
+    over the axes in `over`; the accuracy of the classifier; or, with `crowd`, the area under the accuracy of people by
+    the answers that --answers gives.
 
     part: the name of a part; with *, as in `0.05 training *`, the mean of all parts that fit. transform: a change of
     the images under which the accuracy is, one of saliency_consistency's. run: that of the table's runs which has it,
@@ -99,14 +100,17 @@ class Value(Strict):
     part: str | None = None
     against: str = ""
     accuracy: Literal["", "top1", "top5"] = ""
+    crowd: bool = False
     transform: str = ""
     run: str = ""
     scale: float = 1.0
 
     @model_validator(mode="after")
     def _one(self) -> Self:
-        if bool(self.metric) == bool(self.accuracy) or (self.against and not self.metric):
-            raise ValueError("a value needs either metric (with against, for a correlation) or accuracy")
+        if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
+            raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
+        if self.part and not self.metric:
+            raise ValueError("part goes with metric")
         if self.transform and not self.accuracy:
             raise ValueError("transform goes with accuracy, not with a metric")
         return self
@@ -196,7 +200,7 @@ class Suite(Strict):
         for name, table in self.tables.items():
             _known(f"tables.{name}.runs", table.runs, self.runs)
             self._check_axes(name, table)
-            if all(value.accuracy for value in table.values.values()):
+            if not any(value.metric for value in table.values.values()):
                 for entry in table.runs:
                     if not self.runs[entry].metrics:
                         raise ValueError(f"tables.{name} asks for no metric, so runs.{entry} needs metrics of its own")
@@ -207,7 +211,7 @@ class Suite(Strict):
         """Whether each number of a table has one place in the runs."""
         runs = [self.runs[run] for run in table.runs]
         several = {axis: {one for run in runs for one in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
-        if any(value.metric for value in table.values.values()):
+        if any(not value.accuracy for value in table.values.values()):
             several["explainer"] = {one for run in runs for one in run.explainers}
         for axis, names in several.items():
             if len(names) > 1 and axis not in (*table.rows, *table.columns, *table.over):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.engine.suites import smoke as smoke_data
+from saliency_bench.engine.suites.crowd import Crowd
 from saliency_bench.engine.suites.drawing import write_page
 from saliency_bench.engine.suites.grids import Scores, check_figures, grid_of
 from saliency_bench.engine.suites.jobs import Choice, Job, jobs_of, selection
@@ -66,11 +67,18 @@ def planned(name: str, **options: Any) -> Plan:
 
 
 def _chosen(
-    name: str, *, out: str | Path, data: str | Path = ".", select: str | Iterable[str] = (), **of_all_runs: Any
+    name: str,
+    *,
+    out: str | Path,
+    data: str | Path = ".",
+    select: str | Iterable[str] = (),
+    answers: str | Path | Iterable[str | Path] = (),
+    **of_all_runs: Any,
 ) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:
     _, found, tables = find_suite(name)
     conditions = selection([select] if isinstance(select, str) else select)
-    choice = Choice(Path(out), Path(data), conditions, **of_all_runs)
+    files = tuple(map(Path, [answers] if isinstance(answers, str | Path) else answers))
+    choice = Choice(Path(out), Path(data), conditions, crowd=Crowd.read(files), **of_all_runs)
     if not choice.data.is_dir():
         raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
     check_figures(found, tables)
@@ -90,6 +98,7 @@ def suite(
     batch_size: int | None = None,
     device: str | None = None,
     smoke: bool = False,
+    answers: str | Path | Iterable[str | Path] = (),
     compare: bool = False,
     train_only: bool = False,
     progress: bool = True,
@@ -100,6 +109,7 @@ def suite(
     out: folder of models, runs and tables, shared by all tables. data: folder that holds built datasets by name.
     select: parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
     limit, batch_size, device: of all runs. smoke: the same tables in minutes, on drawn pictures with small networks.
+    answers: files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
     compare: with the paper's figures and the differences. train_only: leave out the runs.
 
     Started again, it does what is missing. A run that fails is in `failed` and stops no other.
@@ -107,7 +117,7 @@ def suite(
     """
     found, tables, choice, jobs = _chosen(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
-        train_only=train_only,
+        train_only=train_only, answers=answers,
     )  # fmt: skip
     steps = plan_of(jobs, choice, measured=False)
     check_sources(steps)
@@ -127,7 +137,8 @@ def suite(
 def lay_out(found: Suite, tables: Iterable[str], choice: Choice, failed: dict[Path, str], compare: bool) -> list[Laid]:
     """The tables of what is there, written: also of runs that an earlier start has made and this one leaves out."""
     jobs = jobs_of(found, tables, replace(choice, select={}))
-    scores = Scores(found, jobs, choice.smoke, {str(folder): why for folder, why in failed.items()})
+    scores = Scores(found, jobs, choice.smoke, {str(folder): why for folder, why in failed.items()},
+                    choice.crowd)  # fmt: skip
     laid = []
     for table in tables:
         accuracies = ", ".join(
