@@ -101,6 +101,9 @@ def guarded(command: str, argv: list[str]) -> int:
     except Exception as error:  # a fault of ours: still no page of traceback, but how to get it
         if debug:
             raise
+        if "Symlink loop" in str(error):  # as pathlib says of a path that it cannot follow
+            complain(f"error: {one_line(error, LONGEST)}: the link leads to itself; give another path")
+            return 2
         if full := storage_error(error):
             complain(f"error: {full}")
             return 2

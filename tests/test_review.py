@@ -1,6 +1,7 @@
 """The owner's side of a board: reviewing pull requests, and recomputing what was submitted."""
 
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -195,6 +196,23 @@ def test_who_may_not_write_recomputes_nothing(board, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     with pytest.raises(UserError, match="visitor may not write"):
         vouch(BOARD, "a/b/c")
+
+
+@pytest.mark.parametrize(
+    "words", [["recompute", "x", "a/b/c"], ["leaderboard", "--results", "x"], ["review", "x", "1"]]
+)
+def test_what_is_no_board_is_named(words, here, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(words) == 2
+    assert re.search(r"\bx\b.* NAMESPACE/results", capsys.readouterr().err)
+
+
+def test_a_folder_that_is_a_link_to_itself_is_one_line(tmp_path, capsys):
+    (tmp_path / "loop").symlink_to("loop")
+    assert main(["build", "shapes-xai", "--count", "60", "--size", "32", "--out", str(tmp_path / "loop")]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "loop" in told
 
 
 def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):

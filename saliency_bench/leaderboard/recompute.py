@@ -180,7 +180,7 @@ def vouch(
     is_folder = Path(location).expanduser().is_dir()
     source = Source(Path(location).expanduser() if is_folder else location, None, api)
     if not is_folder and not dry_run and (rights := client.rights(source.api, location)).may is not True:
-        raise UserError(rights.line)
+        raise UserError(f"{location}: {rights.line}")
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
     root = source.root([f"{folder}/*"])

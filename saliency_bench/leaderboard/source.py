@@ -103,6 +103,8 @@ class Source:
         self.location, self.revision, self.api = location, revision, api or client.default_api()
         if isinstance(self.location, Path) and not self.location.is_dir():
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
+        if isinstance(self.location, str) and self.location.count("/") != 1:
+            raise UserError(f"'{location}' is neither a folder of results nor NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
         """The folder that holds the files that fit; README.md too, because a pattern without files causes a warning."""
