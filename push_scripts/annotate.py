@@ -122,28 +122,16 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
 
 
 def serve(annotating: Any, args: Namespace) -> None:
-    import socket
+    from saliency_bench.spaces.annotate.app import create_app
+    from saliency_bench.spaces.pages import serving
 
-    import uvicorn
+    def say(address: str) -> None:
+        links = {"annotate": address}
+        if args.reviewer:
+            links["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
+        if args.json:
+            print(json.dumps(links), flush=True)
+        elif not args.quiet:
+            print("\n".join(f"{name}: {link}" for name, link in links.items()), flush=True)
 
-    from saliency_bench.spaces.annotate.annotate import create_app
-
-    app = create_app(annotating, assist=args.assist)
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((args.host, args.port))
-    except OSError as error:
-        raise UserError(
-            f"port {args.port} of {args.host} cannot be used ({error.strerror}); give another --port"
-        ) from None
-    address = f"http://{'127.0.0.1' if args.host == '0.0.0.0' else args.host}:{listening.getsockname()[1]}/"
-    links = {"annotate": address}
-    if args.reviewer:
-        links["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
-    if args.json:
-        print(json.dumps(links), flush=True)
-    elif not args.quiet:
-        print("\n".join(f"{name}: {link}" for name, link in links.items()), flush=True)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    uvicorn.Server(config).run([listening])
+    serving.serve(create_app(annotating, assist=args.assist), args.host, args.port, say)

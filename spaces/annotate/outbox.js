@@ -1,71 +1,7 @@
-// Talking to the server. Answers are kept in the browser until the server has confirmed them, and sent again after a
-// lost connection, a restart of the server or of the browser; their id sees to it that each is stored once.
+// The answers of an annotator, kept in the browser until the server has confirmed them, and sent again after a lost
+// connection, a restart of the server or of the browser; their id makes sure that each is stored once.
 
-export const randomId = () =>
-  Array.from(crypto.getRandomValues(new Uint8Array(24)), (byte) => byte.toString(16).padStart(2, "0")).join("");
-
-// localStorage, or memory where the browser forbids it (private windows, frames).
-const memory = new Map();
-export const kept = {
-  get(name) {
-    try {
-      return localStorage.getItem("saliency-bench:" + name) ?? memory.get(name) ?? null;
-    } catch {
-      return memory.get(name) ?? null;
-    }
-  },
-  set(name, text) {
-    try {
-      localStorage.setItem("saliency-bench:" + name, text);
-      memory.delete(name);
-      return true;
-    } catch {
-      memory.set(name, text); // lost when the tab is closed
-      return false;
-    }
-  },
-  names(start) {
-    const found = [...memory.keys()];
-    try {
-      const prefix = "saliency-bench:";
-      for (let i = 0; i < localStorage.length; i++) {
-        if (localStorage.key(i).startsWith(prefix)) found.push(localStorage.key(i).slice(prefix.length));
-      }
-    } catch {
-      // memory is all there is
-    }
-    return found.filter((name) => name.startsWith(start));
-  },
-  remove(name) {
-    memory.delete(name);
-    try {
-      localStorage.removeItem("saliency-bench:" + name);
-    } catch {
-      // it was in memory
-    }
-  },
-};
-
-export class Refused extends Error {
-  constructor(status, text) {
-    super(text);
-    this.status = status;
-  }
-}
-
-export async function call(path, { key = "", body = null, as = "json" } = {}) {
-  const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(30000) };
-  if (body) {
-    options.method = "POST";
-    options.body = JSON.stringify(body);
-  }
-  const answer = await fetch(path, options);
-  if (!answer.ok) {
-    const text = await answer.json().then((found) => found.error, () => "the server does not answer");
-    throw new Refused(answer.status, text);
-  }
-  return as === "blob" ? answer.blob() : as === "bytes" ? answer.arrayBuffer() : answer.json();
-}
+import { call, kept, randomId, Refused } from "./study.js";
 
 export class Outbox {
   // confirmed(reply, item), refused(item, text), changed(waiting, offline)

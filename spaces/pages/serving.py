@@ -13,6 +13,8 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -23,7 +25,7 @@ from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
 MEDIA = {".css": "text/css", ".js": "text/javascript", ".html": "text/html"}
-LARGEST = 2**16  # bytes of one request
+LARGEST = 2**16  # bytes of one request by default
 SAFE = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'",
@@ -34,8 +36,14 @@ SAFE = {
 Method = Callable[[Person, dict[str, Any]], Any]
 
 
-def application(study: Study, folder: Path, get: dict[str, Method], post: dict[str, Method]) -> Starlette:
-    """folder: holds page.html and what it loads, beside what all pages have. get, post: {name: method} under /api/."""
+def application(
+    study: Study, folder: Path, get: dict[str, Method], post: dict[str, Method], largest: int = LARGEST
+) -> Starlette:
+    """The pages of a study.
+
+    folder: holds page.html and the files it loads; those in this folder are served too. get, post: {name: method}
+    under /api/. largest: bytes of one request.
+    """
     files = {path.name: path for path in (*COMMON.iterdir(), *folder.iterdir()) if path.suffix in (".css", ".js")}
 
     def page(request: Request) -> Response:
@@ -49,28 +57,29 @@ def application(study: Study, folder: Path, get: dict[str, Method], post: dict[s
 
     async def join(request: Request) -> Response:
         try:
-            sent = await _sent(request)
+            sent = await _sent(request, largest)
             person = await run_in_threadpool(study.join, sent.get("request"))
         except UserError as error:
             return refusal(400, str(error))
         return JSONResponse({"key": person.key}, headers=SAFE)
 
     routes = [Route("/", page), Route("/static/{name}", static), Route("/api/join", join, methods=["POST"])]
-    routes += [Route(f"/api/{name}", _endpoint(study, method)) for name, method in get.items()]
-    routes += [Route(f"/api/{name}", _endpoint(study, method), methods=["POST"]) for name, method in post.items()]
-    return Starlette(routes=routes)
+    for name, method in (get | post).items():
+        endpoint = _endpoint(study, method, largest)
+        routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
+    return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=2000)])
 
 
 def refusal(status: int, text: str) -> JSONResponse:
     return JSONResponse({"error": text}, status, headers=SAFE)
 
 
-def _endpoint(study: Study, method: Method) -> Callable:
+def _endpoint(study: Study, method: Method, largest: int) -> Callable:
     """For known people only; the work is done in a thread."""
 
     async def endpoint(request: Request) -> Response:
         try:
-            sent = await _sent(request)
+            sent = await _sent(request, largest)
             person = await run_in_threadpool(study.person, request.headers.get("x-key", ""))
             if person is None:
                 return refusal(401, "this browser is not known to the study")
@@ -85,15 +94,15 @@ def _endpoint(study: Study, method: Method) -> Callable:
     return endpoint
 
 
-async def _sent(request: Request) -> dict[str, Any]:
+async def _sent(request: Request, largest: int) -> dict[str, Any]:
     """What came with a request: JSON of its body, or the values of its address. Raises: UserError."""
     if request.method in ("GET", "HEAD"):
         return dict(request.query_params)
     body = bytearray()
     async for part in request.stream():
         body += part
-        if len(body) > LARGEST:
-            raise UserError(f"more than {LARGEST:,} bytes")
+        if len(body) > largest:
+            raise UserError(f"more than {largest:,} bytes")
     try:
         sent = json.loads(body)
     except (ValueError, RecursionError):

@@ -17,9 +17,24 @@ export const kept = {
   set(name, text) {
     try {
       localStorage.setItem("saliency-bench:" + name, text);
+      memory.delete(name);
+      return true;
     } catch {
-      memory.set(name, text);
+      memory.set(name, text); // lost when the tab is closed
+      return false;
     }
+  },
+  names(start) {
+    const found = [...memory.keys()];
+    try {
+      const prefix = "saliency-bench:";
+      for (let i = 0; i < localStorage.length; i++) {
+        if (localStorage.key(i).startsWith(prefix)) found.push(localStorage.key(i).slice(prefix.length));
+      }
+    } catch {
+      // memory is all there is
+    }
+    return found.filter((name) => name.startsWith(start));
   },
   remove(name) {
     memory.delete(name);
@@ -38,6 +53,20 @@ export class Refused extends Error {
   }
 }
 
+export async function call(path, { key = "", body = null, as = "json" } = {}) {
+  const options = { headers: { "X-Key": key }, signal: AbortSignal.timeout(30000) };
+  if (body) {
+    options.method = "POST";
+    options.body = JSON.stringify(body);
+  }
+  const answer = await fetch(path, options);
+  if (!answer.ok) {
+    const text = await answer.json().then((found) => found.error, () => "the server does not answer");
+    throw new Refused(answer.status, text);
+  }
+  return as === "blob" ? answer.blob() : as === "bytes" ? answer.arrayBuffer() : answer.json();
+}
+
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
 export class Server {
@@ -49,15 +78,8 @@ export class Server {
     this.last = Promise.resolve();
   }
 
-  async call(path, body = null, as = "json") {
-    const options = { headers: { "X-Key": this.key ?? "" }, signal: AbortSignal.timeout(30000) };
-    if (body) Object.assign(options, { method: "POST", body: JSON.stringify(body) });
-    const reply = await fetch("api/" + path, options);
-    if (!reply.ok) {
-      const text = await reply.json().then((found) => found.error, () => "the server does not answer");
-      throw new Refused(reply.status, text);
-    }
-    return as === "blob" ? reply.blob() : reply.json();
+  call(path, body = null, as = "json") {
+    return call("api/" + path, { key: this.key ?? "", body, as });
   }
 
   // As call, until the server answers. A refusal is thrown.

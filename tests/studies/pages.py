@@ -5,10 +5,14 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 import urllib.request
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from datasets import ClassLabel, Dataset, Features, Image, Value
 from PIL import Image as Pictures
 
@@ -57,6 +61,33 @@ class Served:
         request = urllib.request.Request(self.url + path, sent, {"X-Key": key})
         with urllib.request.urlopen(request, timeout=60) as answer:
             return json.load(answer)
+
+
+@contextmanager
+def serving(app):
+    """The address of an application that a thread of this process serves."""
+    import uvicorn
+
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@contextmanager
+def chromium():
+    playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+    with playwright.sync_playwright() as running:
+        try:
+            opened = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        except playwright.Error:
+            pytest.skip(f"needs chromium at {CHROMIUM}")
+        yield opened
+        opened.close()
 
 
 def stroke(mask, points, diameter, value=True):

@@ -4,7 +4,7 @@ import shutil
 
 import numpy as np
 import pytest
-from pages import CHROMIUM, Served, dataset, stroke
+from pages import Served, chromium, dataset, stroke
 
 from saliency_bench.studies.store import Store
 
@@ -24,10 +24,8 @@ READY = "#save:not([disabled])"
 
 @pytest.fixture(scope="module")
 def browser():
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    with chromium() as opened:
+        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
-from saliency_bench.spaces.annotate.annotate import create_app
+from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_honeypots, open_study
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of

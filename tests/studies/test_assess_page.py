@@ -2,9 +2,9 @@
 
 import json
 import threading
-import time
 
 import pytest
+from pages import chromium, serving
 
 from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
 from saliency_bench.studies.assess.questions import read_questions
@@ -12,7 +12,7 @@ from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, run_images
 
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 testing = pytest.importorskip("starlette.testclient")
 
 from saliency_bench.spaces.assess.app import create_app  # noqa: E402
@@ -89,26 +89,15 @@ def test_a_double_click_is_one_answer(client, study):
 
 @pytest.fixture
 def served(study):
-    server = uvicorn.Server(uvicorn.Config(create_app(study), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(timeout=10)
+    """The address of the page."""
+    with serving(create_app(study)) as address:
+        yield address
 
 
 @pytest.fixture
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        try:
-            opened = running.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        except playwright.Error:
-            pytest.skip("needs chromium at /usr/bin/chromium")
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 READY = "body:not(.waiting) #asking:not([hidden])"

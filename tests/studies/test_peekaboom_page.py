@@ -2,11 +2,11 @@
 
 import json
 import threading
-import time
 from io import BytesIO
 
 import numpy as np
 import pytest
+from pages import chromium, serving
 from PIL import Image
 
 from saliency_bench.studies.peekaboom.protocol import GREY, KIND, Peekaboom, configuration
@@ -15,7 +15,7 @@ from saliency_bench.studies.store import Store
 
 from .crowd import PLANTED, run_images
 
-uvicorn = pytest.importorskip("uvicorn")
+pytest.importorskip("uvicorn")
 testing = pytest.importorskip("starlette.testclient")
 
 from saliency_bench.spaces.peekaboom.app import create_app  # noqa: E402
@@ -146,27 +146,15 @@ def test_a_strange_clock_costs_no_answer(client, game, seconds):
 
 @pytest.fixture
 def served(game):
-    """The address of the page, served as the command serves it."""
-    server = uvicorn.Server(uvicorn.Config(create_app(game), port=0, log_level="error"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    while not server.started:
-        time.sleep(0.02)
-    yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/"
-    server.should_exit = True
-    thread.join(timeout=10)
+    """The address of the page."""
+    with serving(create_app(game)) as address:
+        yield address
 
 
 @pytest.fixture
 def browser():
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as running:
-        try:
-            opened = running.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
-        except playwright.Error:
-            pytest.skip("needs chromium at /usr/bin/chromium")
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 def ready(page):

@@ -2,7 +2,8 @@
 
 import { Board } from "./canvas.js";
 import { Mask } from "./mask.js";
-import { call, kept, Outbox, randomId, Refused } from "./outbox.js";
+import { Outbox } from "./outbox.js";
+import { call, kept, randomId, Refused } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const tell = (text) => ($("live").textContent = text);

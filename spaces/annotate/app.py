@@ -1,0 +1,77 @@
+"""The page on which people draw masks, and the one on which masks are reviewed: a Starlette application.
+
+It is a page of its own rather than a Gradio component: an image editor that lives on the server loses strokes whenever
+the server replaces its image. Here the browser draws, keeps what it has not yet sent, and sends it until it is
+confirmed; the server keeps nothing but the store.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.responses import Response
+
+from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages.serving import SAFE, application, refusal
+from saliency_bench.studies.annotating import Annotating
+from saliency_bench.studies.study import Person
+
+LARGEST = 2**24  # bytes of one request, which may hold a mask
+
+
+def create_app(annotating: Annotating, *, assist: bool = False) -> Starlette:
+    """The application of a study. assist: offer superpixels, which a click selects (needs scikit-image)."""
+    pages = Pages(annotating, assist)
+    get = {"state": pages.state, "again": pages.again, "image": pages.image, "superpixels": pages.superpixels}
+    post = {"answer": pages.answer, "review": pages.review}
+    return application(annotating.study, Path(__file__).parent, get, post, LARGEST)
+
+
+class Pages:
+    """What the pages ask for. Each method gets the person whose key was sent, and the values that came with it."""
+
+    def __init__(self, annotating: Annotating, assist: bool):
+        self.annotating, self.study, self.assist = annotating, annotating.study, assist
+
+    def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
+        reviewing = person.role == "reviewer"
+        return about | (self.annotating.review_state() if reviewing else self.annotating.state(person.name))
+
+    def again(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        return self.annotating.task_again(person.name, str(sent.get("unit")))
+
+    def image(self, person: Person, sent: dict[str, Any]) -> Response:
+        unit = str(sent.get("unit"))
+        if not self.annotating.may_see(person, unit):
+            return refusal(403, "this image was not given to you")
+        shown = self.annotating.images.shown(unit)
+        return Response(
+            shown.content, media_type=shown.media, headers=SAFE | {"Cache-Control": "private, max-age=86400"}
+        )
+
+    def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
+        """uint16 little-endian (H, W): the number of each pixel's superpixel."""
+        from saliency_bench.studies.superpixels import superpixels
+
+        unit = str(sent.get("unit"))
+        if not self.assist or not self.annotating.may_see(person, unit):
+            return refusal(403, "not offered")
+        found = superpixels(self.annotating.images.shown(unit).content)
+        return Response(found.astype("<u2").tobytes(), media_type="application/octet-stream", headers=SAFE)
+
+    def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        if person.role != "annotator":
+            raise UserError("reviewers do not draw")
+        stored = self.annotating.save(person.name, sent)
+        return {"revision": stored.revision} | self.state(person, {})
+
+    def review(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
+        if person.role != "reviewer":
+            raise UserError("this link is not a reviewer's")
+        answer = sent.get("answer")
+        if not isinstance(answer, int):
+            raise UserError("answer is the number of an answer")
+        texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
+        self.study.review(answer, person.name, *texts)
+        return self.state(person, {})
