@@ -365,6 +365,27 @@ def test_missing_sources_are_listed_and_nothing_starts(file, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("entry", [{"name": "models/mine/last"}, {"name": "./gone"}, {"name": "torchvision:resnet1"}])
+def test_models_that_cannot_be_loaded_are_missing_before_anything_starts(entry, tmp_path, capsys):
+    """Whether they are used as they are or trained first."""
+    content = json.loads(json.dumps(SUITE))
+    entry = entry | {"family": "resnet"}
+    content["models"] = {"small": entry, "wide": entry | {"train": {"epochs": 1}}}
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump(content))
+    steps = planned(str(path), out=tmp_path / "out", data=tmp_path).steps
+    assert {step.model for step in steps} == {"missing"}
+    with pytest.raises(UserError, match="5 sources are missing"):
+        suite(str(path), out=tmp_path / "out", data=tmp_path, progress=False)
+    written = capsys.readouterr().err
+    for name in ("small", "wide"):
+        assert any(
+            f"missing: model {name}: " in line and entry["name"].rpartition(":")[2] in line
+            for line in written.splitlines()
+        )
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_dataset_that_is_built_in_two_ways_has_a_folder_of_its_own(tmp_path):
     """Else the other suite's build of that name would be taken for it."""
     places = []

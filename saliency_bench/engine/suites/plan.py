@@ -23,6 +23,7 @@ from saliency_bench import registry
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.data.loading import find
+from saliency_bench.engine.preflight import check_model, check_start
 from saliency_bench.engine.suites.jobs import Choice, Job
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
@@ -40,7 +41,8 @@ BYTES = 300  # of a record, about
 class Step:
     """A run of the plan. dataset, model: what is known of them. done, cells: how many cells are there, of how many.
 
-    images; passes, hours: of what is left; None where unknown. lacking: what stops it, with the command that mends it.
+    images: of the split, up to the limit. passes, hours: of the cells that are left. None where unknown.
+    missing: sources that are not there, each with how to get it.
     """
 
     job: Job
@@ -51,7 +53,7 @@ class Step:
     done: int
     passes: int | None
     hours: float | None
-    lacking: str = ""
+    missing: tuple[str, ...] = ()
 
     @property
     def megabytes(self) -> float | None:
@@ -92,14 +94,19 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
 
 def check_sources(steps: Sequence[Step]) -> None:
     """Raises: UserError where something is missing, after a line on each with the command that builds it."""
-    lacking = list(dict.fromkeys(step.lacking for step in steps if step.lacking))
-    for text in lacking:
+    missing = missing_of(steps)
+    for text in missing:
         complain(f"missing: {text}")
-    if lacking:
+    if missing:
         raise UserError(
-            f"{len(lacking)} sources are missing (see the lines above) and nothing was started; build them, name their "
+            f"{len(missing)} sources are missing (see the lines above) and nothing was started; build them, name their "
             "folder with --data, or leave them out with --select"
         )
+
+
+def missing_of(steps: Sequence[Step]) -> list[str]:
+    """The sources that are missing, each once."""
+    return list(dict.fromkeys(text for step in steps for text in step.missing))
 
 
 def plan_rows(steps: Sequence[Step]) -> list[list[str]]:
@@ -125,8 +132,7 @@ def plan_notes(steps: Sequence[Step]) -> list[str]:
         lines[0] += f", {_hours(hours)} hours as measured here"
     if unknown := sum(step.images is None for step in steps):
         lines.append(f"{unknown} runs are not counted: their dataset is missing")
-    lines += [f"missing: {text}" for text in dict.fromkeys(step.lacking for step in steps if step.lacking)]
-    return lines
+    return lines + [f"missing: {text}" for text in missing_of(steps)]
 
 
 def _count(number: int | None) -> str:
@@ -137,7 +143,7 @@ def _hours(hours: float | None) -> str:
     return "?" if hours is None else f"{hours:.1f}" if hours >= 0.1 else f"{hours:.3f}"
 
 
-def _step(job: Job, dataset: str, images: int | None, lacking: str, seconds: float | None) -> Step:
+def _step(job: Job, dataset: str, images: int | None, missing: str, seconds: float | None) -> Step:
     """seconds: that its network takes for an image; None where unknown."""
     if images is not None and job.spec.limit is not None:
         images = min(images, job.spec.limit)
@@ -146,7 +152,9 @@ def _step(job: Job, dataset: str, images: int | None, lacking: str, seconds: flo
     left = [pair for pair in pairs if _called(pair) not in there]
     total = None if images is None else images * passes_of(left)
     hours = 0.0 if total == 0 else None if total is None or seconds is None else total * seconds / 3600
-    return Step(job, dataset, _model(job), images, len(pairs), len(pairs) - len(left), total, hours, lacking)
+    sources = tuple(filter(None, (missing, missing_model := _missing_model(job))))
+    model = "missing" if missing_model else _model(job)
+    return Step(job, dataset, model, images, len(pairs), len(pairs) - len(left), total, hours, sources)
 
 
 def _dataset(name: str, split: str, build: str) -> tuple[str, int | None, str]:
@@ -160,13 +168,26 @@ def _dataset(name: str, split: str, build: str) -> tuple[str, int | None, str]:
         return "missing", None, f"{name}: {build or error}"
 
 
+def _missing_model(job: Job) -> str:
+    """Why its model, or what its networks are trained from, cannot be loaded, as far as names and folders tell."""
+    left = [network for network in job.networks if not network.is_done]
+    try:
+        if left:
+            check_start(left[0].start)  # all networks of a job start from the same weights
+        elif not job.networks:
+            check_model(str(job.spec.model))
+    except UserError as error:
+        return f"model {job.model}: {error}"
+    return ""
+
+
 def _model(job: Job) -> str:
     if job.networks:
         left = [network for network in job.networks if not network.is_done]
         if not left:
             return "trained"
         if any(network.state.exists() for network in left):
-            return "training begun"
+            return "training started"
         return f"{len(left)} to train, {left[0].recipe.epochs} epochs"
     name = str(job.spec.model)
     return "there" if Path(name).is_dir() else _cached(name)

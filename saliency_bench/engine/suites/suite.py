@@ -51,7 +51,7 @@ class Plan:
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
-        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "megabytes", "lacking")
+        names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "megabytes", "missing")
         return [{"run": step.job.folder.name} | {name: getattr(step, name) for name in names} for step in self.steps]
 
     def __str__(self) -> str:
