@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +21,8 @@ from test_golden_run import network
 
 import saliency_bench as sb
 from saliency_bench import cli, registry
-from saliency_bench.engine.suites.grids import Scores, grid_of
+from saliency_bench.engine.suites.drawing import plot_of
+from saliency_bench.engine.suites.grids import Number, Scores, grid_of
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
 from saliency_bench.engine.suites.plan import passes_of, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
@@ -199,6 +201,21 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
     assert all((done.folder / link).is_file() for link in links)
     assert "src=" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done):
+    def panels(name, numbers=None):
+        laid = next(one for one in done.tables if one.grid.name == name)
+        grid = laid.grid if numbers is None else replace(laid.grid, numbers=numbers(laid.grid.numbers))
+        return plot_of(replace(laid, grid=grid)).count('id="axes_')
+
+    def without_iauc(numbers):
+        return {key: Number() if key[1][-1] == "iAUC" else number for key, number in numbers.items()}
+
+    assert panels("scores") == 2
+    assert panels("scores", without_iauc) == 1
+    assert panels("scores", lambda numbers: dict.fromkeys(numbers, Number())) == 0
+    assert panels("means") == 1  # variants of one quantity are compared in one panel
 
 
 def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
