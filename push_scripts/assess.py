@@ -2,17 +2,19 @@
 
 example:
   saliency-bench assess serve runs/first --store study.db
-  saliency-bench assess serve runs/first --store study.db --questions mine.yaml
+  saliency-bench assess serve runs/first --store study.db --with-masks --checks 2
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 
 serve: a page at http://127.0.0.1:7860 until Ctrl-C, for the maps of a run with --keep-maps, up to five explainers, in a
-random order per person and image. Answers go into the store at once; the same command resumes. results: mean ratings
-per explainer with intervals, and the agreement of raters. export: all ratings as a table.
+random order per person and image; --with-masks adds the mask of the dataset as one of them. Answers go into the store
+at once; the same command resumes. results: mean ratings per explainer with intervals, the agreement of raters, and who
+rated. export: all ratings as a table.
 """
 
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _people, _shared
@@ -25,11 +27,15 @@ def arguments(parser: ArgumentParser) -> None:
     new = parser.add_argument_group("serve, a new study")
     new.add_argument("--explainers", nargs="+", metavar="NAME", help="as in the run, two to five (default: all)")
     new.add_argument("--questions", metavar="FILE", help="YAML with scale and questions (default: three of ours)")
+    new.add_argument("--with-masks", action="store_true", help="also rate the masks of the dataset, like maps")
     new.add_argument("--images", type=int, metavar="N", help="images to rate (default: all)")
     new.add_argument("--raters", type=int, default=3, metavar="N", help="people per image (default: 3)")
     new.add_argument("--per-person", type=int, default=20, metavar="N", help="most images per person (default: 20)")
+    new.add_argument("--checks", type=int, default=1, metavar="N",
+                     help="images with the map of another one, to see who pays attention (default: 1)")  # fmt: skip
     new.add_argument("--seed", type=int, default=0, metavar="N", help="of whatever is drawn (default: 0)")
-    read = parser.add_argument_group("export")
+    read = parser.add_argument_group("results, export")
+    read.add_argument("--without-failed", action="store_true", help="leave out people who failed a check")
     read.add_argument("--without-people", action="store_true", help="drop the pseudonyms")
     _shared.output(parser)
 
@@ -46,9 +52,9 @@ def serve(args: Namespace) -> None:
     from saliency_bench.studies.store import Store
 
     questions = read_questions(args.questions)
-    images = run_images(args.run, args.explainers or (), args.dataset)
-    numbers = {"raters": args.raters, "per_person": args.per_person, "limit": args.images}
-    settings = configuration(images, questions, seed=args.seed, **numbers)
+    images = run_images(args.run, args.explainers or (), args.dataset, with_masks=args.with_masks)
+    numbers: dict[str, Any] = {name: getattr(args, name) for name in ("raters", "per_person", "checks")}
+    settings = configuration(images, questions, limit=args.images, seed=args.seed, **numbers)
     name = args.name or f"{KIND}, {Path(args.run).name}"
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
     _people.serve(create_app(Assess(study, images)), args)
@@ -58,7 +64,9 @@ def results(args: Namespace) -> None:
     from saliency_bench.studies.assess.protocol import KIND
     from saliency_bench.studies.assess.results import results as of_study
 
-    _people.show(of_study(_people.found(args, KIND)), args)
+    study = _people.found(args, KIND)
+    findings = of_study(study, people=not args.without_people, without_failed=args.without_failed)
+    _people.show(findings, args)
 
 
 def export(args: Namespace) -> None:
@@ -69,4 +77,5 @@ def export(args: Namespace) -> None:
         raise UserError("export needs --out, a .csv or .parquet file")
     study = _people.found(args, KIND)
     path = Path(args.out)
-    _people.say_written(path, write(study, path, people=not args.without_people), args)
+    count = write(study, path, people=not args.without_people, without_failed=args.without_failed)
+    _people.say_written(path, count, args)

@@ -92,12 +92,16 @@ def _sample(
     if mask.size != picture.size:
         sizes = f"{mask.width} x {mask.height}, the image {picture.width} x {picture.height}"
         raise SampleError(id, f"the mask is {sizes}; they must have the same size")
-    highest = mask.getextrema()[1]
-    if highest == 0:
+    if mask.getextrema()[1] == 0:
         return image, np.zeros(image.shape[1:], dtype=bool), "empty mask", picture.size
-    # Masks are stored as 0 and 255, or as 0 and 1: values above the middle are inside.
-    inside = geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
+    inside = framed_mask(mask, geometry)
     return image, inside, None if inside.any() else "mask emptied by the crop", picture.size
+
+
+def framed_mask(mask: Image.Image, geometry: Geometry) -> np.ndarray:
+    """Bool (H, W), in the prepared frame: a mask as stored (mode L), as 0 and 255 or as 0 and 1."""
+    highest = mask.getextrema()[1]  # values above the middle are inside
+    return geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
 
 
 def _as_rows(rows: Any) -> list[Mapping]:

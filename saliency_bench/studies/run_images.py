@@ -24,10 +24,12 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
+from saliency_bench.studies.maps.masks import RunMasks
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.pictures import open_picture
 
 AT_ONCE = 64  # pictures kept in memory
+HUMAN = "human mask"  # in the place of an explainer: the mask that the dataset holds
 
 
 def unit_of(image: str, explainer: str | None) -> str:
@@ -48,7 +50,8 @@ class RunImages:
     run: a hash of the dataset, the model and the explainers; another one is another study. dataset: its fingerprint.
     ids: in the run's order. labels, groups: of each of `ids`, the name of its class and its cluster (None: it stands
     for itself). classes: the names of all. frames: uint8 (H, W, 3) of an id. maps: {explainer: {id: (H, W)}}.
-    explained: the class that the maps of an image explain, where it is one class of the dataset.
+    explained: the class that the maps of an image explain, where it is one class of the dataset. masks: {id: bool
+    (H, W)}, the masks of the dataset, where they are wanted.
     """
 
     run: str
@@ -60,6 +63,7 @@ class RunImages:
     frames: Callable[[str], np.ndarray]
     maps: Mapping[str, Mapping[str, np.ndarray]]
     explained: Mapping[str, str] = field(default_factory=dict)
+    masks: Mapping[str, np.ndarray] | None = None
     reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
@@ -68,19 +72,26 @@ class RunImages:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Float32 (H, W), of the size of the frame. Raises: UserError."""
+        """Float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks. Raises: UserError."""
         frame = self.frame(image_id)
         with self.reading:
-            values = self.maps[explainer][image_id]
+            if explainer == HUMAN and self.masks is not None:
+                values = self.masks[image_id].astype(np.float32)
+            else:
+                values = self.maps[explainer][image_id]
         if values.shape != frame.shape[:2]:
             raise UserError(f"the map of {image_id} by {explainer} is {values.shape}, but the frame {frame.shape[:2]}")
         return values
 
 
-def run_images(run: str | Path, explainers: Sequence[str] = (), dataset: str | None = None) -> RunImages:
+def run_images(
+    run: str | Path, explainers: Sequence[str] = (), dataset: str | None = None, *, with_masks: bool = False
+) -> RunImages:
     """Of a run that kept its maps. explainers: as in the run (default: all). dataset: where it is now, if it moved.
 
-    Raises: UserError for a run without kept maps, an explainer it does not have, or a dataset that is another.
+    with_masks: also the masks of the dataset.
+    Raises: UserError for a run without kept maps, an explainer it does not have, or a dataset that is another or,
+    with_masks, has none.
     """
     folder = Path(run)
     maps = load_maps(folder)
@@ -88,6 +99,8 @@ def run_images(run: str | Path, explainers: Sequence[str] = (), dataset: str | N
         if name not in maps:
             raise unknown("explainer with kept maps", name, maps)
     chosen = {name: maps[name] for name in explainers or maps}
+    if with_masks and HUMAN in chosen:
+        raise UserError(f"an explainer of this run is called {HUMAN}, as the masks are; choose others by --explainers")
     manifest = read_manifest(folder)
     identity = manifest.identity
     rows = _rows(dataset or manifest.spec.dataset, identity.split, identity.fingerprint, identity.label_column)
@@ -113,6 +126,7 @@ def run_images(run: str | Path, explainers: Sequence[str] = (), dataset: str | N
         frames=lru_cache(AT_ONCE)(lambda image_id: _frame(pictures[positions[image_id]]["image"], geometry)),
         maps=chosen,
         explained=_explained(folder, identity, labels, classes),
+        masks=RunMasks(rows, {one: positions[one] for one in ids}, geometry) if with_masks else None,
     )
 
 

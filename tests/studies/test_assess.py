@@ -29,7 +29,7 @@ REQUEST = "a random text of 16 characters and more"
 
 def start(store, name="s", **options):
     images = run_images()
-    settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4} | options))
+    settings = configuration(images, read_questions(), **({"raters": 2, "per_person": 4, "checks": 0} | options))
     return Assess(store.study(KIND, name, configuration=settings), images)
 
 
@@ -161,7 +161,7 @@ def test_no_picture_of_an_image_to_come(study, place):
 ])  # fmt: skip
 def test_numbers_that_do_not_fit_are_refused(options, line):
     with pytest.raises(UserError, match=line):
-        configuration(run_images(), read_questions(), **options)
+        configuration(run_images(), read_questions(), **{"checks": 0} | options)
     with pytest.raises(UserError, match="2 to 5 maps"):
         configuration(run_images(explainers=["good"]), read_questions())
 

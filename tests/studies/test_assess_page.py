@@ -25,7 +25,7 @@ REQUEST = "a random text of many characters"
 def study(tmp_path):
     images = run_images(10, 48)
     store = Store(tmp_path / "study.db")
-    settings = configuration(images, read_questions(), raters=5, per_person=2)
+    settings = configuration(images, read_questions(), raters=5, per_person=2, checks=0)
     yield Assess(store.study(KIND, "colours", configuration=settings), images)
     store.close()
 

@@ -17,7 +17,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.data.building import build
 from saliency_bench.errors import UserError
-from saliency_bench.studies.run_images import run_images
+from saliency_bench.studies.run_images import HUMAN, run_images
 
 EXPLAINERS = ["gradient", "edges", "random"]
 
@@ -57,6 +57,38 @@ def test_frames_are_resized_and_cropped_by_the_same_box(shapes, tmp_path):
         expected = model.prepare([rows[numbers[one]]]).images[0].permute(1, 2, 0).numpy()
         assert images.frame(one).shape == expected.shape
         assert np.abs(images.frame(one) / 255 - expected).mean() < 0.02
+
+
+def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
+    images = run_images(done, ["gradient"], with_masks=True)
+    rows = sb.load_dataset(str(shapes), split="train")
+    classifier = sb.load_classifier(str(resnet), device="cpu")
+    by_id = {str(row["image_id"]): row for row in rows}
+    assert set(images.masks) == set(images.ids)
+    for one in images.ids:
+        mask = classifier.prepare([by_id[one]]).masks[0].numpy()
+        np.testing.assert_array_equal(images.masks[one], mask)
+        np.testing.assert_array_equal(images.map(one, HUMAN), mask.astype(np.float32))
+    assert run_images(done, ["gradient"]).masks is None
+
+
+def test_human_masks_are_served_and_listed_as_their_own_row(done, tmp_path, capsys):
+    store = tmp_path / "study.db"
+    words = ["assess", "serve", done, "--store", store, "--raters", 1, "--images", 3, "--with-masks"]
+    with Serving(*words) as server:
+        key = server.call("join", body={"request": "a random text of many characters"})["key"]
+        while maps := (state := server.call("state", key))["maps"]:
+            assert state["total"] == 3 + 1  # and an attention check
+            assert len(maps) == 4
+            for one in maps:
+                assert server.call(f"map?place={one['place']}", key)[:4] == b"\x89PNG"
+                sent = {"place": one["place"], "ratings": dict.fromkeys(state["questions"], 2)}
+                server.call("answer", key, sent | {"request": f"{one['place']} {'x' * 20}"})
+    assert main(["assess", "results", "--store", str(store), "--json", "--without-people"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert {row["explainer"]: row["ratings"] for row in data["ratings"]} == dict.fromkeys([*EXPLAINERS, HUMAN], 3)
+    assert data["ratings"][3]["explainer"] == HUMAN
+    assert [(row["person"], row["checks right"], row["checks"]) for row in data["people"]] == [("1", 1, 1)]
 
 
 def test_what_cannot_be_shown_is_one_line(done, tmp_path):

@@ -1,10 +1,15 @@
 """The protocol of assessment: which maps a person rates, in which order, what may be sent, and what is stored.
 
-A unit is a map, JSON `[image id, explainer]`. A person is given all maps of an image, one after the other, in an order
-of this person's own, which the assignments keep. An answer is {"place": 2, "ratings": {"complete": 4, ...}}, where
-place is that of the map among those of its image, from 0; a change is a new revision.
+A unit is a map, JSON `[image id, explainer]`, where the explainer "human mask" is the mask of the dataset. A person is
+given all maps of an image, one after the other, in an order of this person's own, which the assignments keep. An answer
+is {"place": 2, "ratings": {"complete": 4, ...}}, where place is that of the map among those of its image, from 0; a
+change is a new revision.
+
+Attention checks are images of their own, the same for everybody, whose ratings do not count. One of their maps, the
+unit `[image id, null]`, is that of another image, over that other image: whoever looks gives it the lowest ratings.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import groupby
@@ -14,7 +19,8 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.questions import CLASS
-from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
+from saliency_bench.studies.maps.attention import insert_checks
+from saliency_bench.studies.run_images import HUMAN, RunImages, pair_of, unit_of
 from saliency_bench.studies.study import Assignment, Study
 from saliency_bench.utils.overlays import overlay
 from saliency_bench.utils.pictures import png
@@ -22,7 +28,7 @@ from saliency_bench.utils.seeds import seed_of
 
 KIND = "assess"
 MAPS = 5  # of an image at once
-RATERS, PER_PERSON = 3, 20
+RATERS, PER_PERSON, CHECKS = 3, 20, 1
 STALE_HOURS = 24.0  # after which what was given to somebody who left is given to others
 
 
@@ -32,33 +38,59 @@ def configuration(
     *,
     raters: int = RATERS,
     per_person: int = PER_PERSON,
+    checks: int = CHECKS,
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
     """The settings of a study, as the store keeps them. questions: as `read_questions` gives them.
 
+    The masks of people are rated too where `images` has them. limit: images to rate (default: all but the checks).
     Raises: UserError for numbers that do not fit.
     """
     for name, value in (("raters", raters), ("per_person", per_person)):
         if value < 1:
             raise UserError(f"{name} is a number from 1; got {value}")
-    if not 2 <= len(images.maps) <= MAPS:
-        raise UserError(f"people compare 2 to {MAPS} maps of an image, not {len(images.maps)}; give --explainers")
-    if not images.explained:
-        raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
-    drawn = sorted(images.explained, key=lambda one: seed_of(seed, "images", one))
-    if limit is not None and not 1 <= limit <= len(drawn):
-        raise UserError(f"images is a number from 1 to {len(drawn)}; got {limit}")
-    drawn = drawn[:limit]
+    with_masks = images.masks is not None
+    if not 2 <= len(images.maps) + with_masks <= MAPS:
+        what = "the human mask included, " if with_masks else ""
+        raise UserError(f"people compare 2 to {MAPS} maps of an image, {what}not {len(images.maps) + with_masks}; "
+                        "give --explainers")  # fmt: skip
+    drawn = sorted(_rateable(images), key=lambda one: seed_of(seed, "images", one))
+    most = len(drawn) - checks
+    if checks < 0 or most < 1:
+        raise UserError(f"{len(drawn)} images are too few for one to rate and {checks} attention checks")
+    if limit is not None and not 1 <= limit <= most:
+        raise UserError(f"images is a number from 1 to {most}; got {limit}")
+    shown = most if limit is None else limit
     return {
         "run": images.run,
         "explainers": list(images.maps),
-        "images": drawn,
-        "groups": {one: group for one in drawn if (group := images.groups[one]) is not None},
+        "masks": with_masks,
+        "images": drawn[:shown],
+        "checks": {one: _stranger(images, one, drawn, seed) for one in drawn[shown : shown + checks]},
+        "groups": {one: group for one in drawn[:shown] if (group := images.groups[one]) is not None},
         "raters": raters,
         "per_person": per_person,
         **questions,
     }
+
+
+def _rateable(images: RunImages) -> list[str]:
+    """The images whose maps explain one class; where masks are rated, those with a mask of this class."""
+    if not images.explained:
+        raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
+    if images.masks is None:
+        return list(images.explained)
+    found = [one for one in images.masks if images.explained.get(one) == images.labels[one]]
+    if not found:
+        raise UserError("no image of the run has a mask of the class that its maps explain; leave out --with-masks")
+    return found
+
+
+def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
+    """The other image of an attention check: of another class, if there is one."""
+    others = [one for one in drawn if one != image]
+    return min(others, key=lambda one: (images.explained[one] == images.explained[image], seed_of(seed, image, one)))
 
 
 @dataclass(frozen=True)
@@ -76,23 +108,27 @@ class Assess:
         return [list(own) for _, own in groupby(found, key=lambda one: pair_of(one.unit)[0])]
 
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Maps of the images that the fewest people rate, none by more than `raters`."""
+        """Maps of the images that the fewest people rate, none by more than `raters`, and of the attention checks."""
         own, seed = self.study.configuration, self.study.seed
         since = (datetime.now(UTC) - timedelta(hours=STALE_HOURS)).isoformat(timespec="microseconds")
         rated = {(one.person, one.unit) for one in self.study.answers(masks=False)}
         raters: dict[str, int] = dict.fromkeys(own["images"], 0)
         by_image = groupby(everyone, key=lambda one: (one.person, pair_of(one.unit)[0]))
         for (_, image), maps in by_image:
-            raters[image] += all(one.created >= since or (one.person, one.unit) in rated for one in maps)
+            if image in raters:
+                raters[image] += all(one.created >= since or (one.person, one.unit) in rated for one in maps)
         left = [image for image in own["images"] if raters[image] < own["raters"]]
         left.sort(key=lambda image: (raters[image], seed_of(seed, "order", image)))
-        return [
-            unit
-            for image in left[: own["per_person"]]
-            for unit in sorted(
-                [unit_of(image, name) for name in own["explainers"]], key=lambda one: seed_of(seed, person, one)
-            )
-        ]
+        images = insert_checks(left[: own["per_person"]], own["checks"], person, seed) if left else []
+        return [unit for image in images for unit in self._units(image, person)]
+
+    def _units(self, image: str, person: str) -> list[str]:
+        """The maps of an image in this person's order. On a check one of them is that of another image."""
+        own, seed = self.study.configuration, self.study.seed
+        names: list[str | None] = [*own["explainers"], *([HUMAN] if own["masks"] else [])]
+        if image in own["checks"]:
+            names[seed_of(seed, "stranger", image) % len(names)] = None
+        return sorted((unit_of(image, name) for name in names), key=lambda one: seed_of(seed, person, one))
 
     def state(self, person: str) -> dict[str, Any]:
         """All that the page of a person is told: the first image with a map that is not rated, and its ratings."""
@@ -129,11 +165,14 @@ class Assess:
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
         """PNG of the image with the map over it; plain: of the image alone. Raises: UserError for any other place."""
-        image, explainer = pair_of(self._shown(person, place)[0])
-        frame = self.images.frame(image)
-        if plain or explainer is None:
-            return png(frame)
-        return png(np.asarray(overlay(frame, self.images.map(image, explainer))))
+        image, name = pair_of(self._shown(person, place)[0])
+        if plain:
+            return png(self.images.frame(image))
+        if name is None:
+            explainers = self.study.configuration["explainers"]
+            name = explainers[seed_of(self.study.seed, "explainer", image) % len(explainers)]
+            image = self.study.configuration["checks"][image]
+        return png(np.asarray(overlay(self.images.frame(image), self.images.map(image, name))))
 
     # answers
 

@@ -1,81 +1,125 @@
 """What people's ratings come to: a mean per explainer and question, and how far the raters agree."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import cluster_bootstrap, interval
-from saliency_bench.studies.run_images import pair_of
+from saliency_bench.studies.maps.attention import failed, note
+from saliency_bench.studies.maps.rows import codes_of, numbered, write_rows
+from saliency_bench.studies.run_images import HUMAN, pair_of
 from saliency_bench.studies.study import Answer, Study
-from saliency_bench.utils.files import write_with
 
 RATINGS = ("explainer", "question", "mean", "low", "high", "images", "ratings")
 AGREEMENT = ("question", "krippendorff's alpha", "low", "high", "maps", "people")
+OF_PEOPLE = ("person", "mean rating", "maps", "checks right", "checks", "median seconds")
 EXPORT = ("image_id", "explainer", "person", "question", "rating", "place")
 
 
-def results(study: Study) -> Findings:
+@dataclass(frozen=True)
+class Rated:
+    """The last ratings of each person and map. checks: {person: whether each attention check was right}."""
+
+    ratings: list[Answer]
+    checks: dict[str, list[bool]]
+
+
+def rated(study: Study, *, without_failed: bool = False) -> Rated:
+    """Of the stored answers of a study. without_failed: leave out the ratings of people who failed a check.
+
+    The other image's map of an attention check is answered correctly by ratings in the lower half of the scale alone.
+    """
+    images, lowest = set(study.configuration["images"]), len(study.configuration["scale"]) // 2
+    ratings: list[Answer] = []
+    checks: dict[str, list[bool]] = {}
+    for one in study.answers(masks=False):
+        image, explainer = pair_of(one.unit)
+        if explainer is None:
+            checks.setdefault(one.person, []).append(max(one.payload["ratings"].values()) <= lowest)
+        elif image in images:
+            ratings.append(one)
+    dropped = set(failed(checks)) if without_failed else set()
+    return Rated([one for one in ratings if one.person not in dropped], checks)
+
+
+def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
     """Mean ratings with intervals, of which the unit is the cluster of images, and Krippendorff's alpha (ordinal).
+
+    people: False gives numbers instead of pseudonyms. without_failed: leave out the ratings of people who failed an
+    attention check. The human masks, where they were rated, are the last row of each question, and no part of alpha.
 
     Raises: UserError for a study without a rating.
     """
-    answers = study.answers(masks=False)
-    if not answers:
+    found = rated(study, without_failed=without_failed)
+    if not found.ratings:
         raise UserError(f"study {study.name} has no rating yet")
-    ratings = _means(study, answers)
-    agreement = _agreement(study, answers)
-    data: dict[str, Any] = {
-        "scale": study.configuration["scale"],
-        "questions": study.configuration["questions"],
-        "ratings": dicts(RATINGS, ratings),
-        "agreement": dicts(AGREEMENT, agreement),
+    own = _of_people(found)
+    tables = {
+        "ratings": (RATINGS, _means(study, found.ratings)),
+        "agreement": (AGREEMENT, _agreement(study, found.ratings)),
+        "people": (OF_PEOPLE, own if people else numbered(own)),
     }
     levels = study.configuration["scale"]
+    data: dict[str, Any] = {"scale": levels, "questions": study.configuration["questions"]}
+    data |= {name: dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = [f"Ratings from 1, {levels[0]}, to {len(levels)}, {levels[-1]}. Alpha: 1 raters agree, 0 as by chance."]
-    tables = [Table(RATINGS, ratings), Table(AGREEMENT, agreement, "agreement")]
-    return Findings("assess", tables, data, notes)
+    notes += note(found.checks, "ratings", without_failed)
+    written = [Table(header, rows, "" if name == "ratings" else name) for name, (header, rows) in tables.items()]
+    return Findings("assess", written, data, notes)
 
 
 def _means(study: Study, answers: Sequence[Answer]) -> list[tuple]:
-    """Rows of RATINGS, question by question, the best explainer first."""
+    """Rows of RATINGS, question by question, the best explainer first and the human masks last."""
     limits = (1.0, float(len(study.configuration["scale"])))
+    names = [*study.configuration["explainers"], *([HUMAN] if study.configuration["masks"] else [])]
     rows = []
     for question in study.configuration["questions"]:
         found = []
-        for explainer in study.configuration["explainers"]:
+        for explainer in names:
             own = [(pair_of(one.unit)[0], one) for one in answers if pair_of(one.unit)[1] == explainer]
             if own:
-                codes = _codes(study, [image for image, _ in own])
+                codes = codes_of(study, [image for image, _ in own])
                 values = np.array([one.payload["ratings"][question] for _, one in own], float)
                 ends = map(known, interval(values, codes, limits, study.seed)[:3])
                 found.append((explainer, question, *ends, len({image for image, _ in own}), len(own)))
-        rows += sorted(found, key=lambda row: -row[2])
+        rows += sorted(found, key=lambda row: (_is_human(study, row[0]), -row[2]))
     return rows
 
 
-def _codes(study: Study, images: Sequence[str]) -> np.ndarray:
-    groups = study.configuration["groups"]
-    return cluster_codes(images, [groups.get(image) for image in images])
+def _is_human(study: Study, explainer: str | None) -> bool:
+    return study.configuration["masks"] and explainer == HUMAN
+
+
+def _of_people(found: Rated) -> list[tuple]:
+    """Rows of OF_PEOPLE."""
+    by_person: dict[str, list[Answer]] = {}
+    for one in found.ratings:
+        by_person.setdefault(one.person, []).append(one)
+    rows = []
+    for person, own in sorted(by_person.items()):
+        right = found.checks.get(person, [])
+        mean = float(np.mean([rating for one in own for rating in one.payload["ratings"].values()]))
+        seconds = float(np.median([one.seconds for one in own]))
+        rows.append((person, mean, len(own), sum(right), len(right), seconds))
+    return rows
 
 
 def _agreement(study: Study, answers: Sequence[Answer]) -> list[tuple]:
-    """Rows of AGREEMENT, over maps that several people rated."""
+    """Rows of AGREEMENT, over the maps of explainers that several people rated."""
     by_map: dict[str, list[Answer]] = {}
     for one in answers:
-        by_map.setdefault(one.unit, []).append(one)
+        if not _is_human(study, pair_of(one.unit)[1]):
+            by_map.setdefault(one.unit, []).append(one)
     several = {unit: own for unit, own in by_map.items() if len(own) > 1}
     if not several:
         return []
-    codes = _codes(study, [pair_of(unit)[0] for unit in several])
+    codes = codes_of(study, [pair_of(unit)[0] for unit in several])
     people = len({one.person for own in several.values() for one in own})
     rows = []
     for question in study.configuration["questions"]:
@@ -111,17 +155,15 @@ def ordinal_alpha(counts: np.ndarray, weights: np.ndarray) -> np.ndarray:
         return np.where(expected > 0, 1 - (n - 1) * observed / expected, np.nan)
 
 
-def export(study: Study, path: Path, *, people: bool = True) -> int:
+def export(study: Study, path: Path, *, people: bool = True, without_failed: bool = False) -> int:
     """Write the last ratings as CSV or Parquet, a row per map, person and question; returns the number of rows.
 
     people: False numbers the people of each map anew, so that nobody's ratings can be put together.
     Raises: UserError for another suffix.
     """
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise UserError(f"{path} is neither .csv nor .parquet")
     numbers: dict[str, int] = {}
     rows = []
-    for one in study.answers(masks=False):
+    for one in rated(study, without_failed=without_failed).ratings:
         image, explainer = pair_of(one.unit)
         number = numbers[one.unit] = numbers.get(one.unit, 0) + 1
         name, place = (one.person, one.payload["place"]) if people else (str(number), None)
@@ -130,7 +172,4 @@ def export(study: Study, path: Path, *, people: bool = True) -> int:
         ]
     if not people:
         rows.sort(key=lambda row: row[:4])
-    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(EXPORT)})
-    write = pa.csv.write_csv if path.suffix.lower() == ".csv" else pq.write_table
-    write_with(path, lambda temporary: write(table, temporary))
-    return len(rows)
+    return write_rows(path, EXPORT, rows)

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from saliency_bench.studies.maps.attention import insert_checks
 from saliency_bench.utils.seeds import seed_of
 
 Pair = tuple[str, str]  # (image id, explainer)
@@ -53,6 +54,4 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
     """The units of a sheet in an order of this person's own, and the attention checks at places of their own."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
-    for check in checks:
-        units.insert(seed_of(seed, "place", person, check) % (len(units) + 1), check)
-    return units
+    return insert_checks(units, checks, person, seed)

@@ -11,22 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet as pq
 
 from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError
-from saliency_bench.results.clusters import Matched, cluster_codes
+from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import difference, interval
 from saliency_bench.results.paired_test import adjusted_p
 from saliency_bench.results.ranking import RANKED_FROM, TOO_FEW, rank_sets, sign_of
 from saliency_bench.scoring.exposures import judgement_areas, right_by
+from saliency_bench.studies.maps.attention import failed, note
+from saliency_bench.studies.maps.rows import codes_of, numbered, write_rows
 from saliency_bench.studies.peekaboom.protocol import by_judgement, has_ended
 from saliency_bench.studies.run_images import pair_of
 from saliency_bench.studies.study import Study
-from saliency_bench.utils.files import write_with
 from saliency_bench.utils.seeds import random_bits, seed_of
 
 NUMBERS = (0.3, 0.5, 1.0, 3.0, 5.0, 7.0, 10.0)  # of judgements per image and explainer, of table 3
@@ -57,11 +55,6 @@ class Judged:
     checks: dict[str, list[bool]]
     unfinished: int
 
-    @property
-    def failed(self) -> list[str]:
-        """People with a wrong answer to an attention check."""
-        return sorted(person for person, own in self.checks.items() if not all(own))
-
 
 def judged(study: Study) -> Judged:
     """Of the stored answers of a study."""
@@ -90,7 +83,7 @@ def results(study: Study, *, people: bool = True, without_failed: bool = False) 
     Raises: UserError for a study without a judgement that has ended.
     """
     answers = judged(study)
-    dropped = set(answers.failed) if without_failed else set()
+    dropped = set(failed(answers.checks)) if without_failed else set()
     kept = [one for one in answers.judgements if one.person not in dropped]
     if not kept:
         raise UserError(f"study {study.name} has no judgement yet that has ended")
@@ -105,30 +98,23 @@ def results(study: Study, *, people: bool = True, without_failed: bool = False) 
         "people": (OF_PEOPLE, _of_people(kept, answers.checks)),
     }
     if not people:
-        rows = sorted((row[1:] for row in tables["people"][1]), key=str)
-        tables["people"] = OF_PEOPLE, [(str(number), *row) for number, row in enumerate(rows, 1)]
+        tables["people"] = OF_PEOPLE, numbered(tables["people"][1])
     data: dict[str, Any] = {name or "crowd": dicts(header, rows) for name, (header, rows) in tables.items()}
     notes = _notes(answers, order, without_failed)
     return Findings("peekaboom", [Table(header, rows, name) for name, (header, rows) in tables.items()], data, notes)
 
 
 def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
-    asked, failed = len(answers.checks), len(answers.failed)
     notes = [order] if order else []
     if answers.unfinished:
         notes.append(f"Judgements that have not ended, and are left out: {answers.unfinished}.")
-    if asked:
-        what = "are left out" if without_failed else "count; --without-failed leaves them out"
-        notes.append(
-            f"{failed} of {asked} people failed an attention check" + (f": their judgements {what}." if failed else ".")
-        )
-    return notes
+    return notes + note(answers.checks, "judgements", without_failed)
 
 
 def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list[tuple], str]:
     """(rows of CROWD, why there are no ranks)"""
     images = sorted({one.image for own in by_explainer.values() for one in own})
-    codes = _codes(study, images)
+    codes = codes_of(study, images)
     rows, means = [], []
     for name, own in by_explainer.items():
         firsts: dict[str, list[float]] = {image: [] for image in images}
@@ -161,18 +147,13 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
     return {name: f"{low}-{high}" if low < high else str(low) for name, (low, high) in sets.items()}
 
 
-def _codes(study: Study, images: Sequence[str]) -> np.ndarray:
-    groups = study.configuration["groups"]
-    return cluster_codes(images, [groups.get(image) for image in images])
-
-
 def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
     """Rows of CURVES. The unit of an interval is the cluster of images."""
     exposures = study.configuration["exposures"]
     rows = []
     for name, own in by_explainer.items():
         right = right_by(np.array([one.first for one in own]), exposures).astype(float)
-        codes = _codes(study, [one.image for one in own])
+        codes = codes_of(study, [one.image for one in own])
         for exposure, column in zip(exposures, right.T, strict=True):
             found = interval(column, codes, (0.0, 1.0), study.seed)
             rows.append((name, exposure, *map(known, found[:3]), len(own)))
@@ -240,9 +221,7 @@ def export(study: Study, path: Path, *, people: bool = True, without_failed: boo
     people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
     Returns the number of rows. Raises: UserError for another suffix.
     """
-    if path.suffix.lower() not in (".csv", ".parquet"):
-        raise UserError(f"{path} is neither .csv nor .parquet")
-    dropped = set(judged(study).failed) if without_failed else set()
+    dropped = set(failed(judged(study).checks)) if without_failed else set()
     exposures = len(study.configuration["exposures"])
     numbers: dict[tuple[str, str], int] = {}
     rows = []
@@ -255,7 +234,4 @@ def export(study: Study, path: Path, *, people: bool = True, without_failed: boo
         rows += [(image, explainer, one.payload["exposure"], name, one.payload["right"]) for one in steps]
     if not people:
         rows.sort()
-    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(COLUMNS)})
-    write = pa.csv.write_csv if path.suffix.lower() == ".csv" else pq.write_table
-    write_with(path, lambda temporary: write(table, temporary))
-    return len(rows)
+    return write_rows(path, COLUMNS, rows)

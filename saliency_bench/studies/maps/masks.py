@@ -1,0 +1,64 @@
+"""The masks that people drew on the images of a run, in the prepared frame, to be rated as if they were maps."""
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from datasets import Dataset, Image
+
+from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.classifiers.preparation import framed_mask
+from saliency_bench.errors import UserError
+from saliency_bench.utils.pictures import UnreadableError, open_picture
+
+AT_ONCE = 64  # masks kept in memory
+
+
+class RunMasks(Mapping[str, np.ndarray]):
+    """{image id: bool (H, W)} of the images whose mask can be shown: readable, and neither empty nor the whole frame.
+
+    positions: {image id: row}, of the images to look at. Each mask is read once now, and again when it is shown.
+    Raises: UserError for a dataset without a column of masks.
+    """
+
+    def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry):
+        if not isinstance(rows.features.get("mask"), Image):
+            raise UserError("the dataset of the run has no masks; leave out --with-masks")
+        self._rows = rows.select_columns(["image", "mask"])
+        for column in ("image", "mask"):
+            self._rows = self._rows.cast_column(column, Image(decode=False))
+        self._positions, self._geometry = positions, geometry
+        self._read = lru_cache(AT_ONCE)(self._mask)
+        self._ids = {one: None for one in positions if _is_shown(self._mask(one))}
+
+    def _mask(self, image_id: str) -> np.ndarray | None:
+        row = self._rows[self._positions[image_id]]
+        return _framed(row["image"], row["mask"], self._geometry)
+
+    def __getitem__(self, image_id: str) -> np.ndarray:
+        mask = self._read(image_id) if image_id in self._ids else None
+        if mask is None:
+            raise KeyError(image_id)
+        return mask
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+
+def _is_shown(mask: np.ndarray | None) -> bool:
+    return mask is not None and bool(mask.any()) and not bool(mask.all())
+
+
+def _framed(image: Any, stored: Any, geometry: Geometry) -> np.ndarray | None:
+    """None without a readable mask of the size of the image."""
+    if stored is None:
+        return None
+    try:
+        mask, picture = open_picture(stored).convert("L"), open_picture(image)
+    except UnreadableError:
+        return None
+    return framed_mask(mask, geometry) if mask.size == picture.size else None

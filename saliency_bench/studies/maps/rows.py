@@ -1,0 +1,36 @@
+"""What the results of studies over the maps of a run have in common: clusters, people as numbers, tables as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+
+from saliency_bench.errors import UserError
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.studies.study import Study
+from saliency_bench.utils.files import write_with
+
+WRITERS = {".csv": pa.csv.write_csv, ".parquet": pq.write_table}
+
+
+def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
+    """The cluster of each image, as a number."""
+    groups = study.configuration["groups"]
+    return cluster_codes(images, [groups.get(image) for image in images])
+
+
+def numbered(rows: Sequence[tuple]) -> list[tuple]:
+    """Rows that begin with a pseudonym, with numbers instead, in the order of their other values."""
+    return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
+
+
+def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
+    """Write a table as CSV or Parquet; returns the number of rows. Raises: UserError for another suffix."""
+    if (write := WRITERS.get(path.suffix.lower())) is None:
+        raise UserError(f"{path} is neither .csv nor .parquet")
+    table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(header)})
+    write_with(path, lambda temporary: write(table, temporary))
+    return len(rows)
