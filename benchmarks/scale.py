@@ -113,7 +113,7 @@ def network():
 
 
 def context_of(chosen: dict):
-    from saliency_bench.engine.context import load
+    from saliency_bench.engine.loading.load import load
     from saliency_bench.engine.python_objects import describe
 
     return load(*describe(chosen))

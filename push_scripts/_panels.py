@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 
 from saliency_bench.displays import stacked, strip
-from saliency_bench.engine.context import RunContext, load
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.predictions import answers
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError, unknown

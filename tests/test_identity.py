@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.engine.context import load
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.results.identity import Identity
 from saliency_bench.spec import RunSpec

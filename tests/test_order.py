@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 import saliency_bench as sb
 from saliency_bench.data.loading import fingerprint
-from saliency_bench.engine import context as module
-from saliency_bench.engine.context import load
+from saliency_bench.engine.loading import table as module
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.ordering import Order, first_rows, order_of
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError

@@ -16,7 +16,7 @@ import saliency_bench as sb
 from saliency_bench import spec as module
 from saliency_bench.cli import parser_of
 from saliency_bench.engine import python_objects
-from saliency_bench.engine.context import load
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer

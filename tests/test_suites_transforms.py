@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import saliency_bench as sb
-from saliency_bench.engine.context import load
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.suites.transforms import accuracy_under
 from saliency_bench.errors import UserError

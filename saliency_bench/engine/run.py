@@ -33,8 +33,9 @@ from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
 from saliency_bench.engine.chunks import Behind, Held, by_explainer, compact, explain_and_score, missing, planned
-from saliency_bench.engine.context import RunContext, load
+from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
 from saliency_bench.engine.predictions import (
     all_predictions,

@@ -23,7 +23,8 @@ from pydantic import Field, ValidationError
 
 from saliency_bench.analysis.verdict import listed
 from saliency_bench.data.names import list_datasets
-from saliency_bench.engine.context import RunContext, load
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.engine.python_objects import describe

@@ -5,7 +5,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from saliency_bench.engine.context import RunContext, load
+from saliency_bench.engine.context import RunContext
+from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.predictions import answers, prediction_schema
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.suites.jobs import Job
@@ -18,7 +19,7 @@ from saliency_bench.utils.files import read_json, write_json
 def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
     """`accuracy` and `top5` of a run's samples under a transform, with intervals, as a summary has them of its model.
 
-    context: of `engine.context.load`; nothing of its folder is read or written. transform: one of TRANSFORMS, applied
+    context: of `engine.loading.load`; nothing of its folder is read or written. transform: one of TRANSFORMS, applied
     to the images in the prepared frame, what comes from outside being black; "": none, which gives the summary's own.
     `top5` is None with five classes or fewer; a sigmoid's accuracy is its mean average precision.
 

@@ -1,0 +1,152 @@
+"""`load`: what a run works on, from its spec."""
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import datasets
+import torch
+
+from saliency_bench.classifiers.classifier import Classifier
+from saliency_bench.classifiers.loading import load_classifier
+from saliency_bench.data.fingerprints import column_of
+from saliency_bench.engine.checkpoint_writing import base_of
+from saliency_bench.engine.context import RunContext, starts_from_base
+from saliency_bench.engine.loading.question import class_names, logits_of, question_of
+from saliency_bench.engine.loading.table import Table, table_of
+from saliency_bench.engine.precomputed import explainer_of, quoted_id
+from saliency_bench.engine.python_objects import Objects, object_of
+from saliency_bench.engine.reading import labelled, training_splits
+from saliency_bench.errors import UserError
+from saliency_bench.explainer import Explainer, as_explainer
+from saliency_bench.explaining.composing import blurred
+from saliency_bench.metric import Metric, as_metric, check_without_people
+from saliency_bench.spec import RunSpec
+from saliency_bench.targets.label_maps import match
+from saliency_bench.targets.rules import load_rule
+from saliency_bench.utils.hashing import hash_of
+
+
+def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
+    """Load what a spec names and match the classes of dataset and model; nothing is written.
+
+    objects: the Python objects that the spec mentions. device: to compute on, here; default: the spec's.
+    Names and options of explainers and metrics are checked before dataset and model are loaded.
+    Raises: UserError for anything that cannot be loaded or does not fit together.
+    """
+    out = Path(spec.out).absolute()
+    explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
+    metrics = [as_metric(object_of(entry, objects)) for entry in spec.metrics]
+    for metric in metrics:
+        check_without_people(metric)
+    _check_other(spec, metrics)
+    table = table_of(spec, object_of(spec.dataset, objects), metrics)
+    spec = table.spec
+    classifier = load_classifier(
+        object_of(spec.model, objects),
+        device=spec.device if device is None else device,
+        precision=spec.precision,
+        channels_last=spec.channels_last,
+        activation=spec.activation,
+    )
+    question = question_of(spec, objects, table, metrics, classifier)
+    precomputed = _precomputed(spec, objects, classifier, table)
+    retraining = [metric for metric in metrics if metric.keeps]
+    controls = _controls(explainers) if retraining else []
+    context = RunContext(
+        spec=spec,
+        out=out,
+        explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
+        training=training_splits(table.found, spec.label_column, table.names) if retraining else {},
+        base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
+        controls=frozenset(controls) - set(explainers),
+        metrics=list(dict.fromkeys(metrics)),
+        found=table.found,
+        data=table.ordered,
+        fingerprint=table.content[0],
+        columns={name: digest for name, (digest, _) in table.contents.items()},
+        samples=table.samples,
+        names=table.names,
+        classifier=classifier,
+        classes=question.classes,
+        members=question.members,
+        unlabelled=question.unlabelled,
+        groups=question.groups,
+        rule=question.rule,
+        selection=table.selection,
+        maps={hash_of(one.identity): entry for one, entry in zip(precomputed, spec.maps, strict=True)},
+    )
+    if spec.other_model is None:
+        return context
+    return replace(context, other=_of_other_model(context, table.published, object_of(spec.other_model, objects)))
+
+
+def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
+    """Raises: UserError for a metric that compares two classifiers where there is one."""
+    asking = [metric.name for metric in metrics if "other" in metric.needs]
+    if asking and spec.other_model is None:
+        raise UserError(
+            f"{asking[0]} compares with a second classifier; give --other-model DIR --other-label COLUMN, such as one "
+            "of scenes that `saliency-bench train --label-column scene` makes, or leave the metric out"
+        )
+
+
+def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any) -> RunContext:
+    """The same run of another classifier, whose label is another column. published: the dataset as it was loaded.
+
+    Raises: UserError for one that takes images prepared in another way, or whose classes are not those of the column.
+    """
+    spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
+    rows = labelled(published, column)
+    names = class_names(rows)
+    classifier = load_classifier(model, device=known.device, precision=spec.precision, channels_last=spec.channels_last)
+    if classifier.geometry != known.geometry:
+        raise UserError(
+            f"the other model, {classifier.id}, takes images {classifier.geometry}, the model {known.geometry}; give "
+            "two that prepare images alike"
+        )
+    spec = spec.model_copy(update={"model": spec.other_model, "label_column": column, "target": "label",
+                                   "other_model": None, "other_label": None})  # fmt: skip
+    classes = logits_of(spec, classifier, context.data)
+    try:
+        members = match(names, classifier.labels, classes, None)
+    except UserError as error:
+        reason = str(error).partition(";")[0]
+        raise UserError(f"{reason}; the classes of --other-model must be those of --other-label {column}") from error
+    return replace(
+        context,
+        spec=spec,
+        columns={column: column_of(published, column)[0]},
+        names=names,
+        classifier=classifier,
+        classes=classes,
+        members=members,
+        unlabelled="",
+        groups=None,
+        rule=load_rule("label", classifier.labels, classes, None),
+        selection=None,
+        folder="other_predictions",
+    )
+
+
+def _controls(explainers: list[Explainer]) -> list[Explainer]:
+    """What retraining metrics are compared with: chance, and the same maps when they say less about where."""
+    return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
+
+
+def _precomputed(spec: RunSpec, objects: Objects, classifier: Classifier, table: Table) -> list[Explainer]:
+    """The explainers of `spec.maps`. Without a selection, each of the run's samples must have a map."""
+    if not spec.maps:
+        return []
+    needed: Collection[str] = table.ordered.ids[: table.samples] if table.selection is None else ()
+    frame = classifier.geometry.frame or classifier.prepare([table.ordered.rows[0]]).images.shape[2:]
+    quoted = map(quoted_id, table.ids)
+    files = {image_id: name and f"{name}.npy" for image_id, name in zip(table.ids, quoted, strict=True)}
+    found = []
+    for entry in spec.maps:
+        name, _, path = entry.partition("=") if isinstance(entry, str) else (entry.name, "", "")
+        source = Path(path).expanduser() if path else object_of(entry, objects)
+        fix = "add them, or leave images out with --limit or --only"
+        found.append(explainer_of(name, source, files, (frame[0], frame[1]), spec.seed, needed, fix))
+    return found

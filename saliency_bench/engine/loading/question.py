@@ -1,0 +1,152 @@
+"""What a run asks: which classes of the model stand for those of the dataset, and the target of each sample."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import datasets
+import torch
+
+from saliency_bench.classifiers.classifier import Classifier, RefusedImagesError
+from saliency_bench.engine.loading.table import Table
+from saliency_bench.engine.python_objects import Objects, object_of
+from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
+from saliency_bench.errors import UserError
+from saliency_bench.explaining.map_provider import reason_of
+from saliency_bench.metric import Metric
+from saliency_bench.spec import RunSpec
+from saliency_bench.targets import known_maps
+from saliency_bench.targets.class_groups import ClassGroups, load_groups
+from saliency_bench.targets.label_maps import Members, match
+from saliency_bench.targets.rules import NO_CLASS, TargetRule, check_ids, check_known, load_rule
+from saliency_bench.utils.messages import complain
+
+SAME = 1e-3  # of the largest logit; a GPU may change last bits
+UNSTEADY = (
+    "returns different logits when it is called twice on the same image, as if forward drew at random or counted its "
+    "calls; its scores cannot be reproduced"
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """classes: the number of logits. The others are those of `context.RunContext`."""
+
+    classes: int
+    members: Members | None
+    unlabelled: str
+    groups: ClassGroups | None
+    rule: TargetRule
+
+
+def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Metric], model: Classifier) -> Question:
+    """Match the classes of dataset and model, and read groups and targets.
+
+    Raises: UserError for files that do not fit, and for samples without the label or class that the target needs.
+    """
+    rows, names, selection = table.rows, table.names, table.selection
+    classes = logits_of(spec, model, Samples(rows, table.ids))
+    mapped = known_maps.resolved(object_of(spec.label_map, objects), names, model.labels, classes)
+    members, unlabelled = _members(spec.target, metrics, rows, model.labels, classes, mapped)
+    if members is None and selection is not None and selection.correct:
+        raise UserError(f"--only correct needs labels: {unlabelled}")
+    known = (names, members) if names is not None and members is not None else ((), ())
+    groups = load_groups(object_of(spec.groups, objects), model.labels, classes, *known)
+    rule = load_rule(spec.target, model.labels, classes, groups)
+    check_known(rule, table.ids)
+    _check_samples(rule, table, members)
+    return Question(classes, members, unlabelled, groups, rule)
+
+
+def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> None:
+    """That the samples of the run have a target, and that the selection takes some of them. Raises: UserError."""
+    samples, ids, rows = table.samples, table.ordered.ids, table.ordered.rows
+    check_ids(rule, ids[:samples])
+    if rule.name == "label":
+        labels = dict(zip(ids[:samples], rows["label"][:samples], strict=True))
+        _check_labelled(labels)
+        _check_explainable(labels, table.names or [], members or [], table.selection)
+    if samples < len(rows):
+        selection_of(table.spec.only, rows.select(range(samples)), table.names)
+
+
+def _members(
+    target: str,
+    metrics: list[Metric],
+    rows: datasets.Dataset,
+    model: list[str] | None,
+    classes: int,
+    label_map: Any,
+) -> tuple[Members | None, str]:
+    """(the model's classes of each class of the dataset, or None, and why there are none).
+
+    Raises: UserError where the target or a metric needs labels, or a label map is given, and they do not match.
+    """
+    asking = [metric.name for metric in metrics if "labels" in metric.needs]
+    needed = "--target label" if target == "label" else asking[0] if asking else ""
+    try:
+        return match(class_names(rows), model, classes, label_map), ""
+    except UserError as error:
+        if label_map is not None:
+            raise
+        if needed:
+            fix = "--target predicted needs none" if target == "label" and not asking else "leave it out"
+            raise UserError(f"{error}; {needed} needs labels, {fix}") from error
+        return None, str(error).partition(";")[0]
+
+
+def class_names(rows: datasets.Dataset) -> list[str]:
+    """Raises: UserError that says what the dataset has instead."""
+    if (names := label_names(rows)) is not None:
+        return names
+    if (kind := rows.features.get("label")) is None:
+        listed = ", ".join(rows.column_names)
+        if listed == "image":
+            raise UserError(
+                'the dataset has no column "label" (it has: image); pictures of your own become a dataset with labels '
+                "and masks by `saliency-bench build folder --images DIR --out NEW`"
+            )
+        raise UserError(f'the dataset has no column "label" (it has: {listed}); name another with --label-column')
+    raise UserError(
+        f"the column label holds {kind.dtype} without names of classes; give them with dataset.cast_column('label', "
+        "datasets.ClassLabel(names=[...])), or as text"
+    )
+
+
+def _check_labelled(labels: dict[str, int | None]) -> None:
+    """Raises: UserError for an image without label."""
+    for image_id, label in labels.items():
+        if label is None or label < 0:
+            raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
+
+
+def _check_explainable(labels: dict[str, int], names: list[str], members: Members, selection: Selection | None) -> None:
+    """Raises: UserError for a label without a class of the model, as far as conditions do not leave out its samples."""
+    chosen = None if selection is None else selection.values.get("label")
+    if all(members) or (selection is not None and chosen is None):  # else its chunk says so
+        return
+    for image_id, label in labels.items():
+        if not members[label] and (chosen is None or names[label] in chosen):
+            raise UserError(f"image {image_id} is labelled {names[label]}, {NO_CLASS}")
+
+
+def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
+    """The number of logits, from the first sample that can be read and that the model takes."""
+    failures: list[Exception] = []
+    for number in range(len(data.ids)):
+        if (batch := read_chunk(data, classifier, [number], spec.strict).batch) is not None:
+            try:
+                with torch.no_grad():
+                    logits, again = (classifier.eval()(batch.images) for _ in range(2))
+                scale = float(logits.nan_to_num(0, 0, 0).abs().max())
+                if not torch.allclose(logits, again, rtol=0, atol=SAME * scale, equal_nan=True):
+                    complain(f"{classifier.id} {UNSTEADY}")
+                return logits.shape[1]
+            except (RefusedImagesError, RuntimeError, ArithmeticError, AssertionError, LookupError) as error:
+                failures.append(error)
+            if len(failures) == spec.batch_size:
+                break
+    if failures:
+        first = failures[0]
+        line = f"{reason_of(first, classifier.id)} for each of the first {len(failures)} images"
+        raise first if isinstance(first, UserError) else UserError(line) from first
+    raise UserError(f"no image of the split {spec.split} of {spec.dataset} can be read")

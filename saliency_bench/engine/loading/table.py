@@ -1,0 +1,138 @@
+"""The rows of a run's dataset, with the columns that its settings and metrics ask for; no network is needed yet."""
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import datasets
+
+from saliency_bench.data.fingerprints import column_of, content_of
+from saliency_bench.data.loading import Found, find, with_pictures
+from saliency_bench.data.untrusted import check_samples
+from saliency_bench.engine.ordering import Order, order_of
+from saliency_bench.engine.reading import (
+    Samples,
+    Selection,
+    check_further,
+    group_names,
+    label_names,
+    labelled,
+    readable,
+    sample_ids,
+    selection_of,
+)
+from saliency_bench.errors import UserError
+from saliency_bench.metric import Metric
+from saliency_bench.spec import RunSpec
+from saliency_bench.utils.messages import complain
+
+
+@dataclass(frozen=True)
+class Table:
+    """A split of a dataset, in its own order.
+
+    spec       with the split that was found
+    published  as it was loaded, further columns as pictures where they are
+    labelled   the same with the label that the spec names
+    names      of its classes; None of a dataset without labels
+    further    the columns that metrics ask for and that are there
+    selection  the samples that are explained; None: all
+    """
+
+    spec: RunSpec
+    found: Found
+    published: datasets.Dataset
+    labelled: datasets.Dataset
+    names: list[str] | None
+    further: list[str]
+    selection: Selection | None
+
+    @cached_property
+    def rows(self) -> datasets.Dataset:
+        return readable(self.labelled, self.further)
+
+    @cached_property
+    def ids(self) -> list[str]:
+        """Raises: UserError for an image id that occurs twice: records, draws and pictures go by it."""
+        ids = sample_ids(self.rows)
+        if len(set(ids)) < len(ids):
+            twice, times = Counter(ids).most_common(1)[0]
+            raise UserError(f"the image id {twice} occurs {times} times; every sample needs its own id")
+        return ids
+
+    @cached_property
+    def contents(self) -> dict[str, tuple[str, list[str]]]:
+        """{further column: (a hash of it, digests of its pictures)}"""
+        return {name: column_of(self.published, name) for name in self.further}
+
+    @cached_property
+    def content(self) -> tuple[str, list[str]]:
+        """(the fingerprint, digests of the samples)"""
+        return content_of(self.published)
+
+    @cached_property
+    def order(self) -> Order:
+        """The run's order."""
+        return order_of(self.ids, group_names(self.rows), self.spec.seed, self.content[0])
+
+    @property
+    def samples(self) -> int:
+        """How many samples the run is about: the first of its order, in whole groups."""
+        return self.order.first(self.spec.limit)
+
+    @cached_property
+    def ordered(self) -> Samples:
+        """All samples in the run's order."""
+        places, digests = self.order.positions, self.content[1]
+        return Samples(
+            self.rows.select(places),
+            [self.ids[place] for place in places],
+            [digests[place] for place in places],
+            {name: [own[place] for place in places if own] for name, (_, own) in self.contents.items()},
+        )
+
+
+def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
+    """The dataset of a spec. A line says which columns are missing, and what follows from that.
+
+    Raises: UserError for a dataset that cannot be loaded, is empty, or lacks the label that the spec names.
+    """
+    found = find(dataset)
+    published, split = found.load_usual(spec.split)
+    spec = spec.model_copy(update={"split": split})
+    if len(published) == 0:
+        raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
+    further = _further_columns(published, metrics, found.name)
+    published = with_pictures(published, further)
+    check_further(published, further)
+    rows = labelled(published, spec.label_column)
+    check_samples(rows)
+    _say_what_is_missing(published, metrics)
+    names = label_names(rows)
+    return Table(spec, found, published, rows, names, further, selection_of(spec.only, rows, names))
+
+
+def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
+    """The columns that metrics ask for and that are there; a line on each that is not. name: of the dataset."""
+    asking: dict[str, list[str]] = {}
+    for metric in metrics:
+        for column in metric.columns:
+            asking.setdefault(column, []).append(metric.name)
+    for column in asking.keys() - set(rows.column_names):
+        shown = f"{', '.join(asking[column])} {'show' if len(asking[column]) > 1 else 'shows'} -"
+        complain(f"the dataset {name} has no column {column} (it has: {', '.join(rows.column_names)}): {shown}")
+    return [column for column in asking if column in rows.column_names]
+
+
+def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
+    """One line: which columns there are not, and what follows from it."""
+    asking = [metric.name for metric in metrics if "masks" in metric.needs]
+    held = rows.data.column("mask") if "mask" in rows.column_names else None
+    missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (held is None and bool(asking))
+    follows = ["samples are called by their positions"] if "image_id" in missing else []
+    if asking and (held is None or held.null_count == len(held)):
+        follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
+    named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
+    if follows:
+        complain(f"the dataset {named if missing else 'has no masks'}: {'; '.join(follows)}")
