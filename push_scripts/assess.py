@@ -2,7 +2,7 @@
 
 example:
   saliency-bench assess serve runs/first --store study.db
-  saliency-bench assess serve runs/first --store study.db --with-masks --checks 2
+  saliency-bench assess serve runs/first --store study.db --with-masks
   saliency-bench assess results --store study.db --out assess
   saliency-bench assess export --store study.db --out ratings.csv
 

@@ -13,9 +13,21 @@ from pathlib import Path
 
 import pytest
 
+import saliency_bench as sb
 from saliency_bench.studies.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))  # for what several test files share
+
+EXPLAINERS = ["gradient", "edges", "random"]  # of the run below
+
+
+@pytest.fixture(scope="session")
+def done(shapes, resnet, tmp_path_factory):
+    """The folder of a run that has kept its maps, of 12 images."""
+    out = tmp_path_factory.mktemp("people") / "run"
+    sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=12, device="cpu", progress=False, out=out,
+           explainers=EXPLAINERS, metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
+    return out
 
 
 def programs():

@@ -7,8 +7,10 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from http.client import HTTPException
 from itertools import pairwise
 
 import numpy as np
@@ -35,32 +37,59 @@ def dataset(count, size=(60, 80), masks=0, seed=0):
     return Dataset.from_dict(rows, features=Features(kinds))
 
 
-class Served:
-    """`saliency-bench annotate` of a dataset in a folder, at a fixed port."""
+class Command:
+    """`saliency-bench` with these words, at a fixed port, in a process of its own that can be killed."""
 
-    def __init__(self, folder, store, *options):
+    def __init__(self, *words):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
-        self.line = [sys.executable, "-m", "saliency_bench", "annotate", "--dataset", str(folder), "--name", "study"]
-        self.line += ["--store", str(store), "--port", str(self.port), "--json", *map(str, options)]
+        words = [*words, "--port", self.port, "--json"]
+        self.line = [sys.executable, "-m", "saliency_bench", *map(str, words)]
         self.start()
 
     def start(self, *further):
         self.process = subprocess.Popen([*self.line, *further], stdout=subprocess.PIPE, text=True)
         self.links = json.loads(self.process.stdout.readline())
-        self.url = self.links["annotate"]
+        self.url = next(iter(self.links.values()))
 
     def kill(self):
+        """As when the power fails."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         self.process.stdout.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.kill()
 
     def call(self, path, key="", body=None):
         sent = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, sent, {"X-Key": key})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)
+            return json.load(answer) if "json" in answer.headers["content-type"] else answer.read()
+
+    def insist(self, path, key="", body=None):
+        """A call that is repeated until it is answered, as the pages do."""
+        for _ in range(300):
+            try:
+                return self.call(path, key, body)
+            except urllib.error.HTTPError as error:
+                if error.code < 500:
+                    raise
+            except (OSError, HTTPException):
+                pass
+            time.sleep(0.2)
+        raise AssertionError("no answer")
+
+
+class Served(Command):
+    """`saliency-bench annotate` of a dataset in a folder."""
+
+    def __init__(self, folder, store, *options):
+        super().__init__("annotate", "--dataset", folder, "--name", "study", "--store", store, *options)
 
 
 @contextmanager

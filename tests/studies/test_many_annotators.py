@@ -1,7 +1,6 @@
 """Fifty people at once, while the server is killed twice: every mask is stored, and each of them once."""
 
 import time
-import urllib.error
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,33 +13,19 @@ from saliency_bench.studies.store import Store
 PEOPLE, IMAGES = 50, 6
 
 
-def patient(served, path, key="", body=None):
-    """A call that is repeated until it is answered, as the page does."""
-    for _ in range(300):
-        try:
-            return served.call(path, key, body)
-        except urllib.error.HTTPError as error:
-            if error.code < 500:
-                raise
-        except OSError:
-            pass
-        time.sleep(0.2)
-    raise AssertionError("no answer")
-
-
 def annotate(served, number):
     """Draw on everything; {unit: mask}."""
     random = np.random.default_rng(number)
-    key = patient(served, "api/join", body={"request": f"person {number:03d} of a simulation"})["key"]
+    key = served.insist("api/join", body={"request": f"person {number:03d} of a simulation"})["key"]
     drawn = {}
-    while tasks := patient(served, "api/state", key)["tasks"]:
+    while tasks := served.insist("api/state", key)["tasks"]:
         unit = tasks[0]["unit"]
         assert unit not in drawn, "asked twice"
         drawn[unit] = random.random((60, 80)) > 0.5
         sent = {"unit": unit, "kind": "mask", "runs": runs_of(drawn[unit]), "seconds": 1}
         sent["request"] = f"{number} {unit} of a simulation"
         for _ in range(1 + int(random.integers(2))):  # some click twice
-            patient(served, "api/answer", key, sent)
+            served.insist("api/answer", key, sent)
     return drawn
 
 

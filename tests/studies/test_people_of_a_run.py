@@ -1,16 +1,12 @@
 """Studies over the maps of a real run, by the commands as people type them."""
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import urllib.request
 
 import numpy as np
 import pytest
 import torch
+from pages import Command
 from torch import nn
 
 import saliency_bench as sb
@@ -19,15 +15,7 @@ from saliency_bench.data.building import build
 from saliency_bench.errors import UserError
 from saliency_bench.studies.run_images import HUMAN, run_images
 
-EXPLAINERS = ["gradient", "edges", "random"]
-
-
-@pytest.fixture(scope="module")
-def done(shapes, resnet, tmp_path_factory):
-    out = tmp_path_factory.mktemp("people") / "run"
-    sb.run(dataset=str(shapes), model=str(resnet), split="train", limit=12, device="cpu", progress=False, out=out,
-           explainers=EXPLAINERS, metrics=["saliency_kae"], keep_maps=True)  # fmt: skip
-    return out
+from .conftest import EXPLAINERS
 
 
 def test_frames_are_those_the_network_saw(done, shapes, resnet):
@@ -75,15 +63,15 @@ def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
 def test_human_masks_are_served_and_listed_as_their_own_row(done, tmp_path, capsys):
     store = tmp_path / "study.db"
     words = ["assess", "serve", done, "--store", store, "--raters", 1, "--images", 3, "--with-masks"]
-    with Serving(*words) as server:
-        key = server.call("join", body={"request": "a random text of many characters"})["key"]
-        while maps := (state := server.call("state", key))["maps"]:
+    with Command(*words) as server:
+        key = server.call("api/join", body={"request": "a random text of many characters"})["key"]
+        while maps := (state := server.call("api/state", key))["maps"]:
             assert state["total"] == 3 + 1  # and an attention check
             assert len(maps) == 4
             for one in maps:
-                assert server.call(f"map?place={one['place']}", key)[:4] == b"\x89PNG"
+                assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                 sent = {"place": one["place"], "ratings": dict.fromkeys(state["questions"], 2)}
-                server.call("answer", key, sent | {"request": f"{one['place']} {'x' * 20}"})
+                server.call("api/answer", key, sent | {"request": f"{one['place']} {'x' * 20}"})
     assert main(["assess", "results", "--store", str(store), "--json", "--without-people"]) == 0
     data = json.loads(capsys.readouterr().out)
     assert {row["explainer"]: row["ratings"] for row in data["ratings"]} == dict.fromkeys([*EXPLAINERS, HUMAN], 3)
@@ -101,49 +89,29 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
         run_images(tmp_path)
 
 
-class Serving:
-    """The command in a process of its own."""
-
-    def __init__(self, *words):
-        command = [sys.executable, "-m", "saliency_bench", *map(str, words), "--port", "0", "--json"]
-        environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        self.address = json.loads(self.process.stdout.readline())["page"]
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        self.process.send_signal(signal.SIGKILL)  # as when the power fails
-        self.process.wait(timeout=20)
-        self.process.stdout.close()
-
-    def call(self, path, key="", body=None):
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(self.address + "api/" + path, data, {"X-Key": key})
-        with urllib.request.urlopen(request, timeout=30) as reply:
-            return json.loads(reply.read()) if "json" in reply.headers["content-type"] else reply.read()
-
-
 def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
     store = tmp_path / "study.db"
     words = ["peekaboom", "serve", done, "--store", store, "--judgements", 1, "--pairs", 10, "--checks", 1]
-    with Serving(*words) as server:
-        key = server.call("join", body={"request": "a random text of many characters"})["key"]
-        state = server.call("state", key)
+    with Command(*words) as server:
+        key = server.call("api/join", body={"request": "a random text of many characters"})["key"]
+        state = server.call("api/state", key)
         for _ in range(7):
             sent = {"place": state["place"], "step": state["step"], "choice": None}
-            state = server.call("answer", key, sent)["state"]
-    with Serving(*words) as server:  # killed, and started again
-        assert server.call("state", key) == state
+            state = server.call("api/answer", key, sent)["state"]
+    with Command(*words) as server:  # killed, and started again
+        assert server.call("api/state", key) == state
         for number in range(6):
-            own = key if number == 0 else server.call("join", body={"request": f"another random text {number}"})["key"]
-            state = server.call("state", own)
+            own = (
+                key
+                if number == 0
+                else server.call("api/join", body={"request": f"another random text {number}"})["key"]
+            )
+            state = server.call("api/state", own)
             while state["place"] is not None:
-                assert server.call(f"picture?place={state['place']}&step={state['step']}", own)[:4] == b"\x89PNG"
+                assert server.call(f"api/picture?place={state['place']}&step={state['step']}", own)[:4] == b"\x89PNG"
                 left = [label for label in state["choices"] if label not in state["tried"]]
                 sent = {"place": state["place"], "step": state["step"], "choice": left[0]}
-                state = server.call("answer", own, sent)["state"]
+                state = server.call("api/answer", own, sent)["state"]
     out = tmp_path / "out"
     assert main(["peekaboom", "results", "--store", str(store), "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -163,15 +131,15 @@ def test_assess_from_run_to_table(done, tmp_path, capsys):
     store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
     questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")
     words = ["assess", "serve", done, "--store", store, "--questions", questions, "--raters", 2, "--images", 4]
-    with Serving(*words) as server:
+    with Command(*words) as server:
         for number in range(2):
-            key = server.call("join", body={"request": f"a random text of many characters {number}"})["key"]
-            while maps := (state := server.call("state", key))["maps"]:
+            key = server.call("api/join", body={"request": f"a random text of many characters {number}"})["key"]
+            while maps := (state := server.call("api/state", key))["maps"]:
                 assert state["questions"]["good"] == f"Is it a good map of {state['class']}?"
                 for one in maps:
-                    assert server.call(f"map?place={one['place']}", key)[:4] == b"\x89PNG"
+                    assert server.call(f"api/map?place={one['place']}", key)[:4] == b"\x89PNG"
                     sent = {"place": one["place"], "ratings": {"good": 2}, "request": f"{number} {one} {'x' * 20}"}
-                    server.call("answer", key, sent)
+                    server.call("api/answer", key, sent)
     assert main(["assess", "results", "--store", str(store), "--out", str(tmp_path / "out")]) == 0
     assert "2.000" in capsys.readouterr().out
     data = json.loads((tmp_path / "out/assess.json").read_text())
