@@ -95,7 +95,8 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     page = tab()
     page.get_by_role("link", name="pet-xai", exact=True).click()
     settled(page, ["dataset="])
-    page.locator("select[name=metric]").select_option("saliency_deletion")
+    menu(page, "Metric")
+    page.get_by_role("checkbox", name="deletion", exact=True).check()
     settled(page, ["metric=saliency_deletion"])
     values = [float(text) for text in page.locator(".lb-table .lb-value").all_inner_texts()]
     assert values == sorted(values)  # lower is better
@@ -112,10 +113,39 @@ def test_filters_order_and_address(tab, archive):  # noqa: F811
     again.go_back()
     again.wait_for_function("!location.search.includes('sort')")
     assert set(explainers(again)) == {"rise", "random", "centre", "edges"}
-    again.get_by_text("Columns", exact=True).click()
+    menu(again, "Columns")
     again.get_by_role("checkbox", name="Seconds per image").check()
     settled(again, ["seconds"])
     assert "Seconds per image" in again.locator(".lb-table thead").inner_text()
+
+
+def menu(page, name):
+    """Open the values of a filter."""
+    page.locator("summary").filter(has_text=re.compile(f"^{name}\\s(?!family)")).click()
+
+
+def test_a_filter_takes_several_values(tab, archive):  # noqa: F811
+    page = tab(f"dataset={PETS}&metric=saliency_miou")
+    menu(page, "Explainer")
+    for name in ("gradcam", "rise"):
+        page.get_by_role("checkbox", name=name, exact=True).check()
+        settled(page, [f"explainer={name}"])
+    assert page.locator("[data-menu=explainer] .lb-chosen").inner_text() == "2 chosen"
+    assert page.locator("[data-menu=explainer]").get_attribute("open") is not None
+    assert page.evaluate("document.activeElement.value") == "rise"
+    assert set(explainers(page)) == {"gradcam", "rise", "random", "centre", "edges"}
+    again = tab(urlsplit(page.url).query)
+    assert explainers(again) == explainers(page)
+    page.keyboard.press("Escape")
+    assert page.locator("details[open]").count() == 0
+    assert page.evaluate("document.activeElement.tagName") == "SUMMARY"
+    page.keyboard.press("Enter")
+    page.get_by_role("checkbox", name="gradcam", exact=True).uncheck()
+    page.wait_for_function("!location.search.includes('gradcam')")
+    assert set(explainers(page)) == {"rise", "random", "centre", "edges"}
+    page.get_by_role("link", name="show all").click()
+    page.wait_for_function("!location.search.includes('explainer=')")
+    assert len(explainers(page)) == 10
 
 
 def test_a_row_opens_and_is_compared(tab, archive):  # noqa: F811
@@ -201,10 +231,22 @@ def test_a_phone_needs_no_scrolling_sideways(tab, archive, query):  # noqa: F811
     assert page.locator(".lb").evaluate("element => element.scrollWidth <= element.clientWidth")
 
 
+def test_the_values_of_a_filter_fit_on_a_phone(tab):
+    page = tab("", 375)
+    for name in ("Dataset", "Metric", "Status", "Columns"):
+        menu(page, name)
+        assert page.locator("details[open]").count() == 1
+        box = page.locator("details[open] fieldset").bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 375
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_texts_stand_out_from_the_page(tab, scheme):
     """Contrast of at least 4.5 (WCAG AA) of every text."""
     page = tab(f"dataset={PETS}", color_scheme=scheme)
+    menu(page, "Metric")
     low = page.evaluate(CONTRAST)
     assert low == []
     shade = page.evaluate("getComputedStyle(document.body).backgroundColor")

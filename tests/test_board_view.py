@@ -22,7 +22,7 @@ from saliency_bench.leaderboard.view.choice import (
     page_of,
 )
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, family_of, ranks, short
-from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, PAGES, SORTS, STATUSES, USUAL, View
+from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, MOST_CHOSEN, PAGES, SORTS, STATUSES, USUAL, View
 
 BASELINES = ("random", "centre")
 
@@ -53,9 +53,11 @@ ROWS = [
 # Addresses
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
+several = st.lists(words, max_size=4).map(tuple)
 views = st.builds(
-    View, tab=st.sampled_from(list(PAGES)), dataset=words, model=words, explainer=words, family=words, metric=words,
-    status=st.sampled_from(["", *STATUSES]), search=words, sort=st.sampled_from(SORTS), reverse=st.booleans(),
+    View, tab=st.sampled_from(list(PAGES)), dataset=several, model=several, explainer=several, family=several,
+    metric=several, status=st.sets(st.sampled_from(STATUSES)).map(lambda own: tuple(filter(own.__contains__, STATUSES))),
+    search=words, sort=st.sampled_from(SORTS), reverse=st.booleans(),
     columns=st.sets(st.sampled_from(list(COLUMNS))).map(
         lambda names: tuple(name for name in COLUMNS if name in names or name in ALWAYS)),
     number=st.integers(1, 99), row=words, other=words, x=words, y=words, cost=st.sampled_from(["passes", "seconds"]),
@@ -64,9 +66,13 @@ views = st.builds(
 
 def clean(view):
     """What an address can say of a view: texts that can be printed, without blanks at the ends."""
-    texts = {name: "".join(filter(str.isprintable, value)).strip() for name, value in vars(view).items()
-             if isinstance(value, str)}  # fmt: skip
-    return replace(view, **texts)
+    texts = {name: printable(value) for name, value in vars(view).items() if isinstance(value, str)}
+    chosen = {name: tuple(dict.fromkeys(filter(None, map(printable, getattr(view, name))))) for name in FILTERS}
+    return replace(view, **texts, **chosen)
+
+
+def printable(text):
+    return "".join(filter(str.isprintable, text)).strip()
 
 
 @given(views)
@@ -93,6 +99,11 @@ def test_what_an_address_does_not_say_as_it_should_is_as_usual():
     assert View.read("columns=n&columns=explainer&columns=rank.status").columns == (
         "explainer", "score", "rank", "n", "status"
     )  # fmt: skip
+    assert View.read("metric=a").metric == ("a",)  # as addresses were before a filter had several values
+    assert View.read("metric=a&metric=&metric=b&metric=a").metric == ("a", "b")
+    assert View.read("status=claimed&status=best&status=recomputed").status == ("recomputed", "claimed")
+    assert len(View.read("&".join(f"model={number}" for number in range(300))).model) == MOST_CHOSEN
+    assert View.read("a=1&" * 1000 + "metric=a") == View()
     assert View.read("search=" + "x" * 9999).search == "x" * 200
     assert View.read("search=a%00b%E2%80%AEc").search == "abc"
 
@@ -105,11 +116,11 @@ def names(rows):
 
 
 def test_the_best_come_first_whichever_direction_is_better_and_what_has_no_score_last():
-    up = chosen(ROWS, View(metric="saliency_miou", dataset="pets"))
+    up = chosen(ROWS, View(metric=("saliency_miou",), dataset=("pets",)))
     assert names(up) == ["centre", "gradcam", "rise", "random", "mine"]
-    down = chosen(ROWS, View(metric="saliency_deletion", dataset="pets"))
+    down = chosen(ROWS, View(metric=("saliency_deletion",), dataset=("pets",)))
     assert names(down) == ["random", "rise", "gradcam", "centre", "mine"]
-    assert names(chosen(ROWS, View(metric="saliency_miou", dataset="pets", reverse=True))) == [
+    assert names(chosen(ROWS, View(metric=("saliency_miou",), dataset=("pets",), reverse=True))) == [
         "random", "rise", "gradcam", "centre", "mine"
     ]  # fmt: skip
 
@@ -137,22 +148,36 @@ def test_every_order_keeps_all_rows(sort):
 
 
 def test_baselines_stay_in_view_whatever_is_asked_for():
-    only = chosen(ROWS, View(explainer="gradcam", metric="saliency_miou", dataset="pets"))
+    only = chosen(ROWS, View(explainer=("gradcam",), metric=("saliency_miou",), dataset=("pets",)))
     assert names(only) == ["centre", "gradcam", "random"]
     assert names(chosen(ROWS, View(search="RISE pets miou"))) == ["centre", "rise", "random"]
     assert names(grouped(only, ROWS)[0].baselines) == ["centre", "random"]
     assert chosen(ROWS, View(search="nowhere")) == []
     claimed = [row("mine", status="claimed"), row("random")]
-    assert names(chosen(claimed, View(status="claimed"))) == ["mine", "random"]
+    assert names(chosen(claimed, View(status=("claimed",)))) == ["mine", "random"]
 
 
 def test_choices_are_those_that_the_other_filters_leave():
-    found = choices(ROWS, View(metric="saliency_miou"))
+    found = choices(ROWS, View(metric=("saliency_miou",)))
     assert found["metric"] == ["saliency_deletion", "saliency_miou"]
     assert found["family"] == ["alignment"]
     assert found["status"] == ["recomputed"]
     assert found["dataset"] == ["pets", "shapes"]
-    assert only_known(View(dataset="gone", model="net"), ROWS) == View(model="net")
+    assert only_known(View(dataset=("gone",), model=("net",)), ROWS) == View(model=("net",))
+    assert only_known(View(dataset=("gone", "pets")), ROWS) == View(dataset=("pets",))
+
+
+def test_a_filter_with_several_values_passes_rows_with_any_of_them():
+    both = chosen(ROWS, View(explainer=("rise", "gradcam"), metric=("saliency_miou",), dataset=("pets",)))
+    assert names(both) == ["centre", "gradcam", "rise", "random"]
+    found = choices(ROWS, View(metric=("saliency_miou", "saliency_deletion"), dataset=("pets", "shapes")))
+    assert found["family"] == ["alignment", "faithfulness"]
+    one = View(metric=("saliency_miou",), dataset=("pets",))
+    several = View(metric=("saliency_miou",), dataset=("pets", "shapes"))
+    assert {row.key for row in chosen(ROWS, several)} == {row.key for row in ROWS if row.metric == "saliency_miou"}
+    assert {row.key for row in chosen(ROWS, one)} < {row.key for row in chosen(ROWS, several)}
+    assert plots.plotted(ROWS, View(dataset=("shapes", "pets")))[0].dataset == ("pets",)
+    assert plots.plotted(ROWS, View(dataset=("shapes",)))[0].dataset == ("shapes",)
 
 
 def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
@@ -168,7 +193,7 @@ def test_long_tables_come_in_parts_under_the_heading_they_belong_to():
 
 def test_five_thousand_rows_are_filtered_in_under_a_second():
     many = [row(f"method {number % 50}", (number % 97) / 97, dataset=f"set {number // 50}") for number in range(5000)]
-    view, seconds = View(search="method 7", explainer="method 7"), []
+    view, seconds = View(search="method 7", explainer=("method 7",)), []
     for _ in range(3):
         started = process_time()
         found = chosen(many, view)
@@ -296,7 +321,7 @@ def test_ticks_lie_on_their_axis(values):
 
 def test_plots_choose_what_an_address_leaves_open():
     view, rows = plots.plotted(ROWS, View())
-    assert (view.dataset, view.x, view.y) == ("pets", "saliency_miou", "saliency_deletion")
+    assert (view.dataset, view.x, view.y) == (("pets",), "saliency_miou", "saliency_deletion")
     assert {one.dataset for one in rows} == {"pets"}
     assert plots.plotted([], View())[0] == View()
 

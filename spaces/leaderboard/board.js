@@ -30,7 +30,8 @@ async function show(query, { push = true, typing = false, focus = '' } = {}) {
   if (number !== latest) return;
   part('problem').textContent = '';
   part('head').innerHTML = found.head;
-  if (!typing) part('form').innerHTML = found.form;
+  if (typing) refreshMenus(found.form);
+  else part('form').innerHTML = found.form;
   body.innerHTML = found.body;
   body.removeAttribute('aria-busy');
   document.title = found.title;
@@ -44,6 +45,27 @@ async function show(query, { push = true, typing = false, focus = '' } = {}) {
   } else if (target) {
     target.focus();
   }
+}
+
+function refreshMenus(html) {
+  // What can be chosen follows from the other filters; the form itself stays, so that typing is not interrupted.
+  const fresh = document.createElement('template');
+  fresh.innerHTML = html;
+  const active = document.activeElement;
+  for (const menu of part('form').querySelectorAll('[data-menu]')) {
+    const other = fresh.content.querySelector(`[data-menu="${menu.dataset.menu}"]`);
+    if (!other) continue;
+    const [list, top] = [menu.querySelector('fieldset'), menu.querySelector('fieldset')?.scrollTop];
+    const inside = list.contains(active);
+    menu.querySelector('summary').innerHTML = other.querySelector('summary').innerHTML;
+    list.innerHTML = other.querySelector('fieldset').innerHTML;
+    list.scrollTop = top;
+    if (inside) ([...list.querySelectorAll('input')].find((one) => one.value === active.value) || menu.querySelector('summary')).focus();
+  }
+}
+
+function closeMenus(except) {
+  for (const menu of element.querySelectorAll('[data-menu][open]')) if (menu !== except) menu.open = false;
 }
 
 function asked(form) {
@@ -83,6 +105,17 @@ element.addEventListener('input', (event) => {
   const inBody = part('body').contains(form);
   const focus = inBody ? `field-${event.target.name}` : '';
   timer = setTimeout(() => show(asked(form), { push: false, typing: true, focus }), event.target.type === 'search' ? 150 : 0);
+});
+element.addEventListener('toggle', ({ target }) => {
+  const list = target.open && target.matches('[data-menu]') && target.querySelector('fieldset');
+  if (list) list.classList.toggle('lb-beyond', list.getBoundingClientRect().right > document.documentElement.clientWidth);
+}, true);
+document.addEventListener('click', (event) => closeMenus(event.target.closest?.('[data-menu]')));
+element.addEventListener('keydown', (event) => {
+  const menu = event.key === 'Escape' && event.target.closest('[data-menu][open]');
+  if (!menu) return;
+  closeMenus();
+  menu.querySelector('summary').focus();
 });
 element.addEventListener('submit', (event) => event.preventDefault());
 window.addEventListener('popstate', () => show(location.search, { push: false }));

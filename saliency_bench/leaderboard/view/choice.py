@@ -5,10 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow
-from saliency_bench.leaderboard.view.state import STATUSES, View
+from saliency_bench.leaderboard.view.state import FILTERS, STATUSES, View
 
 PER_PAGE = 100  # rows of a long table
-FILTERS = ("dataset", "model", "family", "metric", "explainer", "status")
 ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that have one
 
 
@@ -23,10 +22,10 @@ class Group:
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Whether a row passes the filters, but for that of this name."""
+    """Whether a row passes all filters, or all but the one named `without`."""
     for name in FILTERS:
         wanted = getattr(view, name)
-        if wanted and name != without and wanted != getattr(row, name):
+        if wanted and name != without and getattr(row, name) not in wanted:
             return False
     return all(word in row.text for word in view.search.casefold().split())
 
@@ -97,11 +96,11 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """{filter: what it can be set to under all other filters}; what is set stays among them."""
+    """{filter: the values it can take under all other filters}; values that are chosen stay among them."""
     found: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
-        values |= {getattr(view, name)} - {""}
+        values |= set(getattr(view, name))
         found[name] = [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
     return found
 
@@ -111,10 +110,10 @@ def _alphabetical(values: Iterable[str]) -> list[str]:
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Without filters that no row of the board fits, as of an old address."""
-    unknown: dict[str, Any] = {}
+    """Without values that no row of the board has, such as those of an old address."""
+    kept: dict[str, Any] = {}
     for name in FILTERS:
-        wanted = getattr(view, name)
-        if wanted and not any(getattr(row, name) == wanted for row in rows):
-            unknown[name] = ""
-    return replace(view, **unknown) if unknown else view
+        if wanted := getattr(view, name):
+            present = {getattr(row, name) for row in rows}
+            kept[name] = tuple(value for value in wanted if value in present)
+    return replace(view, **kept)

@@ -15,7 +15,6 @@ from saliency_bench.leaderboard.submit import SubmissionPlan
 from saliency_bench.leaderboard.view import export, plots
 from saliency_bench.leaderboard.view.archive import Archive
 from saliency_bench.leaderboard.view.choice import (
-    FILTERS,
     Group,
     choices,
     chosen,
@@ -28,7 +27,7 @@ from saliency_bench.leaderboard.view.compared import pairwise, samples_of
 from saliency_bench.leaderboard.view.core import Core
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, ranks, short
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
-from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, PAGES, SORTS, View
+from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
 
 TRACK = 96  # pixels of the small interval beside a score
 

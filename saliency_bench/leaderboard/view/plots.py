@@ -224,14 +224,18 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
     """(the view with everything chosen that the plots need, the rows of its dataset and model)"""
     known = scenes(rows)
-    wanted = [one for one in known if view.dataset in ("", one[0]) and view.model in ("", one[1])] or known
+    wanted = [one for one in known if _passes(view.dataset, one[0]) and _passes(view.model, one[1])] or known
     dataset, model = wanted[0] if wanted else ("", "")
     own = [row for row in rows if (row.dataset, row.model) == (dataset, model)]
     names = metrics_of(own)
     x = view.x if view.x in names else pick("", metrics_of(own, "alignment") or names)
     others = metrics_of(own, "faithfulness") or [name for name in names if name != x] or names
     y = view.y if view.y in names else pick("", others)
-    return replace(view, dataset=dataset, model=model, x=x, y=y), own
+    return replace(view, dataset=(dataset,), model=(model,), x=x, y=y) if wanted else replace(view, x=x, y=y), own
+
+
+def _passes(wanted: tuple[str, ...], value: str) -> bool:
+    return not wanted or value in wanted
 
 
 def _value(row: ShownRow) -> float:

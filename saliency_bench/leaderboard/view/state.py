@@ -7,9 +7,10 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-LONGEST = 4000  # characters of an address
+LONGEST = 12_000  # characters of an address
 LONGEST_VALUE = 200
-MOST_FIELDS = 60
+MOST_FIELDS = 400
+MOST_CHOSEN = 50  # values of one filter
 PAGES: Final = {"board": "Scores", "overall": "Overall", "plots": "Plots", "about": "About"}
 # {column: its heading}, in the order of the table
 COLUMNS: Final = {
@@ -29,6 +30,7 @@ COLUMNS: Final = {
 ALWAYS: Final = ("explainer", "score")
 USUAL: Final = ("explainer", "score", "rank", "n", "status", "passes", "submitters")
 STATUSES: Final = ("recomputed", "checked", "claimed")
+FILTERS: Final = ("dataset", "model", "family", "metric", "explainer", "status")
 SORTS: Final = tuple(name for name in COLUMNS if name != "device")
 
 
@@ -37,7 +39,8 @@ class View:
     """What is shown.
 
     tab                        one of PAGES
-    dataset ... search         filters; "" shows all
+    dataset ... status         filters, each with the values that pass it; () lets all pass
+    search                     words that a row must have
     sort, reverse              a column of SORTS; by "score" the best come first within each comparison, whichever
                                direction is better
     columns                    of the table, out of COLUMNS, those of ALWAYS among them
@@ -47,12 +50,12 @@ class View:
     """
 
     tab: str = "board"
-    dataset: str = ""
-    model: str = ""
-    explainer: str = ""
-    family: str = ""
-    metric: str = ""
-    status: str = ""
+    dataset: tuple[str, ...] = ()
+    model: tuple[str, ...] = ()
+    explainer: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
+    metric: tuple[str, ...] = ()
+    status: tuple[str, ...] = ()
     search: str = ""
     sort: str = "score"
     reverse: bool = False
@@ -68,9 +71,10 @@ class View:
         """The address of this view, or of one with these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
-            (field.name, _written(value))
+            (field.name, text)
             for field in fields(View)
             if (value := getattr(view, field.name)) != getattr(usual, field.name)
+            for text in (value if field.name in FILTERS else [_written(value)])
         ]
         return urlencode(pairs)
 
@@ -81,15 +85,22 @@ class View:
             pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
         except ValueError:  # more fields than any address of ours
             pairs = []
-        given = {name: "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip() for name, text in pairs}
-        own = {field.name: given[field.name] for field in fields(cls) if field.name in given}
+        given: dict[str, list[str]] = {}
+        for name, text in pairs:
+            if own_text := "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip():
+                given.setdefault(name, []).append(own_text)
+        own: dict[str, str] = {
+            field.name: given[field.name][-1]
+            for field in fields(cls)
+            if field.name in given and field.name not in FILTERS
+        }
         values: dict[str, Any] = own | {"columns": _columns([text for name, text in pairs if name == "columns"])}
         values |= {"reverse": own.get("reverse") == "yes", "number": _number(own.get("number", "1"))}
         for name, known in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
             if own.get(name) not in known:
                 values.pop(name, None)
-        if own.get("status") not in STATUSES:
-            values.pop("status", None)
+        values |= {name: tuple(dict.fromkeys(given.get(name, ())))[:MOST_CHOSEN] for name in FILTERS}
+        values["status"] = tuple(name for name in STATUSES if name in values["status"])
         return cls(**values)
 
 
