@@ -10,7 +10,10 @@ import pytest
 from submissions import IDS, know, submission, vouch, write
 
 import saliency_bench as sb
+from saliency_bench.leaderboard import cache
+from saliency_bench.leaderboard.standing import places
 from saliency_bench.results.intervals import interval
+from saliency_bench.utils.storage import cache_folder
 
 RANDOM = np.random.default_rng(0)
 GOOD, BAD = 0.7 + 0.1 * RANDOM.random(60), 0.2 + 0.1 * RANDOM.random(60)
@@ -289,6 +292,29 @@ def test_what_was_checked_is_kept_and_read_as_it_was(tmp_path, monkeypatch):
     write(tmp_path, {"gradcam": GOOD, "random": [np.nan, *BAD[1:]]}, groups=["a", "b"] * 30)
     know(tmp_path, groups=["a", "b"] * 30)
     first = sb.load_results(tmp_path)
-    monkeypatch.setattr("saliency_bench.leaderboard.source.read_checked", None)  # not called again
+    monkeypatch.setattr("saliency_bench.leaderboard.cache.read_checked", None)  # not called again
     assert sb.load_results(tmp_path).rows == first.rows
     assert not first.refused
+
+
+def test_ranks_are_kept_until_what_they_follow_from_changes(tmp_path, monkeypatch):
+    know(tmp_path)
+    draw = np.random.default_rng(0)
+    first = write(tmp_path, {"gradcam": draw.normal(0.7, 0.1, 60).clip(0, 1), "random": draw.uniform(0, 0.5, 60)})
+    before = sb.load_results(tmp_path)
+    assert [(row.rank, row.rank_if_true) for row in before.rows] == [(None, (1, 1)), (None, (2, 2))]
+    calls = []
+    monkeypatch.setattr(cache, "places", lambda *given: calls.append(1) or places(*given))
+    assert sb.load_results(tmp_path).cells == before.cells
+    assert calls == []
+    for kept in (cache_folder() / "board").glob("*.json"):
+        kept.write_text('{"other": null}')
+    assert sb.load_results(tmp_path).cells == before.cells
+    assert len(calls) == 1
+    vouch(tmp_path, first)  # now the same rows have official ranks
+    assert [row.rank for row in sb.load_results(tmp_path).rows] == [(1, 1), (2, 2)]
+    write(tmp_path, {"rise": draw.normal(0.8, 0.05, 60).clip(0, 1)}, "bob")
+    assert [(row.cell.explainer, row.rank, row.rank_if_true) for row in sb.load_results(tmp_path).rows] == [
+        ("gradcam", (1, 1), None), ("random", (2, 2), None), ("rise", None, (1, 1))
+    ]  # fmt: skip
+    assert len(calls) == 3

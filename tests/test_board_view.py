@@ -22,7 +22,17 @@ from saliency_bench.leaderboard.view.choice import (
     page_of,
 )
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, family_of, ranks, short
-from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, MOST_CHOSEN, PAGES, SORTS, STATUSES, USUAL, View
+from saliency_bench.leaderboard.view.state import (
+    ALWAYS,
+    COLUMNS,
+    FILTERS,
+    MOST_CHOSEN,
+    PAGES,
+    SORTS,
+    STATUSES,
+    USUAL,
+    View,
+)
 
 BASELINES = ("random", "centre")
 
@@ -54,9 +64,10 @@ ROWS = [
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs", "Cc"]), max_size=20)
 several = st.lists(words, max_size=4).map(tuple)
+statuses = st.sets(st.sampled_from(STATUSES)).map(lambda own: tuple(filter(own.__contains__, STATUSES)))
 views = st.builds(
     View, tab=st.sampled_from(list(PAGES)), dataset=several, model=several, explainer=several, family=several,
-    metric=several, status=st.sets(st.sampled_from(STATUSES)).map(lambda own: tuple(filter(own.__contains__, STATUSES))),
+    metric=several, status=statuses,
     search=words, sort=st.sampled_from(SORTS), reverse=st.booleans(),
     columns=st.sets(st.sampled_from(list(COLUMNS))).map(
         lambda names: tuple(name for name in COLUMNS if name in names or name in ALWAYS)),

@@ -21,11 +21,12 @@ import numpy as np
 from saliency_bench import displays
 from saliency_bench.analysis.differences import Conflict, conflicts, same
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import Source, read_folder
-from saliency_bench.leaderboard.standing import Entry, Place, RankSet, places, question_of
+from saliency_bench.leaderboard.standing import Entry, Place, RankSet, question_of
 from saliency_bench.leaderboard.submission import FEATURES, columns_of
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.run_folder import RunData
@@ -84,11 +85,13 @@ class Row:
     recomputed      on how many samples, and the largest difference
     submitters      all that agree; folders: theirs, the first of which the rest is taken from
     result          what that submission says: who, settings, provenance, note, link. None of it is checked but settings
+    question        what rows share that can be compared: a hash of everything but the explainer
     conflict        another row of the same cell has other values
     """
 
     cell: CellResult
     result: Result
+    question: str
     status: Trust
     why: str
     dataset: str
@@ -236,11 +239,11 @@ def _groups(folders: Sequence[str]) -> list[list[str]]:
 
 @dataclass
 class _Held:
-    """A row in the making, with its scores. key: unique on the board."""
+    """A row in the making, with its scores. content: the hash of its submission's files. key: unique on the board."""
 
     row: Row
     found: Checked
-    question: str
+    content: str
     key: str
 
     @property
@@ -270,7 +273,7 @@ def _add_group(board: Board, root: Path, folders: Sequence[str], known: Known) -
     disputed = {item.cell_id for item in board.conflicts}
     questions: dict[str, list[_Held]] = {}
     for one in (one for rivals in held.values() for one in rivals):
-        questions.setdefault(one.question, []).append(one)
+        questions.setdefault(one.row.question, []).append(one)
     for rivals in questions.values():
         for one, row in zip(rivals, _placed(rivals), strict=True):
             board.rows.append(replace(row, conflict=one.row.cell.cell_id in disputed))
@@ -281,13 +284,13 @@ def _held(cell: CellResult, found: Checked, content: str, known: Known) -> _Held
     dataset, model = known.datasets.get((setting.fingerprint, setting.split)), known.models.get(setting.classifier)
     status, why, again = _trust(cell, found, content, known)
     row = Row(
-        cell=cell, result=result, status=status, why=why, recomputed=again,
+        cell=cell, result=result, question=question_of(cell, setting), status=status, why=why, recomputed=again,
         dataset=dataset.id if dataset else result.dataset.id,
         model=model.id if model else result.model.id,
         named=frozenset(["dataset"] * (dataset is not None) + ["model"] * (model is not None)),
         own_method=known_explainer(cell) is None, submitters=(result.submitter,), folders=(result.folder,),
     )  # fmt: skip
-    return _Held(row, found, question_of(cell, setting), hash_of(cell.cell_id, result.folder))
+    return _Held(row, found, content, hash_of(cell.cell_id, result.folder))
 
 
 def _trust(cell: CellResult, found: Checked, content: str, known: Known) -> tuple[Trust, str, Recomputed | None]:
@@ -370,7 +373,8 @@ def _placed(rivals: Sequence[_Held]) -> list[Row]:
     ranked = [one for one in rivals if one.row.status != "claimed" and one.row.n]
     found: dict[str, Place] = {}
     if ranked:
-        found = places([one.entry for one in ranked], ranked[0].found.result.setting.seed)
+        contents = [one.content for one in ranked]
+        found = cached_places([one.entry for one in ranked], contents, ranked[0].found.result.setting.seed)
     rows = []
     for one in rivals:
         if (place := found.get(one.key)) is None:

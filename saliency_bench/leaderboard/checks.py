@@ -4,8 +4,10 @@ Numbers that do not follow from the records refuse it. What the package knows it
 called, which of them look at no network, directions, ranges) is taken from the package, whatever the submission says.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from saliency_bench.utils.hashing import hash_of
 NUMBERS = ("value", "low", "high", "clusters")
 COUNTS = ("left_out", "flat", "marked")
 RANKS = ("rank", "unranked", "scored")
+LOADED = 1000  # explainers and metrics with their options that are kept: a board asks for the same ones in every row
 
 
 @dataclass(frozen=True)
@@ -43,10 +46,10 @@ class Checked:
 
 def known_explainer(cell: CellKey) -> Explainer | None:
     """The explainer of the package that a cell names, with the same options and version; None if there is none."""
-    if cell.explainer not in registry.names("explainers"):
+    if cell.explainer not in _names("explainers"):
         return None
     try:
-        explainer = load_explainer(cell.explainer, **cell.explainer_options)
+        explainer = _explainer(cell.explainer, _json(cell.explainer_options))
     except UserError:  # other options, or an optional library that is not installed
         return None
     is_same = options.text(explainer.options) == _text_of(cell.explainer_options)
@@ -58,16 +61,36 @@ def known_metric(cell: CellKey) -> Metric | None:
 
     Raises: UserError for options that this very version does not take.
     """
-    if cell.metric not in registry.names("metrics"):
+    if cell.metric not in _names("metrics"):
         return None
     try:
-        metric = load_metric(cell.metric, **cell.metric_options)
+        metric = _metric(cell.metric, _json(cell.metric_options))
     except UserError as error:
         if isinstance(error.__cause__, ModuleNotFoundError):  # an optional library that is not installed
             return None
         raise UserError(f"metric_options of cell {cell.cell_id}: {error}") from error
     is_same = options.text(metric.options) == _text_of(cell.metric_options)
     return metric if is_same and metric.version == cell.metric_version else None
+
+
+@cache
+def _names(kind: str) -> frozenset[str]:
+    """Those of the package: files, which stay as they are while it runs."""
+    return frozenset(registry.names(kind))
+
+
+@lru_cache(LOADED)
+def _explainer(name: str, chosen: str) -> Explainer:
+    return load_explainer(name, **json.loads(chosen))
+
+
+@lru_cache(LOADED)
+def _metric(name: str, chosen: str) -> Metric:
+    return load_metric(name, **json.loads(chosen))
+
+
+def _json(chosen: dict) -> str:
+    return json.dumps(chosen, sort_keys=True)
 
 
 def derived_key(cell: CellResult) -> CellKey:
@@ -90,7 +113,7 @@ def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metr
     if known is not None:
         return str(known)
     text = name + options.differing(sorted(chosen.items()), {})
-    is_taken = name in (*registry.names("explainers"), *registry.names("metrics"))
+    is_taken = name in _names("explainers") | _names("metrics")
     return one_line(with_version(text, version) if is_taken else text)
 
 

@@ -1,80 +1,18 @@
 """Where results lie: a folder, or a repository of the Hub, of which only what is needed is downloaded."""
 
-import json
-import zlib
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
-from hashlib import sha256
 from pathlib import Path
-from zipfile import BadZipFile
 
-import numpy as np
 from huggingface_hub import HfApi, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
-from saliency_bench import registry
 from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
-from saliency_bench.leaderboard.checks import Checked, read_checked
+from saliency_bench.leaderboard.cache import read_cached
+from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
-from saliency_bench.leaderboard.recorded import Recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
-from saliency_bench.results.cell import as_json, read_cells
-from saliency_bench.results.summary import Outcome
-from saliency_bench.utils.files import load_arrays, save_arrays
-from saliency_bench.utils.storage import cache_folder
-
-LARGEST = 2**28  # bytes of scores that are kept
-
-
-def read_cached(content: str, folder: Path) -> Checked:
-    """A submission in a folder whose files have this hash. Raises: UserError, as `read_checked`."""
-    path = cache_folder() / "board" / f"{content}-{_code()[:16]}.npz"
-    try:
-        return _read(path)
-    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile, UserError):
-        found = read_checked(folder)
-    scores = np.stack([outcome.scores for outcome in found.recorded.outcomes.values()])
-    if scores.nbytes <= LARGEST:
-        _write(path, found, scores)
-    return found
-
-
-def _read(path: Path) -> Checked:
-    arrays = load_arrays(path)
-    about = json.loads(arrays["about"].tobytes())
-    result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
-    outcomes = {
-        cell.cell_id: Outcome(scores, {}, Counter(cell.left_out), Counter(cell.marked))
-        for cell, scores in zip(cells, arrays["scores"], strict=True)
-    }
-    return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
-
-
-def _write(path: Path, found: Checked, scores: np.ndarray) -> None:
-    about = {
-        "result": found.result.model_dump(mode="json"),
-        "cells": as_json(found.cells),
-        "ids": found.recorded.ids,
-        "groups": found.recorded.groups,
-    }
-    try:
-        save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
-    except UserError:  # a full or read-only disk: it is checked again next time
-        return
-
-
-@cache
-def _code() -> str:
-    """A hash of the package's Python files, on which every check depends."""
-    digest = sha256()
-    roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
-    for path in sorted(path for root in roots for path in root.rglob("*.py")):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
-
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 PULL_REQUEST = "refs/pr/"

@@ -20,7 +20,6 @@ from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.schema import RECORDS
 from saliency_bench.leaderboard.source import Source, asking, read_folder
-from saliency_bench.leaderboard.standing import question_of
 from saliency_bench.leaderboard.view.rows import ShownRow, shown
 
 KEPT = 8  # submissions whose scores are held in memory
@@ -71,7 +70,7 @@ class Archive:
 
     @cached_property
     def rows(self) -> list[ShownRow]:
-        return [shown(row, question_of(row.cell, row.result.setting)) for row in self.board.rows]
+        return [shown(row) for row in self.board.rows]
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from saliency_bench import registry
@@ -70,13 +71,13 @@ class ShownRow:
     text: str = ""
 
 
-def shown(row: "Row", question: str) -> ShownRow:
-    """A row of a board. question: as `standing.question_of` says."""
+def shown(row: "Row") -> ShownRow:
+    """A row of a board."""
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
     return ShownRow(
-        key=key_of(row), question=question, asks=_asks(row), dataset=row.dataset, model=row.model,
+        key=key_of(row), question=row.question, asks=_asks(row), dataset=row.dataset, model=row.model,
         explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
         higher_is_better=cell.higher_is_better, value=cell.value, low=cell.low, high=cell.high, n=cell.n,
         clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
@@ -105,6 +106,7 @@ def _asks(row: "Row") -> str:
     return ", ".join(said)
 
 
+@lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
 def family_of(metric: str) -> str:
     """The family of a metric, by what its function asks for."""
     return _family(registry.asked_for("metrics", metric) if metric in registry.names("metrics") else None)

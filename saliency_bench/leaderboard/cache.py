@@ -1,0 +1,100 @@
+"""What reading a board computes, kept in the cache folder: checked submissions, and the ranks within a question.
+
+Files are named after a hash of everything that they follow from, the package's own code included, so none is ever out
+of date; one that cannot be read is computed again.
+"""
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from saliency_bench import registry
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.checks import Checked, read_checked
+from saliency_bench.leaderboard.recorded import Recorded
+from saliency_bench.leaderboard.schema import Result
+from saliency_bench.leaderboard.standing import Entry, Place, places
+from saliency_bench.results.cell import as_json, read_cells
+from saliency_bench.results.summary import Outcome
+from saliency_bench.utils.files import load_arrays, read_bytes, save_arrays, write_text
+from saliency_bench.utils.storage import cache_folder
+
+PLACES = TypeAdapter(dict[str, Place])
+LARGEST = 2**28  # bytes of scores that are kept
+
+
+def read_cached(content: str, folder: Path) -> Checked:
+    """A submission in a folder whose files have this hash. Raises: UserError, as `read_checked`."""
+    path = _folder() / f"{content}-{_code()[:16]}.npz"
+    try:
+        return _read(path)
+    except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile, UserError):
+        found = read_checked(folder)
+    scores = np.stack([outcome.scores for outcome in found.recorded.outcomes.values()])
+    if scores.nbytes <= LARGEST:
+        _write(path, found, scores)
+    return found
+
+
+def _folder() -> Path:
+    return cache_folder() / "board"
+
+
+def _read(path: Path) -> Checked:
+    arrays = load_arrays(path)
+    about = json.loads(arrays["about"].tobytes())
+    result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
+    outcomes = {
+        cell.cell_id: Outcome(scores, {}, Counter(cell.left_out), Counter(cell.marked))
+        for cell, scores in zip(cells, arrays["scores"], strict=True)
+    }
+    return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
+
+
+def _write(path: Path, found: Checked, scores: np.ndarray) -> None:
+    about = {
+        "result": found.result.model_dump(mode="json"),
+        "cells": as_json(found.cells),
+        "ids": found.recorded.ids,
+        "groups": found.recorded.groups,
+    }
+    try:
+        save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
+    except UserError:  # a full or read-only disk: it is checked again next time
+        return
+
+
+@cache
+def _code() -> str:
+    """A hash of the package's Python files, on which every check depends."""
+    digest = sha256()
+    roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
+    for path in sorted(path for root in roots for path in root.rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
+    """`standing.places` of rows whose submissions have these hashes (`known.content_of`)."""
+    about = sorted((entry.key, content, entry.official) for entry, content in zip(entries, contents, strict=True))
+    name = sha256(json.dumps([about, seed]).encode()).hexdigest()
+    path = _folder() / f"{name}-{_code()[:16]}.json"
+    try:
+        kept = PLACES.validate_json(read_bytes(path))
+        if kept.keys() == {entry.key for entry in entries}:
+            return kept
+    except (OSError, ValueError):
+        pass
+    found = places(entries, seed)
+    with suppress(UserError):  # a full or read-only disk: they are computed again next time
+        write_text(path, PLACES.dump_json(found).decode())
+    return found
