@@ -20,7 +20,7 @@ from pydantic import TypeAdapter
 from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.checks import Checked, read_checked
-from saliency_bench.leaderboard.recorded import Recorded
+from saliency_bench.leaderboard.files.recorded import Recorded
 from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.standing import Entry, Place, places
 from saliency_bench.results.cell import as_json, read_cells

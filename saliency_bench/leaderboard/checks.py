@@ -17,7 +17,7 @@ from saliency_bench import options, registry
 from saliency_bench.analysis.differences import same
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, load_explainer
-from saliency_bench.leaderboard.recorded import Recorded, read_recorded
+from saliency_bench.leaderboard.files.recorded import Recorded, read_recorded
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 from saliency_bench.maps import mean_of_parts
 from saliency_bench.metric import Metric, load_metric

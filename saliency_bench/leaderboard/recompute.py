@@ -22,6 +22,7 @@ from saliency_bench.engine.run import run
 from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.files.maps import maps_in
 from saliency_bench.leaderboard.known import (
     Known,
     KnownDataset,
@@ -31,7 +32,6 @@ from saliency_bench.leaderboard.known import (
     known_dataset,
     write_known,
 )
-from saliency_bench.leaderboard.maps import maps_in
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult

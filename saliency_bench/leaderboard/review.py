@@ -13,11 +13,12 @@ from huggingface_hub.community import DiscussionWithDetails
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
-from saliency_bench.leaderboard import recorded, schema
+from saliency_bench.leaderboard import schema
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.maps import LARGEST_SHARD, SHARD
-from saliency_bench.leaderboard.pages import check_table
+from saliency_bench.leaderboard.files import recorded
+from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, SHARD
+from saliency_bench.leaderboard.files.pages import check_table
 from saliency_bench.leaderboard.schema import RECORDS, RESULT
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.leaderboard.submission import CELLS, shown_cells

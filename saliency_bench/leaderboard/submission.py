@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.leaderboard.checks import Checked, checked, read_checked
-from saliency_bench.leaderboard.recorded import Recorded, recorded
+from saliency_bench.leaderboard.files.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, as_json

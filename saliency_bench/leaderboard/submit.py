@@ -28,7 +28,7 @@ from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.maps import PUBLISHED
+from saliency_bench.leaderboard.files.maps import PUBLISHED
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells

@@ -31,7 +31,7 @@ from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
 from saliency_bench.explaining.map_files import read_maps_of
-from saliency_bench.leaderboard.maps import PUBLISHED, as_published, write_maps
+from saliency_bench.leaderboard.files.maps import PUBLISHED, as_published, write_maps
 from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
@@ -217,8 +217,8 @@ def score_maps(
 
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
-    image. with_maps: score the maps as they are when they are published (`leaderboard.maps`: float16 with a scale), and
-    write them so into the folder of the run; they are held in memory. out: of the run; default a folder beside the
+    image. with_maps: score the maps as they are when they are published (`files.maps`: float16 with a scale), and write
+    them so into the folder of the run; they are held in memory. out: of the run; default a folder beside the
     maps, named after method and maps. partial: images without a map are left out and counted. batch_size: default the
     template's. say: gets a line on what is scored, before it is.
     Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or

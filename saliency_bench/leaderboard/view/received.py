@@ -19,9 +19,9 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.leaderboard.files.pages import check_table
+from saliency_bench.leaderboard.files.recorded import MOST_ROWS
 from saliency_bench.leaderboard.known import Known
-from saliency_bench.leaderboard.pages import check_table
-from saliency_bench.leaderboard.recorded import MOST_ROWS
 from saliency_bench.leaderboard.source import asking, read_folder
 from saliency_bench.leaderboard.submit import SubmissionPlan, plan
 

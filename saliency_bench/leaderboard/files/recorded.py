@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.leaderboard.pages import check_table
+from saliency_bench.leaderboard.files.pages import check_table
 from saliency_bench.leaderboard.schema import RESULT, TEXTS, Result
 from saliency_bench.results import records
 from saliency_bench.results.clusters import cluster_codes
