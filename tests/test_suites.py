@@ -22,9 +22,11 @@ from test_golden_run import network
 import saliency_bench as sb
 from saliency_bench import cli, registry
 from saliency_bench.engine.suites.drawing import plot_of
-from saliency_bench.engine.suites.grids import Number, Scores, grid_of
+from saliency_bench.engine.suites.grids import grid_of
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
+from saliency_bench.engine.suites.numbers import Scores
 from saliency_bench.engine.suites.plan import passes_of, side_by_side
+from saliency_bench.engine.suites.pooling import Number
 from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
 from saliency_bench.engine.suites.suite import planned, suite
 from saliency_bench.errors import UserError

@@ -12,8 +12,8 @@ import pytest
 import saliency_bench as sb
 from saliency_bench import registry
 from saliency_bench.classifiers.sources import KNOWN
-from saliency_bench.engine.suites.grids import _part
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, metrics_of
+from saliency_bench.engine.suites.numbers import part_of
 from saliency_bench.engine.suites.schema import (
     Training,
     Value,
@@ -347,10 +347,10 @@ def test_a_part_with_a_star_is_the_mean_of_those_that_fit():
 
     named = {"0.05 training 1": interval(0.5), "0.05 training 2": interval(1.0), "0.1 training 1": interval(0.0)}
     cell = SimpleNamespace(parts=named)
-    both = _part(cell, "0.05 training *")
+    both = part_of(cell, "0.05 training *")
     assert (both.value, both.low, both.n) == (0.75, None, 9)
-    assert _part(cell, "0.1 training 1") is named["0.1 training 1"]
-    assert _part(cell, "0.2 training *") is None
+    assert part_of(cell, "0.1 training 1") is named["0.1 training 1"]
+    assert part_of(cell, "0.2 training *") is None
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from saliency_bench.engine.suites.grids import Grid, Key, Number
+from saliency_bench.engine.suites.grids import Grid
 from saliency_bench.engine.suites.layout import FEW, JOIN, Laid, figure_of, interval_of
+from saliency_bench.engine.suites.places import Key
 from saliency_bench.engine.suites.plan import Step, plan_notes, plan_rows
+from saliency_bench.engine.suites.pooling import Number
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE
 from saliency_bench.reports.suite import Section, Shown, SuitePage

@@ -7,7 +7,9 @@ from typing import Any
 
 from saliency_bench.analysis.tables import Table as Printed
 from saliency_bench.analysis.tables import Value
-from saliency_bench.engine.suites.grids import Grid, Key, Number
+from saliency_bench.engine.suites.grids import Grid
+from saliency_bench.engine.suites.places import Key
+from saliency_bench.engine.suites.pooling import Number
 from saliency_bench.reports import words
 from saliency_bench.results.intervals import INTERVAL_FROM
 from saliency_bench.utils.files import write_json, write_text

@@ -8,9 +8,10 @@ from typing import Any
 from saliency_bench.engine.suites import smoke as smoke_data
 from saliency_bench.engine.suites.crowd import Crowd
 from saliency_bench.engine.suites.drawing import write_page
-from saliency_bench.engine.suites.grids import Scores, check_figures, grid_of
+from saliency_bench.engine.suites.grids import check_figures, grid_of
 from saliency_bench.engine.suites.jobs import Choice, Job, jobs_of, selection
 from saliency_bench.engine.suites.layout import Laid
+from saliency_bench.engine.suites.numbers import Scores
 from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows
 from saliency_bench.engine.suites.schema import Suite, find_suite
 from saliency_bench.engine.suites.working import work
