@@ -1,4 +1,7 @@
-"""What `push all` publishes: built datasets, trained models, all metrics, the board's repository, the apps."""
+"""What `push all` publishes: built datasets, trained models, all metrics, the board's repository, its apps.
+
+No page of a study: that belongs to whoever asks people, who publishes it by `push space`.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,5 +34,5 @@ def publications(root: Path, namespace: str, workspace: Path) -> Iterator:
     for name in list_metrics():
         yield metric_publication(name, namespace)
     yield board_publication(namespace)
-    for name in list_spaces():
+    for name in list_spaces(studies=False):
         yield space_publication(name, namespace)

@@ -4,25 +4,56 @@ import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
+
+if TYPE_CHECKING:
+    from saliency_bench.studies.sync import Sync
 
 SHOWN = 2  # tables; further ones are in --out
 
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("what", choices=("serve", "results", "export"), metavar="WHAT", help="serve, results, export")
-    parser.add_argument("run", nargs="?", metavar="RUN", help="of serve: folder of a run with --keep-maps")
-    parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
+    parser.add_argument("run", nargs="?", metavar="RUN",
+                        help="of serve: folder of a run with --keep-maps, or hub:OWNER/NAME")  # fmt: skip
+    store_arguments(parser)
     parser.add_argument("--name", metavar="TEXT", help="name of the study (default: that of the run, or the only one)")
     parser.add_argument("--out", metavar="PATH", help="folder for the tables of results; file of export")
     page = parser.add_argument_group("serve")
     page.add_argument("--dataset", metavar="NAME", help="dataset of the run, if it has moved")
-    page.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                      help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
-    page.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
+    page_arguments(page)
+
+
+def store_arguments(parser: ArgumentParser) -> None:
+    parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
+    parser.add_argument("--sync", metavar="OWNER/NAME",
+                        help="private dataset repository on the Hub: adds its answers to the store first; the page "
+                             "copies the store to it")  # fmt: skip
+
+
+def page_arguments(group: Any) -> None:
+    """Options of every page of a study."""
+    group.add_argument("--host", default="127.0.0.1", metavar="HOST",
+                       help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
+    group.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
+    group.add_argument("--sync-every", type=float, default=5, metavar="N", help="minutes between copies (default: 5)")
+
+
+def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
+    """Add to the store what the repository of --sync holds. serving: the store will be copied to it, too.
+
+    Call it before the store is opened.
+    """
+    if args.sync is None:
+        return None
+    from saliency_bench.studies.sync import Sync
+
+    sync = Sync(args.store, args.sync, args.sync_every, say=lambda line: args.json or print(line, flush=True))
+    sync.restore(writing=serving)
+    return sync
 
 
 def run(args: Namespace, **actions: Callable[[Namespace], None]) -> None:
@@ -33,19 +64,26 @@ def run(args: Namespace, **actions: Callable[[Namespace], None]) -> None:
     actions[args.what](args)
 
 
-def serve(app: Any, args: Namespace) -> None:
+def serve(app: Any, args: Namespace, sync: "Sync | None", links: Callable[[str], dict[str, str]] | None = None) -> None:
+    """Serve until it is stopped. links: of an address, {name: link} to print (default: the page)."""
     from saliency_bench.spaces.pages import serving
 
     def say(address: str) -> None:
-        print(json.dumps({"page": address}) if args.json else f"page: {address}", flush=True)
+        found = links(address) if links else {"page": address}
+        found |= {"sync": f"{address}sync"} if sync else {}
+        if args.json:
+            print(json.dumps(found), flush=True)
+        elif not args.quiet:
+            print("\n".join(f"{name}: {link}" for name, link in found.items()), flush=True)
 
-    serving.serve(app, args.host, args.port, say)
+    serving.serve(app, args.host, args.port, say, sync)
 
 
 def found(args: Namespace, kind: str) -> Any:
     """The study that the arguments name."""
     from saliency_bench.studies.store import Store
 
+    restored(args)
     return Store(args.store, create=False).find(args.name, kind)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.errors import UserError
-from saliency_bench.push_scripts import _shared
+from saliency_bench.push_scripts import _people, _shared
 from saliency_bench.utils.messages import complain
 
 SECTION = "people"
@@ -25,13 +25,11 @@ SECTION = "people"
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--dataset", required=True, metavar="NAME", help="dataset to annotate")
     parser.add_argument("--split", default="test", metavar="NAME", help="its split (default: test)")
-    parser.add_argument("--store", required=True, metavar="FILE", help="file or URL of the store, made if missing")
+    _people.store_arguments(parser)
     parser.add_argument("--name", metavar="TEXT", help="name of the study (default: the dataset and split)")
     _study_options(parser.add_argument_group("a new study"))
     serving = parser.add_argument_group("the page")
-    serving.add_argument("--host", default="127.0.0.1", metavar="HOST",
-                         help="address to serve at; 0.0.0.0 for other machines (default: 127.0.0.1)")  # fmt: skip
-    serving.add_argument("--port", type=int, default=7860, metavar="N", help="port (default: 7860)")
+    _people.page_arguments(serving)
     serving.add_argument("--assist", action="store_true", help="offer pieces of the image, which a click marks")
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
     results = parser.add_argument_group("what came of it, instead of the page")
@@ -60,6 +58,8 @@ def _study_options(group: _ArgumentGroup) -> None:
 def main(args: Namespace) -> int:
     if bool(args.imported) != bool(args.person):
         raise UserError("--import PATH and --person NAME are given together")
+    serving = not (args.report or args.export or args.imported)
+    sync = _people.restored(args, serving=serving)
     annotating = opened(args)
     if args.report:
         _show_report(annotating, args)
@@ -68,7 +68,7 @@ def main(args: Namespace) -> int:
     elif args.imported:
         _import(annotating, args)
     else:
-        serve(annotating, args)
+        serve(annotating, args, sync)
     return 0
 
 
@@ -121,17 +121,13 @@ def _tell(args: Namespace, facts: dict[str, Any], text: str) -> None:
         print(text)
 
 
-def serve(annotating: Any, args: Namespace) -> None:
+def serve(annotating: Any, args: Namespace, sync: Any = None) -> None:
     from saliency_bench.spaces.annotate.app import create_app
-    from saliency_bench.spaces.pages import serving
 
-    def say(address: str) -> None:
-        links = {"annotate": address}
+    def links(address: str) -> dict[str, str]:
+        found = {"annotate": address}
         if args.reviewer:
-            links["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
-        if args.json:
-            print(json.dumps(links), flush=True)
-        elif not args.quiet:
-            print("\n".join(f"{name}: {link}" for name, link in links.items()), flush=True)
+            found["review"] = f"{address}#key={annotating.study.join(role='reviewer').key}"
+        return found
 
-    serving.serve(create_app(annotating, assist=args.assist), args.host, args.port, say)
+    _people.serve(create_app(annotating, assist=args.assist), args, sync, links)

@@ -48,16 +48,18 @@ def serve(args: Namespace) -> None:
     from saliency_bench.spaces.assess.app import create_app
     from saliency_bench.studies.assess.protocol import KIND, Assess, configuration
     from saliency_bench.studies.assess.questions import read_questions
-    from saliency_bench.studies.run_images import run_images
+    from saliency_bench.studies.run_images import run_folder, run_images
     from saliency_bench.studies.store import Store
 
     questions = read_questions(args.questions)
-    images = run_images(args.run, args.explainers or (), args.dataset, with_masks=args.with_masks)
+    folder, run = run_folder(args.run)
+    images = run_images(folder, args.explainers or (), args.dataset, with_masks=args.with_masks)
     numbers: dict[str, Any] = {name: getattr(args, name) for name in ("raters", "per_person", "checks")}
     settings = configuration(images, questions, limit=args.images, seed=args.seed, **numbers)
-    name = args.name or f"{KIND}, {Path(args.run).name}"
+    name = args.name or f"{KIND}, {run}"
+    sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
-    _people.serve(create_app(Assess(study, images)), args)
+    _people.serve(create_app(Assess(study, images)), args, sync)
 
 
 def results(args: Namespace) -> None:

@@ -47,15 +47,17 @@ def main(args: Namespace) -> None:
 def serve(args: Namespace) -> None:
     from saliency_bench.spaces.peekaboom.app import create_app
     from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
-    from saliency_bench.studies.run_images import run_images
+    from saliency_bench.studies.run_images import run_folder, run_images
     from saliency_bench.studies.store import Store
 
-    images = run_images(args.run, args.explainers or (), args.dataset)
+    folder, run = run_folder(args.run)
+    images = run_images(folder, args.explainers or (), args.dataset)
     numbers: dict[str, Any] = {name: getattr(args, name) for name in ("judgements", "pairs", "choices", "checks")}
     settings = configuration(images, limit=args.images, seed=args.seed, **numbers)
-    name = args.name or f"{KIND}, {Path(args.run).name}"
+    name = args.name or f"{KIND}, {run}"
+    sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
-    _people.serve(create_app(Peekaboom(study, images)), args)
+    _people.serve(create_app(Peekaboom(study, images)), args, sync)
 
 
 def results(args: Namespace) -> None:

@@ -27,6 +27,7 @@ class Publication:
     owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
     mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file with
     the same value, else it is somebody's other work. The key is "" where the file alone tells.
+    sdk: of a Space: what runs it.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -35,6 +36,7 @@ class Publication:
     license: str | None
     owned: Sequence[str] = ()
     mark: tuple[str, str] | None = None
+    sdk: str = "gradio"
 
     @property
     def url_path(self) -> str:

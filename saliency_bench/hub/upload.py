@@ -20,7 +20,6 @@ from saliency_bench.utils.progress import bar
 
 PAUSES = (2, 8)  # seconds before a retry; huggingface_hub itself retries each file several times
 LONGEST_WAIT = 300  # seconds; a longer Retry-After ends the upload
-SDK = "gradio"  # of Spaces
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _send(plan: UploadPlan, api: HfApi) -> str:
     """One commit on top of the compared one; returns its id."""
     publication, head = plan.publication, plan.head
     if head is None:
-        sdk = SDK if publication.kind == "space" else None
+        sdk = publication.sdk if publication.kind == "space" else None
         api.create_repo(
             publication.repo, repo_type=publication.kind, private=plan.private, exist_ok=True, space_sdk=sdk
         )

@@ -1,8 +1,12 @@
 """The publication of an app as a Space: its card and requirements, a short `app.py`, and this package as it is here.
 
+Apps that are not made with Gradio are Spaces of the SDK `docker`: the Hub documents it for any web server on a port.
+The SDK `gradio` would install Gradio, which they do not use, and promises to run nothing else.
+
 The package travels with it, so that page and results are read by the same version. Weights, pictures and tests do not.
 """
 
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
@@ -14,8 +18,22 @@ from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.plan import Publication
 
 CORE = Path(saliency_bench.__file__).parent
-TEXTS = (".py", ".j2", ".css", ".js", ".json", ".txt", ".yaml", ".typed")
+TEXTS = (".py", ".j2", ".css", ".html", ".js", ".json", ".txt", ".yaml", ".typed")
+STUDY = "human-study"  # the tag of a card
 CPU = "--extra-index-url https://download.pytorch.org/whl/cpu"  # a Space without a GPU needs no CUDA libraries
+EXTRAS = {"gradio": ("spaces",), "docker": ("studies", "lime", "postgres")}  # {sdk: what its apps need}
+DOCKERFILE = """FROM python:3.11-slim
+RUN useradd --create-home --uid 1000 user
+USER user
+RUN mkdir /home/user/app
+ENV PATH=/home/user/.local/bin:$PATH PYTHONUNBUFFERED=1
+WORKDIR /home/user/app
+COPY --chown=user requirements.txt .
+RUN pip install --no-cache-dir -r requirements.txt
+COPY --chown=user . .
+EXPOSE 7860
+CMD ["python", "app.py"]
+"""  # a process that is the command itself gets the signal to end, so that it can send what is left
 START = '''"""Starts the app `{name}` of saliency-bench, which lies beside this file."""
 
 from saliency_bench.spaces.{name}.app import main
@@ -24,10 +42,18 @@ main()
 '''
 
 
-def list_spaces() -> dict[str, Path]:
-    """{name: its folder} of the apps that can be published."""
+def list_spaces(*, studies: bool = True) -> dict[str, Path]:
+    """{name: its folder} of the apps that can be published.
+
+    studies: also the pages of studies with people, which belong to whoever asks, not to the owner of a board.
+    """
     folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))
-    return {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}
+    apps = {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}
+    return apps if studies else {name: path for name, path in apps.items() if STUDY not in (_tags(path))}
+
+
+def _tags(folder: Path) -> list[str]:
+    return RepoCard((folder / "README.md").read_text(encoding="utf-8")).data.get("tags") or []
 
 
 def space_publication(name: str, namespace: str, repo_name: str | None = None) -> Publication:
@@ -36,24 +62,27 @@ def space_publication(name: str, namespace: str, repo_name: str | None = None) -
     if name not in known:
         raise unknown("space", name, known)
     card = RepoCard((known[name] / "README.md").read_text(encoding="utf-8"))
+    sdk = str(card.data.get("sdk"))
     files: dict[str, Path | bytes] = {
         "README.md": (str(card).rstrip() + "\n").encode(),
         "app.py": START.format(name=name).encode(),
-        "requirements.txt": requirements().encode(),
+        "requirements.txt": requirements(EXTRAS[sdk]).encode(),
+        **({"Dockerfile": DOCKERFILE.encode()} if sdk == "docker" else {}),
         **_package(),
     }
     repo, mark = f"{namespace}/{repo_name or name}", f"saliency_bench/spaces/{name}/app.py"
-    return Publication("space", repo, files, card.data.get("license"), ("saliency_bench/*",), mark=(mark, ""))
+    return Publication("space", repo, files, card.data.get("license"), ("saliency_bench/*",), mark=(mark, ""), sdk=sdk)
 
 
-def requirements() -> str:
-    """What a Space installs: what this package needs, on a CPU, and the extra `spaces`."""
+def requirements(extras: Sequence[str]) -> str:
+    """What a Space installs: what this package needs, on a CPU, and these extras."""
     try:
         needed = requires("saliency-bench") or []
     except PackageNotFoundError as error:
         raise UserError("saliency-bench is not installed, so its requirements are unknown: pip install -e .") from error
     plain = [one for one in needed if "extra ==" not in one]
-    extra = [one.partition(";")[0].strip() for one in needed if 'extra == "spaces"' in one]
+    wanted = [f'extra == "{name}"' for name in extras]
+    extra = [one.partition(";")[0].strip() for one in needed if any(own in one for own in wanted)]
     return "\n".join([CPU, *plain, *extra]) + "\n"
 
 

@@ -21,6 +21,9 @@ from saliency_bench.classifiers.geometry import Geometry
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.data.loading import find, with_classes
 from saliency_bench.errors import UserError, unknown
+from saliency_bench.hub.client import default_api, no_bars, token_of
+from saliency_bench.hub.errors import refuse
+from saliency_bench.hub.names import FORCED, hub_name
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
@@ -30,6 +33,7 @@ from saliency_bench.utils.pictures import open_picture
 
 AT_ONCE = 64  # pictures kept in memory
 HUMAN = "human mask"  # in the place of an explainer: the mask that the dataset holds
+OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # what is read here
 
 
 def unit_of(image: str, explainer: str | None) -> str:
@@ -82,6 +86,23 @@ class RunImages:
         if values.shape != frame.shape[:2]:
             raise UserError(f"the map of {image_id} by {explainer} is {values.shape}, but the frame {frame.shape[:2]}")
         return values
+
+
+def run_folder(run: str) -> tuple[Path, str]:
+    """The folder of a run and its name; `hub:OWNER/NAME`, a dataset repository that holds one, is downloaded.
+
+    Raises: UserError for a repository that is not there or cannot be reached.
+    """
+    if not run.startswith(FORCED):
+        return Path(run), Path(run).name
+    name, revision, _ = hub_name(run)
+    api = default_api()
+    try:
+        with no_bars():
+            found = api.snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=OF_A_RUN)
+    except Exception as error:
+        refuse(error, name, token_of(api))
+    return Path(found), name.rpartition("/")[2]
 
 
 def run_images(

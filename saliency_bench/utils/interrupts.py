@@ -61,6 +61,19 @@ def stopped_by_signals(last_words: Callable[[int], object]) -> Iterator[None]:
         telling.close()  # which ends the thread
 
 
+@contextmanager
+def slow_to_end() -> Iterator[None]:
+    """Inside `stopped_by_signals`, work that may take longer than `GRACE` to end, such as sending what is left."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    told_before = signal.set_wakeup_fd(-1)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(told_before)
+
+
 class _Raised(KeyboardInterrupt):
     """Carries what a handler of the caller's raised past every `except Exception`."""
 

@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, refusal
 from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.study import Person
@@ -75,3 +76,8 @@ class Pages:
         texts = [str(sent.get(name) or "") for name in ("verdict", "request", "comment")]
         self.study.review(answer, person.name, *texts)
         return self.state(person, {})
+
+
+def main() -> None:
+    """Serve the study that the variables of a Space name."""
+    on_a_space.main("annotate")

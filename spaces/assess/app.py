@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
 from saliency_bench.studies.assess.protocol import Assess
 from saliency_bench.studies.study import Person
@@ -38,3 +39,8 @@ def create_app(assess: Assess) -> Starlette:
 
     get = {"state": state, "map": picture(plain=False), "image": picture(plain=True)}
     return application(assess.study, HERE, get, {"answer": answer})
+
+
+def main() -> None:
+    """Serve the study that the variables of a Space name."""
+    on_a_space.main("assess")

@@ -5,8 +5,10 @@ A person is known by a key in the header `X-Key`, which the browser keeps; no co
 
 import json
 import logging
+import os
 import socket
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.study import Person, Study
+from saliency_bench.studies.sync import Sync
+from saliency_bench.utils.interrupts import slow_to_end
 from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
@@ -119,8 +123,11 @@ def whole_number(text: object) -> int:
     return int(text)
 
 
-def serve(app: Starlette, host: str, port: int, say: Callable[[str], object]) -> None:
-    """Serve until Ctrl-C. say: is told the address. Raises: UserError for a port that cannot be used."""
+def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sync: Sync | None = None) -> None:
+    """Serve until Ctrl-C. say: is told the address. sync: of the store, whose state is served at /sync.
+
+    Raises: UserError for a port that cannot be used.
+    """
     import uvicorn
 
     listening = socket.socket()
@@ -131,6 +138,16 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object]) ->
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"port {port} of {host} cannot be used ({reason}); give another --port") from None
-    say(f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{listening.getsockname()[1]}/")
+    if sync is not None:
+        app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    uvicorn.Server(config).run([listening])
+    with slow_to_end(), sync or nullcontext():
+        say(address(host, listening.getsockname()[1]))
+        uvicorn.Server(config).run([listening])
+
+
+def address(host: str, port: int) -> str:
+    """Of the page, as a browser opens it: on a Space, that of the Space."""
+    if own := os.environ.get("SPACE_HOST"):
+        return f"https://{own}/"
+    return f"http://{'127.0.0.1' if host == '0.0.0.0' else host}:{port}/"

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 
 from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages import on_a_space
 from saliency_bench.spaces.pages.serving import SAFE, application, whole_number
 from saliency_bench.studies.peekaboom.protocol import Peekaboom
 from saliency_bench.studies.study import Person
@@ -34,3 +35,8 @@ def create_app(peekaboom: Peekaboom) -> Starlette:
         return peekaboom.save(person.name, sent) | {"state": state(person, {})}
 
     return application(peekaboom.study, HERE, {"state": state, "picture": picture}, {"answer": answer})
+
+
+def main() -> None:
+    """Serve the study that the variables of a Space name."""
+    on_a_space.main("peekaboom")

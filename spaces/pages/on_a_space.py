@@ -1,0 +1,57 @@
+"""The page of a study on a Space: the command line that the variables of the Space stand for.
+
+STUDY_DATASET   annotate: the dataset; else: where the dataset of the run is, if it has moved
+STUDY_RUN       assess, peekaboom: OWNER/NAME of a dataset repository that holds the folder of a run
+STUDY_REPO      OWNER/NAME of the private dataset repository that keeps the answers
+STUDY_STORE     instead of STUDY_REPO: the URL of a PostgreSQL database
+STUDY_OPTIONS   further options of the command, such as --annotators 5
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+
+from saliency_bench.errors import UserError
+from saliency_bench.utils.messages import complain
+
+PORT = "7860"  # where a Space expects the page; the variable PORT, as other hosts set it, names another
+
+
+def main(kind: str) -> None:
+    """Serve a study. Exits with 2 and one line, which the Space shows, where a variable is missing."""
+    from saliency_bench.cli import main as command
+
+    try:
+        line = command_line(kind, os.environ)
+    except UserError as error:
+        complain(f"error: {error}")
+        sys.exit(2)
+    sys.exit(command(line))
+
+
+def command_line(kind: str, variables: Mapping[str, str]) -> list[str]:
+    """The words after `saliency-bench`. Raises: UserError for a missing or unusable variable."""
+    given = {name: value.strip() for name, value in variables.items() if name.startswith("STUDY_") and value.strip()}
+    if kind == "annotate":
+        line = [kind, "--dataset", _needed(given, "STUDY_DATASET", "the dataset to annotate, as OWNER/NAME")]
+    else:
+        run = _needed(given, "STUDY_RUN", "a dataset repository that holds the folder of a run, as OWNER/NAME")
+        line = [kind, "serve", f"hub:{run.removeprefix('hub:')}"]
+        line += ["--dataset", given["STUDY_DATASET"]] if "STUDY_DATASET" in given else []
+    if "STUDY_STORE" in given:
+        line += ["--store", given["STUDY_STORE"]]
+    else:
+        answers = "a private dataset repository for the answers, as OWNER/NAME (a Space loses its disk at a restart)"
+        line += ["--store", f"{kind}.db", "--sync", _needed(given, "STUDY_REPO", answers)]
+    try:
+        options = shlex.split(given.get("STUDY_OPTIONS", ""))
+    except ValueError as error:
+        raise UserError(f"STUDY_OPTIONS is not a command line: {error}") from error
+    return [*line, "--host", "0.0.0.0", "--port", variables.get("PORT", PORT), *options]
+
+
+def _needed(given: Mapping[str, str], name: str, what: str) -> str:
+    if name not in given:
+        raise UserError(f"set the variable {name} in the settings of this Space: {what}")
+    return given[name]

@@ -1,0 +1,270 @@
+"""A store kept in a repository of the Hub: nothing is lost with the disk, no server overwrites what another stored."""
+
+import sqlite3
+import threading
+
+import pytest
+from local_hub.hub import FOUNDER, READER, VISITOR
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.merging import merge
+from saliency_bench.studies.store import Store
+from saliency_bench.studies.sync import Sync
+
+REPO = "visitor/answers"
+
+
+def sync_of(hub, path, user=VISITOR, repo=REPO, **more):
+    return Sync(path, repo, api=hub.api(user), **more)
+
+
+def study_in(path, **settings):
+    return Store(path).study("annotate", "study", configuration=settings)
+
+
+def answer(study, *names, unit="image", revisions=1):
+    """One person per name, who answers about one unit."""
+    for name in names:
+        person = study.join(f"a random request of {name}").name
+        study.assign(person, [unit])
+        for revision in range(revisions):
+            study.record(person, unit, f"{name} {revision} a random request", {"by": name, "revision": revision})
+
+
+def by(path):
+    """Who answered, in the store at a path."""
+    return sorted(one.payload["by"] for one in Store(path, create=False).find().answers(last=False))
+
+
+def test_answers_outlive_the_disk(hub, tmp_path):
+    lines = []
+    first = sync_of(hub, tmp_path / "study.db", say=lines.append)
+    first.restore()
+    answer(study_in(tmp_path / "study.db"), "ada", "bob")
+    first.push()
+    assert hub.repo("datasets", REPO).private
+    assert "2 answers copied to visitor/answers at" in lines[-1]
+    assert set(hub.files("datasets", REPO)) == {".gitattributes", "study.db"}
+    (tmp_path / "new").mkdir()
+    again = sync_of(hub, tmp_path / "new/study.db", say=lines.append)
+    again.restore()
+    assert lines[-1] == "2 answers restored from visitor/answers"
+    assert by(tmp_path / "new/study.db") == ["ada", "bob"]
+    assert study_in(tmp_path / "new/study.db").join("a random request of ada").name in {
+        one.person for one in study_in(tmp_path / "study.db").answers()
+    }, "the key of a browser stays valid"
+
+
+def test_only_new_answers_are_committed(hub, tmp_path):
+    sync = sync_of(hub, tmp_path / "study.db")
+    sync.restore()
+    study = study_in(tmp_path / "study.db")
+    answer(study, "ada")
+    sync.push()
+    head = hub.api().repo_info(REPO, repo_type="dataset", token=VISITOR.token).sha
+    sync.push()
+    again = sync_of(hub, tmp_path / "study.db")
+    again.restore()
+    again.push()
+    assert hub.api(VISITOR).repo_info(REPO, repo_type="dataset").sha == head
+    answer(study, "bob")
+    again.push()
+    assert hub.api(VISITOR).repo_info(REPO, repo_type="dataset").sha != head
+
+
+def test_the_copy_is_one_whole_file_while_people_answer(hub, tmp_path):
+    """Each commit is a store by itself, with a beginning of the answers."""
+    sync = sync_of(hub, tmp_path / "study.db")
+    sync.restore()
+    study = study_in(tmp_path / "study.db")
+    names = [f"person {number}" for number in range(60)]
+    writing = threading.Thread(target=answer, args=(study, *names))
+    writing.start()
+    copies = []
+    while writing.is_alive():
+        sync.push()
+        copies.append(hub.files("datasets", REPO)["study.db"])
+    writing.join()
+    sync.push()
+    copies.append(hub.files("datasets", REPO)["study.db"])
+    for number, content in enumerate(copies):
+        path = tmp_path / f"copy-{number}.db"
+        path.write_bytes(content)
+        with sqlite3.connect(path) as copy:
+            assert copy.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        assert by(path) == sorted(names[: len(by(path))])
+    assert by(tmp_path / f"copy-{len(copies) - 1}.db") == sorted(names)
+
+
+def test_two_servers_keep_the_answers_of_both(hub, tmp_path):
+    syncs, studies = [], []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        syncs.append(sync_of(hub, tmp_path / name / "study.db"))
+        syncs[-1].restore()
+        studies.append(study_in(tmp_path / name / "study.db"))
+        if name == "one":
+            answer(studies[0], "ada")
+            syncs[0].push()
+    answer(studies[0], "bob", revisions=2)
+    answer(studies[1], "cid", "dan")
+    studies[1].review(studies[1].answers()[-1].id, "rita", "accept", "a random request of rita")
+    syncs[1].push()
+    syncs[0].push()
+    everyone = ["ada", "bob", "bob", "cid", "dan"]
+    assert by(tmp_path / "one/study.db") == everyone
+    review = next(iter(studies[0].reviews().items()))
+    (reviewed,) = [one for one in studies[0].answers() if one.id == review[0]]
+    assert (reviewed.payload["by"], review[1].verdict) == ("dan", "accept")
+    answer(studies[1], "eve")
+    syncs[1].push()
+    assert by(tmp_path / "two/study.db") == sorted([*everyone, "eve"])
+    assert not syncs[0].problem
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(hub.files("datasets", REPO)["study.db"])
+    assert by(copy) == sorted([*everyone, "eve"])
+
+
+def test_a_commit_that_comes_in_between_is_not_overwritten(hub, tmp_path, monkeypatch):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    first, second = (sync_of(hub, tmp_path / name / "study.db") for name in ("one", "two"))
+    first.restore()
+    answer(study_in(first.path), "ada")
+    first.push()
+    second.restore()
+    answer(study_in(first.path), "bob")
+    answer(study_in(second.path), "cid")
+    commit = first._commit
+
+    def late(follows):
+        monkeypatch.setattr(first, "_commit", commit)
+        second.push()
+        return commit(follows)
+
+    monkeypatch.setattr(first, "_commit", late)
+    first.push()
+    assert hub.lines("412"), "the Hub refuses a commit that follows another"
+    assert by(first.path) == ["ada", "bob", "cid"]
+
+
+def test_a_browser_that_joined_both_is_one_person(tmp_path):
+    paths = [tmp_path / "one.db", tmp_path / "two.db"]
+    for path in paths:
+        answer(study_in(path), "ada")
+    names = [study_in(path).people()[0] for path in paths]
+    assert names[0] != names[1], "each server chose a pseudonym"
+    study = study_in(paths[1])
+    study.record(names[1], "image", "another request of ada", {"by": "ada again"})
+    study.assign(names[1], ["image 2"])
+    found = merge(*paths)
+    assert (found.added, found.left_out, found.ahead) == (2, 0, False)
+    assert by(paths[0]) == ["ada", "ada again"]
+    assert {one.person for one in study_in(paths[0]).answers(last=False)} == {names[0]}
+    assert [one.unit for one in study_in(paths[0]).assignments(names[0])] == ["image", "image 2"]
+
+
+def test_a_second_first_answer_is_left_out(tmp_path):
+    paths = [tmp_path / "one.db", tmp_path / "two.db"]
+    answer(study_in(paths[0]), "ada")
+    Store(paths[0]).backup(paths[1])
+    for number, path in enumerate(paths):
+        study = study_in(path)
+        study.record(study.people()[0], "image", f"request {number} for a second answer", {"by": f"ada on {number}"})
+    found = merge(*paths)
+    assert (found.added, found.left_out, found.ahead) == (0, 1, True)
+    assert by(paths[0]) == ["ada", "ada on 0"]
+
+
+@pytest.mark.parametrize(
+    ("user", "repo", "public", "words"),
+    [
+        (VISITOR, "visitor/open", True, "visitor/open is public; answers of people are copied to private ones only"),
+        (VISITOR, "saliency-bench/answers", False, "visitor may not write to saliency-bench/answers"),
+        (READER, "saliency-bench/answers", False, "with this token, which only has read access"),
+        (None, "visitor/answers", False, "needs a token"),
+        (VISITOR, "answers", False, "--sync is OWNER/NAME"),
+        (VISITOR, "a/b/c", False, "--sync is OWNER/NAME"),
+    ],
+)
+def test_what_cannot_be_synced_is_refused_at_the_start(hub, tmp_path, user, repo, public, words):
+    if public:
+        hub.api(VISITOR).create_repo(repo, repo_type="dataset")
+    with pytest.raises(UserError, match=words) as refused:
+        sync_of(hub, tmp_path / "study.db", user, repo).restore()
+    assert "\n" not in str(refused.value)
+    assert not any(one.token in str(refused.value) for one in (FOUNDER, VISITOR, READER))
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_a_repository_that_is_made_public_gets_no_further_answers(hub, tmp_path, capsys):
+    sync = sync_of(hub, tmp_path / "study.db")
+    sync.restore()
+    study = study_in(tmp_path / "study.db")
+    answer(study, "ada")
+    sync.push()
+    before = hub.files("datasets", REPO)
+    hub.api(VISITOR).update_repo_settings(REPO, repo_type="dataset", visibility="public")
+    answer(study, "bob")
+    sync._try()
+    assert hub.files("datasets", REPO) == before
+    assert "NOT SYNCED" in capsys.readouterr().err
+    assert "answers since then: 1\nCOPYING FAILS" in sync.status()
+
+
+def test_another_study_is_not_continued(hub, tmp_path):
+    sync = sync_of(hub, tmp_path / "study.db")
+    sync.restore()
+    answer(study_in(tmp_path / "study.db", annotators=3), "ada")
+    sync.push()
+    (tmp_path / "new").mkdir()
+    answer(study_in(tmp_path / "new/study.db", annotators=4), "bob")
+    with pytest.raises(UserError, match="holds the study 'study' with another configuration; give another --name"):
+        sync_of(hub, tmp_path / "new/study.db").restore()
+    assert by(tmp_path / "new/study.db") == ["bob"]
+    hub.api(VISITOR).upload_file(
+        path_or_fileobj=b"no database" * 100, path_in_repo="study.db", repo_id=REPO, repo_type="dataset"
+    )
+    with pytest.raises(UserError, match=r"study.db of visitor/answers cannot be continued here: .*not a database"):
+        sync_of(hub, tmp_path / "study.db").restore()
+
+
+def test_a_failing_hub_never_stops_the_study(hub, tmp_path, capsys):
+    sync = sync_of(hub, tmp_path / "study.db", minutes=0.005)
+    sync.restore()
+    study = study_in(tmp_path / "study.db")
+    with sync:
+        hub.fault("/commit/", status=500, times=1000)
+        answer(study, "ada")
+        for _ in range(400):
+            if sync.problem:
+                break
+            threading.Event().wait(0.05)
+        assert "COPYING FAILS" in sync.status()
+        hub.heal()
+        for _ in range(400):
+            if not sync.problem:
+                break
+            threading.Event().wait(0.05)
+        assert "COPYING FAILS" not in sync.status()
+        assert "answers since then: 0" in sync.status()
+        answer(study, "bob")
+    copy = tmp_path / "copy.db"
+    copy.write_bytes(hub.files("datasets", REPO)["study.db"])
+    assert by(copy) == ["ada", "bob"], "the last answers are copied at the end"
+    errors = capsys.readouterr().err
+    assert "NOT SYNCED, answers since" in errors
+    assert VISITOR.token not in errors
+
+
+@pytest.mark.parametrize(
+    ("place", "minutes", "words"),
+    [
+        ("postgresql://someone@host/name", 5, "backed up by its own server"),
+        ("study.db", 0, "--sync-every is a number of minutes"),
+        ("study.db", float("nan"), "--sync-every is a number of minutes"),
+    ],
+)
+def test_what_is_no_store_to_sync(place, minutes, words):
+    with pytest.raises(UserError, match=words):
+        Sync(place, REPO, minutes)
