@@ -4,9 +4,12 @@ import shutil
 
 import numpy as np
 import pytest
+from datasets import Image
 from pages import Served, chromium, dataset, stroke
 
+from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.store import Store
+from saliency_bench.studies.superpixels import superpixels
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
 pytestmark = [
@@ -177,6 +180,47 @@ def crossings(polygon, x, y):
     """How many edges a ray to the right crosses."""
     edges = zip(polygon, polygon[1:] + polygon[:1], strict=True)
     return sum((ya <= y) != (yb <= y) and xa + (y - ya) * (xb - xa) / (yb - ya) > x for (xa, ya), (xb, yb) in edges)
+
+
+def tiles(folder):
+    """Images of 6 x 8 tiles of one colour each, in which pieces are smaller than the image."""
+    random = np.random.default_rng(2)
+    rows = dataset(4).remove_columns("image")
+    colours = random.integers(0, 255, (4, 6, 8, 3), np.uint8).repeat(10, axis=1).repeat(10, axis=2)
+    rows = rows.add_column("image", [{"bytes": encoded(one), "path": None} for one in colours], feature=Image())
+    rows.save_to_disk(folder)
+    return rows
+
+
+def test_a_click_marks_the_pixels_of_a_piece_and_undo_takes_them_away(browser, tmp_path):
+    pytest.importorskip("skimage", reason="needs scikit-image")
+    images = StudyImages(tiles(tmp_path / "tiles"))
+    with Served(tmp_path / "tiles", tmp_path / "study.db", "--assist") as served:
+        served.store = tmp_path / "study.db"
+        for page in opened(browser, served.url, DESKTOP):
+            with page.expect_response("**/api/superpixels*"):
+                page.keyboard.press("a")
+            for points in ([(20, 15)], [(20, 15), (60, 40), (61, 10)]):
+                page.wait_for_function("() => document.querySelector('#undo').disabled")
+                scale, left, top, _ = view(page)
+                for x, y in points:
+                    page.mouse.click(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
+                for _ in points[1:]:
+                    page.keyboard.press("z")
+                with page.expect_response("**/api/superpixels*"):  # of the next image
+                    page.keyboard.press("Enter")
+                page.wait_for_selector(READY)
+            scale, left, top, _ = view(page)
+            for x, y in ((40, 30), (10, 50), (10, 50)):  # a second click takes the second piece away
+                page.mouse.click(left + (x + 0.5) * scale, top + (y + 0.5) * scale)
+            page.keyboard.press("Enter")
+            page.wait_for_selector(READY)
+            saved(page)
+        stored = answers(served)
+    for answer, (x, y) in zip(stored, [(20, 15), (20, 15), (40, 30)], strict=True):
+        pieces = superpixels(images.shown(answer.unit).content)
+        np.testing.assert_array_equal(answer.pixels, pieces == pieces[y, x])
+        assert 1 < answer.pixels.sum() < answer.pixels.size / 4
 
 
 def test_the_keyboard_alone_is_enough(page, served):

@@ -1,0 +1,129 @@
+// Buttons and keys, and the tools that they choose.
+
+import { Board } from "./canvas.js";
+
+const $ = (id) => document.getElementById(id);
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const ONCE = ["Enter", "n", "s", " ", ",", "r", "a"]; // not again while the key is held
+const FOR_REVIEWS = ["+", "=", "-", "0", "?"];
+
+export class Controls {
+  // page: what the page does, { isOpen, reviewing, save, skip, back, none, changed, enable, loadPieces }.
+  constructor(board, page) {
+    this.board = board;
+    this.page = page;
+    this.keys = this.drawingKeys();
+    this.reviewKeys = { Enter: page.save, a: page.save, r: () => $("rejectDialog").showModal() };
+    for (const name of FOR_REVIEWS) this.reviewKeys[name] = this.keys[name];
+    this.connectButtons();
+    this.connectSliders();
+    addEventListener("keydown", (event) => this.keyDown(event));
+    addEventListener("keyup", (event) => this.keyUp(event));
+    addEventListener("keydown", (event) => {
+      if (event.key === "Tab" || event.key in ARROWS) document.body.classList.add("keys");
+    }, true);
+    addEventListener("pointerdown", () => document.body.classList.remove("keys"), true);
+  }
+
+  drawingKeys() {
+    const { board, page } = this;
+    return {
+      b: () => this.choose("brush"), e: () => this.choose("eraser"), p: () => this.choose("polygon"),
+      a: () => this.choose("superpixel"), h: () => this.choose("pan"),
+      "[": () => board.resizeBrush(-1), "]": () => board.resizeBrush(1), z: () => this.undo(), y: () => this.redo(),
+      x: () => board.step(() => board.mask.clear()), n: page.none, s: page.skip, ",": page.back, Enter: page.save,
+      "+": () => board.zoom(1.25), "=": () => board.zoom(1.25), "-": () => board.zoom(0.8), 0: () => board.fit(),
+      "?": () => $("helpDialog").showModal(), " ": () => board.pressSpace(),
+      Escape: () => ((board.corners = []), board.draw()), Backspace: () => board.corners.length && this.undo(),
+    };
+  }
+
+  choose(tool) {
+    const button = document.querySelector(`[data-tool=${tool}]`);
+    if (button.hidden || this.board.readOnly) return;
+    for (const one of document.querySelectorAll("[data-tool]")) one.setAttribute("aria-pressed", one === button);
+    this.board.choose(tool);
+    if (tool === "superpixel") this.page.loadPieces();
+  }
+
+  undo() {
+    const { board } = this;
+    board.liftPen();
+    if (board.corners.length) board.corners.pop();
+    else if (board.mask.undo()) this.page.changed();
+    board.draw();
+  }
+
+  redo() {
+    if (this.board.mask.redo()) this.page.changed();
+    this.board.draw();
+  }
+
+  connectButtons() {
+    const { keys, page } = this;
+    for (const button of document.querySelectorAll("[data-tool]")) button.onclick = () => this.choose(button.dataset.tool);
+    for (const button of document.querySelectorAll("[data-close]")) {
+      button.onclick = () => button.closest("dialog").close("");
+    }
+    for (const [id, run] of Object.entries({
+      undo: keys.z, redo: keys.y, clear: keys.x, fit: keys[0], back: keys[","], skip: keys.s, none: keys.n,
+      save: keys.Enter, help: keys["?"], reject: this.reviewKeys.r,
+    })) {
+      $(id).onclick = () => (run(), page.enable());
+    }
+    // A button that was clicked gives the keys back to the image; one that was reached by Tab keeps them.
+    addEventListener("click", (event) => {
+      const button = event.detail && event.target.closest("#tools button, footer button");
+      if (button && !document.querySelector("dialog[open]")) this.focus();
+    });
+    for (const dialog of document.querySelectorAll("dialog")) dialog.addEventListener("close", () => this.focus());
+  }
+
+  connectSliders() {
+    const { board, page } = this;
+    $("size").max = Board.sizes.length - 1;
+    $("size").oninput = () => ((board.size = Board.sizes[$("size").value]), page.enable(), board.draw());
+    $("opacity").oninput = () => ((board.opacity = Number($("opacity").value)), board.draw());
+  }
+
+  focus() {
+    $("board").focus({ preventScroll: true });
+  }
+
+  keyDown(event) {
+    const { board, page } = this;
+    if (document.querySelector("dialog[open]") || event.isComposing || !page.isOpen()) return;
+    const name = event.key.length === 1 ? event.key.toLowerCase() : event.key;
+    if (isForButton(name)) return;
+    if (name in ARROWS) {
+      event.preventDefault();
+      return board.moveCursor(...ARROWS[name], event.shiftKey);
+    }
+    if (isForBrowser(event, name)) return;
+    if (name === "m") board.opacity = 0;
+    const run = name === "z" && event.shiftKey ? this.keys.y : (page.reviewing() ? this.reviewKeys : this.keys)[name];
+    if (!run || (event.repeat && ONCE.includes(name))) return name === "m" && board.draw();
+    event.preventDefault();
+    run();
+    page.enable();
+  }
+
+  keyUp(event) {
+    if (event.key.toLowerCase() !== "m") return;
+    this.board.opacity = Number($("opacity").value);
+    this.board.draw();
+  }
+}
+
+// Whether a key is one that the button or slider with the focus takes.
+function isForButton(name) {
+  const focused = document.activeElement;
+  if (!focused?.matches("button, input")) return false;
+  return name === " " || name.startsWith("Arrow") || (name === "Enter" && focused.type !== "range");
+}
+
+function isForBrowser(event, name) {
+  const command = event.ctrlKey || event.metaKey;
+  const brackets = name === "[" || name === "]"; // AltGr on many keyboards
+  return (command || event.altKey) && !brackets && !(command && (name === "z" || name === "y"));
+}

@@ -1,0 +1,29 @@
+// Who is here: the key of this browser's person, from the link, from before, or of a new person.
+
+import { call, kept, randomId, Refused } from "./study.js";
+
+// { key, state }: a key that the study knows, and what it says about its person.
+export async function enter() {
+  const given = new URLSearchParams(location.hash.slice(1)).get("key");
+  if (given) {
+    kept.set("key", given);
+    history.replaceState(null, "", location.pathname + location.search);
+  }
+  const key = kept.get("key") ?? (await join());
+  try {
+    return { key, state: await call("api/state", { key }) };
+  } catch (error) {
+    if (!(error instanceof Refused && error.status === 401)) throw error;
+    const joined = await join(); // the key was of another study
+    return { key: joined, state: await call("api/state", { key: joined }) };
+  }
+}
+
+async function join() {
+  const request = kept.get("join") ?? randomId(); // a repeated request is the same person
+  kept.set("join", request);
+  const { key } = await call("api/join", { body: { request } });
+  kept.set("key", key);
+  kept.remove("join");
+  return key;
+}

@@ -1,0 +1,65 @@
+// Colours and lines: the mask over the image, the polygon that is being drawn, and the cursor.
+
+const COLOUR = [255, 64, 129, 255];
+const EDGE = [255, 255, 255, 255];
+
+// Paint what has changed of a mask on a canvas of its size.
+export function paintMask(mask, context) {
+  const box = mask.takeBox();
+  if (!box) return;
+  const { width, height, data } = mask;
+  // One pixel more on each side, whose edge may have changed.
+  const [left, top] = [Math.max(0, box[0] - 1), Math.max(0, box[1] - 1)];
+  const [right, bottom] = [Math.min(width, box[2] + 1), Math.min(height, box[3] + 1)];
+  const pixels = new ImageData(right - left, bottom - top);
+  let at = 0;
+  for (let y = top; y < bottom; y++) {
+    for (let x = left; x < right; x++, at += 4) {
+      const i = y * width + x;
+      if (!data[i]) continue;
+      const inside =
+        (x === 0 || data[i - 1]) && (x === width - 1 || data[i + 1]) &&
+        (y === 0 || data[i - width]) && (y === height - 1 || data[i + width]);
+      pixels.data.set(inside ? COLOUR : EDGE, at);
+    }
+  }
+  context.putImageData(pixels, left, top);
+}
+
+// end: where the next corner would be, or null.
+export function paintPolygon(context, scale, corners, end) {
+  if (!corners.length) return;
+  const path = new Path2D();
+  corners.forEach(([x, y], index) => (index ? path.lineTo(x, y) : path.moveTo(x, y)));
+  if (end) path.lineTo(...end);
+  const dots = new Path2D();
+  corners.forEach(([x, y]) => {
+    dots.moveTo(x + 4 / scale, y);
+    dots.arc(x, y, 4 / scale, 0, 2 * Math.PI);
+  });
+  outline(context, scale, path);
+  outline(context, scale, dots);
+}
+
+// diameter: of the brush, or null.
+export function paintCursor(context, scale, [x, y], diameter, cross) {
+  const path = new Path2D();
+  if (diameter) path.arc(x, y, Math.max(diameter / 2, 1 / scale), 0, 2 * Math.PI);
+  if (cross) {
+    const arm = 7 / scale;
+    path.moveTo(x - arm, y);
+    path.lineTo(x + arm, y);
+    path.moveTo(x, y - arm);
+    path.lineTo(x, y + arm);
+  }
+  outline(context, scale, path);
+}
+
+// White on black, to be seen on any image.
+function outline(context, scale, path) {
+  for (const [colour, width] of [["rgba(0,0,0,.75)", 3], ["#fff", 1.25]]) {
+    context.strokeStyle = colour;
+    context.lineWidth = width / scale;
+    context.stroke(path);
+  }
+}
