@@ -229,7 +229,7 @@ def refusal(folder):
 def test_hostile_maps(tmp_path):
     """Bit flips of the maps that go with a submission."""
     maps = {f"image {number}": DRAWS.random((8, 8)).astype(np.float32) for number in range(9)}
-    (path,) = write_maps(tmp_path, "mine", maps)
+    (path,) = write_maps(tmp_path, "mine", maps.items())
     whole = path.read_bytes()
     read = maps_in(tmp_path)["mine"]
     assert all(np.abs(read[name] - maps[name]).max() < 5e-4 for name in maps)

@@ -5,7 +5,7 @@ is scored is what was checked.
 """
 
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from urllib.parse import quote
@@ -33,9 +33,13 @@ class PrecomputedMaps:
     not_finite = NO_MAP  # every map is finite: NaN means that there is none
 
     def __init__(self, ids: Sequence[str], maps: np.ndarray, seed: int):
-        self.maps = maps
+        self.ids, self.maps = ids, maps
         self.place = {seed_of(seed, image_id, "explain"): place for place, image_id in enumerate(ids)}
         self.asked: dict[int, bytes] = {}
+
+    def items(self) -> Iterator[tuple[str, np.ndarray]]:
+        """(image id, its map (H, W)) of each."""
+        return zip(self.ids, self.maps, strict=True)
 
     def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
         """Maps (B, H, W), NaN where there is none."""
@@ -60,12 +64,13 @@ def explainer_of(
     seed: int,
     needed: Collection[str] = (),
     fix: str = "add them",
+    change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Explainer:
     """An explainer called `name` that returns the maps in `source`.
 
     files: {image id: the name of its .npy file, "" for none}, in the order of the dataset. size: (H, W) of the prepared
-    frame. seed: the run's. needed: images that must have a map; fix: what to do where one has none. The version is a
-    hash of ids and values, so that maps that differ in anything never mix.
+    frame. seed: the run's. needed: images that must have a map; fix: what to do where one has none. change: of each map
+    (H, W), before anything else. The version is a hash of ids and values, so that maps that differ never mix.
     Raises: UserError naming the file, for anything but a map of `size` finite numbers, an unknown image, one that comes
     twice, and one of `needed` that is missing.
     """
@@ -79,6 +84,7 @@ def explainer_of(
             if image_id in places:
                 raise UserError(f"{where}: image {image_id} occurs twice")
             places[image_id] = len(places)
+            values = values if change is None else change(values)
             digests[image_id] = blake2b(values.tobytes(), digest_size=16).digest()
             copy.write(values.tobytes())
         copy.flush()

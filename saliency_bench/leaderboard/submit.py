@@ -28,7 +28,7 @@ from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files.maps import PUBLISHED
+from saliency_bench.leaderboard.files.maps import PUBLISHED, shards_in
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
 from saliency_bench.leaderboard.source import Source, asking
 from saliency_bench.leaderboard.submission import CELLS, NO_RESULT, Submission, of_run, shown_cells
@@ -74,17 +74,24 @@ class SubmissionPlan:
         return not self.new or self.pending is not None
 
     @cached_property
-    def files(self) -> dict[str, bytes]:
-        """{path: content} of the pull request, also of a pending one."""
+    def files(self) -> dict[str, bytes | Path]:
+        """{path: content, or the file that holds it} of the pull request, also of a pending one."""
         if not self.new:
             return {}
         sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
-            files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in written}
-        paths = [] if self.maps is None else sorted(self.maps.glob("maps-*.npz"))
-        files |= {f"{sent.result.folder}/{path.name}": path.read_bytes() for path in paths}
+            files: dict[str, bytes | Path] = {
+                path.relative_to(folder).as_posix(): path.read_bytes() for path in written
+            }
+        files |= {f"{sent.result.folder}/{path.name}": path for path in shards_in(self.maps)} if self.maps else {}
         return files | {f"{sent.result.folder}/{CELLS}": shown_cells(sent.result)}
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """{path: bytes} of `files`."""
+        return {path: content.stat().st_size if isinstance(content, Path) else len(content)
+                for path, content in self.files.items()}  # fmt: skip
 
     def lines(self) -> list[str]:
         """What will be done, for people to read before it is done."""
@@ -102,7 +109,7 @@ class SubmissionPlan:
         lines += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
         lines += [f"  licence: {LICENSE}, to which you agree by submitting"]
         lines += map(_line, self.new)
-        lines += [f"  + {path}  {size(len(content))}" for path, content in self.files.items()]
+        lines += [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
         return lines if self.rights.may else [*lines, f"  {self.rights.line}"]
 
     def description(self) -> str:
@@ -125,7 +132,7 @@ class SubmissionPlan:
             "new": list(map(_about, self.new)),
             "known": list(map(_about, self.known)),
             "conflicts": [item.as_dict() for item in self.conflicts],
-            "files": {} if self.nothing else {path: len(content) for path, content in self.files.items()},
+            "files": {} if self.nothing else self.sizes,
             "pull_request": self.pull_request or self.pending,
         }
 

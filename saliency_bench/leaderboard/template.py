@@ -25,12 +25,11 @@ from saliency_bench.analysis.verdict import listed
 from saliency_bench.data.names import list_datasets
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.loading.load import load
-from saliency_bench.engine.precomputed import explainer_of, file_of, refuse, wants_more
+from saliency_bench.engine.precomputed import PrecomputedMaps, explainer_of, file_of, refuse, wants_more
 from saliency_bench.engine.preflight import check_empty, check_run_folder, check_settings
 from saliency_bench.engine.python_objects import describe
 from saliency_bench.engine.run import Run, Stopwatch, compute
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_files import read_maps_of
 from saliency_bench.leaderboard.files.maps import PUBLISHED, as_published, write_maps
 from saliency_bench.metric import Metric, as_metric, list_metrics, load_metric
 from saliency_bench.results.cell import Count, StrictModel, field_line
@@ -218,7 +217,7 @@ def score_maps(
     maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
     .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
     image. with_maps: score the maps as they are when they are published (`files.maps`: float16 with a scale), and write
-    them so into the folder of the run; they are held in memory. out: of the run; default a folder beside the
+    them so into the folder of the run. out: of the run; default a folder beside the
     maps, named after method and maps. partial: images without a map are left out and counted. batch_size: default the
     template's. say: gets a line on what is scored, before it is.
     Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or
@@ -239,9 +238,8 @@ def score_maps(
         check_run_folder(Path(out))
     needed, fix = () if partial else files, "add them, or leave them out with --partial"
     size = (content.size[0], content.size[1])
-    read = read_maps_of(source, name, files, size) if with_maps else ()
-    published = {image_id: as_published(values) for image_id, values in read}
-    method = explainer_of(name, published or source, files, size, content.spec.seed, needed, fix)
+    change = as_published if with_maps else None
+    method = explainer_of(name, source, files, size, content.spec.seed, needed, fix, change)
     out = source.parent / f"scored-{name}-{method.version}" if out is None else out
     spec, objects = describe(settings | {"explainers": [method], "out": out})
     accelerator = accelerator_on(spec.device)
@@ -255,7 +253,8 @@ def score_maps(
     say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
     done = compute(context, accelerator, watch, progress=progress)
     if with_maps:
-        write_maps(done.folder / PUBLISHED, name, published)
+        assert isinstance(method.function, PrecomputedMaps)
+        write_maps(done.folder / PUBLISHED, name, method.function.items())
     return done
 
 

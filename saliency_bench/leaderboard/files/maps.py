@@ -3,11 +3,12 @@
     FOLDER/maps-00000.npz   ids (n), values float16 (n, H, W), scale float32 (n); name: the method they are of
 
 A map is its values times its scale, rounded as the maps that a run keeps. Scores are those of the maps as they are
-published, to the last bit: they are rounded before they are scored.
+published, to the last bit: they are rounded before they are scored. One shard at a time is held in memory.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -24,44 +25,103 @@ MOST_SHARDS = 2000
 PUBLISHED = "published-maps"  # in the folder of the run that scores them
 
 
+def shards_in(folder: Path) -> list[Path]:
+    """The files of maps in a folder; [] where there is no such folder."""
+    return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
+
+
 def as_published(values: np.ndarray) -> np.ndarray:
     """The map (H, W) float32 that readers of its published form get."""
     rounded, scale = packed(values)
     return rounded.astype(np.float32) * np.float32(scale)
 
 
-def write_maps(folder: Path, name: str, maps: Mapping[str, np.ndarray]) -> list[Path]:
-    """Write the shards of maps {image id: (H, W)} of the method `name`."""
-    ids = list(maps)
-    size = maps[ids[0]].size if ids else 1
-    step = max(1, min(PER_SHARD, MOST_VALUES // size))
-    written = []
-    for number, start in enumerate(range(0, len(ids), step)):
-        own = ids[start : start + step]
-        rounded = [packed(maps[image_id]) for image_id in own]
+def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) -> list[Path]:
+    """Write the shards of maps, (image id, (H, W)) each, of the method `name`.
+
+    Raises: UserError for more maps than a submission may have.
+    """
+    given = iter(maps)
+    written: list[Path] = []
+    step = PER_SHARD
+    while own := list(islice(given, 1)):
+        step = max(1, min(PER_SHARD, MOST_VALUES // max(own[0][1].size, 1)))
+        own += islice(given, step - 1)
+        if len(written) == MOST_SHARDS:
+            raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
+        rounded = [packed(values) for _, values in own]
         save_arrays(
-            path := folder / f"maps-{number:05d}.npz",
-            name=np.array(name), ids=np.array(own), values=np.stack([values for values, _ in rounded]),
+            path := folder / f"maps-{len(written):05d}.npz",
+            name=np.array(name), ids=np.array([image_id for image_id, _ in own]),
+            values=np.stack([values for values, _ in rounded]),
             scale=np.array([scale for _, scale in rounded], dtype=np.float32),
         )  # fmt: skip
         written.append(path)
     return written
 
 
-def maps_in(folder: Path) -> dict[str, dict[str, np.ndarray]]:
-    """{method: {image id: map (H, W)}} of a submission's folder; {} where no maps were submitted.
+class PublishedMaps(Mapping[str, np.ndarray]):
+    """{image id: map (H, W) float32} of one method, in the order of its shards, which are read when asked for."""
+
+    def __init__(self, places: Mapping[str, Path]):
+        """places: {image id: the shard that holds its map}."""
+        self._places = places
+        self._last: tuple[Path, dict[str, np.ndarray]] | None = None
+
+    def __getitem__(self, image_id: str) -> np.ndarray:
+        path = self._places[image_id]
+        if self._last is None or self._last[0] != path:
+            self._last = path, {own: values for _, own, values in _read(path)}
+        return self._last[1][image_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def maps_in(folder: Path) -> dict[str, PublishedMaps]:
+    """{method: its maps} of a submission's folder; {} where no maps were submitted. Each map is checked.
 
     Raises: UserError for files that are not maps.
     """
-    found: dict[str, dict[str, np.ndarray]] = {}
-    paths = sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name))
-    for path in paths[:MOST_SHARDS]:
-        try:
-            for name, image_id, values in _shard(path):
-                found.setdefault(name, {})[image_id] = values
-        except Exception as error:  # whatever a damaged file makes the decoder say
-            raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+    places: dict[str, dict[str, Path]] = {}
+    for path in shards_in(folder)[:MOST_SHARDS]:
+        for name, image_id, _ in _read(path):
+            places.setdefault(name, {})[image_id] = path
+    return {name: PublishedMaps(own) for name, own in places.items()}
+
+
+def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.ndarray]:
+    """{image id: map (H, W)} of some images by the method `name`, as far as they were submitted.
+
+    Raises: UserError for files that are not maps.
+    """
+    found: dict[str, np.ndarray] = {}
+    for path in shards_in(folder)[:MOST_SHARDS]:
+        if len(found) == len(ids):
+            break
+        if _mentions(path, name, ids):
+            found |= {image_id: values for own, image_id, values in _read(path) if own == name and image_id in ids}
     return found
+
+
+def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
+    """Whether a shard is of a method and of one of these images; its values are not unpacked."""
+    try:
+        arrays = load_arrays(path, LARGEST_SHARD, ("name", "ids"))
+        return str(arrays["name"]) == name and not set(ids).isdisjoint(arrays["ids"].tolist())
+    except Exception as error:  # whatever a damaged file makes the decoder say
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
+
+
+def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
+    """(method, image id, map) of a shard. Raises: UserError for a file that is none."""
+    try:
+        return list(_shard(path))
+    except Exception as error:  # whatever a damaged file makes the decoder say
+        raise UserError(f"{path} cannot be read: {one_line(error)}") from error
 
 
 def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:

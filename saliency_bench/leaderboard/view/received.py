@@ -125,7 +125,8 @@ def proposal(run: Path, repo: str, api: HfApi, known: Known, note: str = "", lin
         with TemporaryDirectory(prefix="saliency-bench-") as folder:
             for path, content in proposed.files.items():
                 (Path(folder) / path).parent.mkdir(parents=True, exist_ok=True)
-                (Path(folder) / path).write_bytes(content)
+                if isinstance(content, bytes):  # maps are checked when they are unfolded
+                    (Path(folder) / path).write_bytes(content)
             where = next(iter(proposed.files)).rpartition("/")[0]
             read_folder(Path(folder), where, known)
     return proposed
