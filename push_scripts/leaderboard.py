@@ -5,12 +5,16 @@ example:
   saliency-bench leaderboard --results ./my-results --core my-core.yaml
 
 The page is served on this machine only, until you stop it with Ctrl-C. It searches, filters, sorts and compares rows,
-shows what is behind each, and exports CSV, LaTeX and BibTeX. Nothing is sent anywhere.
+shows what is behind each, and exports CSV, LaTeX and BibTeX. Submitted maps lie over
+their pictures where the dataset is in a folder of --data or in the Hub's cache on this machine. Nothing is sent
+anywhere.
 """
 
 import json
 from argparse import ArgumentParser, Namespace
+from pathlib import Path
 
+from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 SECTION = "publish"
@@ -21,6 +25,8 @@ def arguments(parser: ArgumentParser) -> None:
                         help="a folder of submissions, or NAMESPACE/results of the Hub")  # fmt: skip
     parser.add_argument("--core", metavar="FILE", help="YAML file of the datasets and models that scores are averaged "
                         "over (default: that of the public board)")  # fmt: skip
+    parser.add_argument("--data", metavar="DIR", nargs="+", default=[], help="folders of datasets on this machine, "
+                        "whose pictures are shown under submitted maps")  # fmt: skip
     parser.add_argument("--port", type=int, metavar="N", help="port to serve at (default: the first free from 7860)")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     _shared.output(parser, "print the rows as JSON and show no page")
@@ -36,7 +42,10 @@ def main(args: Namespace) -> None:
         print(json.dumps(load_results(args.results).cells, indent=2))
         return
     app = _app()
-    live = Live(args.results, core or read_core(app.CORE))
+    for folder in args.data:
+        if not Path(folder).expanduser().is_dir():
+            raise UserError(f"--data {folder} is not a folder")
+    live = Live(args.results, core or read_core(app.CORE), data=[Path(folder).expanduser() for folder in args.data])
     if not args.quiet:
         print(f"{live.page.archive.name}: {len(live.page.archive.rows)} rows; Ctrl-C ends it", flush=True)
     app.launch(live, server_name="127.0.0.1", server_port=args.port, inbrowser=not args.no_browser, quiet=args.quiet)
@@ -44,7 +53,6 @@ def main(args: Namespace) -> None:
 
 def _app():
     """Raises: UserError without gradio, with the command that installs it."""
-    from saliency_bench.errors import UserError
     from saliency_bench.registry import install_hint
 
     try:

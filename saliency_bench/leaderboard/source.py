@@ -4,18 +4,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from huggingface_hub import HfApi, get_token, snapshot_download
+from huggingface_hub import HfApi, RepoFile, get_token, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled
 
 from saliency_bench.errors import UserError, described
 from saliency_bench.hub import client, errors
 from saliency_bench.leaderboard.cache import read_cached
 from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.files.maps import SHARD
 from saliency_bench.leaderboard.known import FOLDERS, Known, content_of
 from saliency_bench.leaderboard.schema import RECORDS, RESULT, Result, read_result
 
 REFUSALS = (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OfflineModeIsEnabled)
 PULL_REQUEST = "refs/pr/"
+MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few of them
 
 
 @contextmanager
@@ -63,6 +65,18 @@ class Source:
         """(the root, the folders of submissions whose first two levels fit), with their files."""
         root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
+
+    def maps(self, folder: str) -> Path | None:
+        """The folder of a submission on this machine, with its maps; None where they are too many to download."""
+        if isinstance(self.location, Path):
+            return self.location / folder
+        with asking(self.location):
+            tree = self.api.list_repo_tree(self.location, folder, repo_type="dataset", revision=self.revision)
+            sizes = {one.path: one.size for one in tree if isinstance(one, RepoFile)}
+        shards = [path for path in sizes if SHARD.fullmatch(path.rpartition("/")[2])]
+        if sum(sizes[path] for path in shards) > MOST_FETCHED:
+            return None
+        return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[Checked]:
         """The submissions that check out of the dataset and the model of this one, whatever these are called."""

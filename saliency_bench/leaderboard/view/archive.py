@@ -1,6 +1,6 @@
 """A board with what its page needs beside it: rows to show, and the scores of single samples, read when asked for."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -17,9 +17,11 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client
 from saliency_bench.leaderboard.board import Board, Row, load_results
 from saliency_bench.leaderboard.checks import Checked
+from saliency_bench.leaderboard.files.maps import find_maps
 from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.schema import RECORDS
 from saliency_bench.leaderboard.source import Source, asking, read_folder
+from saliency_bench.leaderboard.view.pictures import Pictured, Pictures, drawn
 from saliency_bench.leaderboard.view.rows import ShownRow, shown
 
 KEPT = 8  # submissions whose scores are held in memory
@@ -40,6 +42,7 @@ class Archive:
     name      of the board: the folder, or NAMESPACE/results
     updated   the day of its last change
     commit    of a repository; "" of a folder
+    pictures  the datasets that are at hand
     """
 
     name: str
@@ -48,25 +51,27 @@ class Archive:
     root: Path
     updated: str
     commit: str
+    pictures: Pictures = field(default_factory=Pictures)
     _held: dict[str, Checked] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, location: str | Path) -> "Archive":
+    def of(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
         """The board of a folder or repository, as `load_results` takes them; of a repository its newest commit.
 
+        data: folders of datasets whose pictures are shown under maps.
         Raises: UserError, as `load_results`.
         """
         folder = Path(location).expanduser()
         if folder.is_dir():
             changed = max((path.stat().st_mtime for path in folder.rglob("*.json")), default=folder.stat().st_mtime)
             day = datetime.fromtimestamp(changed, UTC).date().isoformat()
-            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, day, "")
+            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, day, "", Pictures(data))
         if str(location).count("/") != 1:
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
         repo, info = str(location), _info(str(location))
         source = Source(repo, info.sha)
         day = info.last_modified.date().isoformat() if info.last_modified else ""
-        return cls(repo, load_results(repo, info.sha), source, source.folders()[0], day, info.sha or "")
+        return cls(repo, load_results(repo, info.sha), source, source.folders()[0], day, info.sha or "", Pictures(data))
 
     @cached_property
     def rows(self) -> list[ShownRow]:
@@ -95,6 +100,18 @@ class Archive:
     def known(self) -> Known:
         """What the owner of the board vouches for."""
         return self.source.known()[0]
+
+    def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
+        """The submitted maps of some samples of a row. Raises: UserError for maps that cannot be read."""
+        setting = row.result.setting
+        for folder in row.folders:
+            place = self.source.maps(folder)
+            if place is None:
+                return Pictured({}, "Maps were submitted, too many to download for a look at a few of them.")
+            if maps := find_maps(place, row.cell.explainer, ids):
+                listed = self.known.datasets.get((setting.fingerprint, setting.split))
+                return drawn(maps, setting, self.pictures.of_dataset(setting, listed))
+        return Pictured({}, "")
 
     def said_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """{image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""

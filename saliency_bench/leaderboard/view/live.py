@@ -1,5 +1,6 @@
 """A board that is read again when its repository has changed, while the page of the last state stays up."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from time import monotonic
@@ -14,11 +15,13 @@ EVERY = 300.0  # seconds between two questions whether there is a newer state
 
 
 class Live:
-    """location, core: as for `Archive.of` and `Page`. Raises: UserError where the board cannot be read at first."""
+    """location, data, core: as for `Archive.of` and `Page`. Raises: UserError where it cannot be read at first."""
 
-    def __init__(self, location: str | Path, core: Core | None = None, every: float = EVERY):
-        self.location, self.core, self.every = location, core, every
-        self._page = Page(Archive.of(location), core)
+    def __init__(
+        self, location: str | Path, core: Core | None = None, every: float = EVERY, data: Sequence[str | Path] = ()
+    ):
+        self.location, self.core, self.every, self.data = location, core, every, data
+        self._page = Page(Archive.of(location, data), core)
         self._asked, self._lock = monotonic(), Lock()
 
     @property
@@ -36,6 +39,6 @@ class Live:
         """Read the board again if it has changed; what is wrong is said, and the last state stays."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
-                self._page = Page(Archive.of(self.location), self.core)
+                self._page = Page(Archive.of(self.location, self.data), self.core)
         except UserError as error:
             complain(f"the board could not be read again: {error}")

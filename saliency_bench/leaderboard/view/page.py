@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.board import Row
 from saliency_bench.leaderboard.schema import LICENSE
 from saliency_bench.leaderboard.submit import SubmissionPlan
 from saliency_bench.leaderboard.view import export, plots
@@ -23,8 +24,9 @@ from saliency_bench.leaderboard.view.choice import (
     ordered,
     page_of,
 )
-from saliency_bench.leaderboard.view.compared import pairwise, samples_of
+from saliency_bench.leaderboard.view.compared import Sample, pairwise, samples_of
 from saliency_bench.leaderboard.view.core import Core
+from saliency_bench.leaderboard.view.pictures import Pictured
 from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, ranks, short
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
@@ -100,8 +102,10 @@ class Page:
         """What there is to say of an open row, and of the one that it is compared with."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
+        words["pictured"] = Pictured({}, "")
         try:
             words["samples"] = samples_of(self.archive, view.row)
+            words["pictured"] = self._pictured(row, words["samples"])
             alike = [one for one in self.archive.rows if one.question == shown.question and one.key != shown.key]
             words["rivals"] = ordered(alike, View())
             if view.other:
@@ -109,6 +113,13 @@ class Page:
         except UserError as error:
             words["problem"] = str(error)
         return words
+
+    def _pictured(self, row: Row, samples: dict[str, list[Sample]]) -> Pictured:
+        ids = {one.image_id for own in samples.values() for one in own}
+        try:
+            return self.archive.pictured(row, ids) if ids else Pictured({}, "")
+        except UserError as error:  # the samples are shown all the same
+            return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compared(self, view: View, shown: ShownRow) -> dict[str, Any]:
         other, other_row = self.archive.by_key[view.other]

@@ -1,0 +1,132 @@
+"""Pictures of a row's samples: the map that its submission holds, over the picture where the dataset is at hand.
+
+Maps and geometry come from strangers: they are bounded before anything is drawn. No dataset is downloaded for a
+picture: it is one of the folders that whoever shows the board has named, or what the Hub's cache on this machine holds
+of a dataset that the owner of the board has listed; either has the fingerprint of the row.
+"""
+
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from datasets import Dataset
+from PIL import Image
+from pydantic import TypeAdapter
+
+from saliency_bench.classifiers.geometry import Geometry
+from saliency_bench.data.fingerprints import fingerprint
+from saliency_bench.data.hub_datasets import Commit, load_from_hub
+from saliency_bench.data.loading import load_dataset
+from saliency_bench.displays import png
+from saliency_bench.engine.reading import sample_ids
+from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.known import KnownDataset
+from saliency_bench.results.identity import Identity
+from saliency_bench.utils.overlays import LEVELS, heat_map, overlay, scaled
+
+SIDE = 192  # pixels of the longer side of what is shown
+MOST_VALUES = 4_000_000  # of a map that is drawn
+MOST_PIXELS = 16_000_000  # of a picture as it is resized for the network
+LONGEST = 100  # times as long as wide
+GEOMETRY = TypeAdapter(Geometry)
+SCALE = "Each has its own scale: brighter counts more; with negative values, red is above zero and blue below."
+
+
+@dataclass(frozen=True)
+class AtHand:
+    """The rows of a dataset that is on this machine. where: in words, for a caption."""
+
+    where: str
+    rows: Dataset
+    places: Mapping[str, int] = field(repr=False)
+
+    def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
+        """An image in the prepared frame; None where it cannot be made."""
+        if (place := self.places.get(image_id)) is None:
+            return None
+        try:
+            return framed(self.rows[place]["image"].convert("RGB"), GEOMETRY.validate_python(setting.geometry))
+        except Exception:  # a damaged picture, or a geometry that nothing can have; the map is shown alone
+            return None
+
+
+def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
+    """A picture in the frame of a geometry. Raises: ValueError for a frame beyond all measure."""
+    height, width = geometry.resized(image.height, image.width)
+    left, top, right, bottom = geometry.box(height, width)
+    if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
+        raise ValueError("the frame is too large")
+    return image.resize((width, height), Image.Resampling.BILINEAR).crop((left, top, right, bottom))
+
+
+class Pictures:
+    """folders: of datasets on this machine."""
+
+    def __init__(self, folders: Sequence[str | Path] = ()):
+        self.folders = tuple(map(str, folders))
+        self._known: dict[tuple[str, str], AtHand | None] = {}
+
+    def of_dataset(self, setting: Identity, listed: KnownDataset | None) -> AtHand | None:
+        """The dataset of a row, if it is at hand. listed: what the owner of the board says of it."""
+        key = setting.fingerprint, setting.split
+        if key not in self._known:
+            self._known[key] = self._found(*key, listed)
+        return self._known[key]
+
+    def _found(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
+        for folder in self.folders:
+            rows = _loaded(folder, split)
+            if rows is not None and fingerprint(rows) == wanted:
+                return AtHand(f"the folder {Path(folder).name}", rows, _places(rows))
+        if listed is not None and listed.repo and listed.revision:
+            try:
+                rows = load_from_hub(Commit(listed.repo, listed.revision, reached=False), split)
+            except UserError:  # it is not in the cache
+                return None
+            if fingerprint(rows) == wanted:
+                return AtHand(f"{listed.repo} in the local Hub cache", rows, _places(rows))
+        return None
+
+
+@cache
+def _loaded(folder: str, split: str) -> Dataset | None:
+    """None of a dataset without such a split, or whose split cannot be read."""
+    try:
+        return load_dataset(Path(folder), split)
+    except UserError:
+        return None
+
+
+def _places(rows: Dataset) -> dict[str, int]:
+    return {image_id: place for place, image_id in enumerate(sample_ids(rows))}
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """shown: {image id: a PNG as a data URI}. caption: what is seen, or why nothing is; "" where there are no maps."""
+
+    shown: dict[str, str]
+    caption: str
+
+
+def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
+    """Maps, each over its picture where there is one; maps beyond all measure are left out."""
+    shown, over = {}, 0
+    for image_id, values in maps.items():
+        if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):
+            continue
+        picture = at_hand.picture(image_id, setting) if at_hand else None
+        if picture is not None and (picture.height, picture.width) == values.shape:
+            image, over = overlay(np.asarray(picture), values), over + 1
+        else:
+            image = heat_map((LEVELS * scaled(values)).astype(np.float32)).convert("RGB")
+        image.thumbnail((SIDE, SIDE))
+        shown[image_id] = f"data:image/png;base64,{b64encode(png(image)).decode()}"
+    if not shown:
+        return Pictured({}, "The submitted maps are too large to be drawn.")
+    if over and at_hand is not None:
+        return Pictured(shown, f"The submitted maps over pictures of {at_hand.where}. {SCALE}")
+    return Pictured(shown, f"The submitted maps alone: the pictures are not on the machine that shows this. {SCALE}")
