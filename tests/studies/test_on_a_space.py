@@ -23,6 +23,7 @@ from saliency_bench.spaces.pages.on_a_space import command_line
 from saliency_bench.spaces.pages.serving import address
 from saliency_bench.studies.runs import runs_of
 from saliency_bench.studies.store import Store
+from saliency_bench.utils.interrupts import GRACE
 
 STUDIES = ("annotate", "assess", "peekaboom")
 MASK = np.arange(60 * 80).reshape(60, 80) % 7 == 0
@@ -128,6 +129,38 @@ def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
                         "--sync", "visitor/drawn", user=VISITOR, home="laptop")  # fmt: skip
     assert json.loads(done.stdout)["answers"] == {"mask": 6}, done.stderr
     assert VISITOR.token not in log + done.stdout + done.stderr
+
+
+def test_the_last_copy_may_take_longer_than_other_work_that_is_stopped(here, tmp_path):
+    variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/late", "STUDY_OPTIONS": "--json"}
+    space = Space(here, "annotate", tmp_path / "space", **variables)
+    fault = here.fault("POST .*late/commit", delay=GRACE + 2)
+    try:
+        assert draw(space, "ada") == 3
+        start = time.monotonic()
+        code, log = space.end(signal.SIGTERM)
+    finally:
+        here.heal()
+    assert (code, fault.seen) == (143, 1), log
+    assert time.monotonic() - start > GRACE + 2, "it waited for the answer of the Hub"
+    (tmp_path / "copy.db").write_bytes(here.files("datasets", "visitor/late")["annotate.db"])
+    assert len(Store(tmp_path / "copy.db", create=False).find().answers()) == 3
+
+
+def test_a_page_that_ends_without_its_hub_says_what_is_not_copied(here, tmp_path):
+    variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/gone", "STUDY_OPTIONS": "--json"}
+    space = Space(here, "annotate", tmp_path / "space", **variables)
+    here.fault("datasets/visitor/gone", status=500, times=1000)
+    try:
+        assert draw(space, "ada") == 3
+        _, log = space.end(signal.SIGINT)
+    finally:
+        here.heal()
+    assert re.search(
+        r"NOT SYNCED, answers since [\d:]+ UTC are in annotate.db only: .*500.*; start again to copy them", log
+    )
+    assert "Traceback" not in log
+    assert len(Store(tmp_path / "space/annotate.db", create=False).find().answers()) == 3
 
 
 def wait_for(condition, space):
