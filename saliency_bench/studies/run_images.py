@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 from datasets import ClassLabel, Dataset, Image
+from huggingface_hub.errors import EntryNotFoundError
 from PIL import Image as Pillow
 
 from saliency_bench.classifiers.geometry import Geometry
@@ -23,7 +24,7 @@ from saliency_bench.data.loading import find, with_classes
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.hub.client import default_api, no_bars, token_of
 from saliency_bench.hub.errors import refuse
-from saliency_bench.hub.names import FORCED, hub_name
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import load_maps
@@ -91,17 +92,27 @@ class RunImages:
 def run_folder(run: str) -> tuple[Path, str]:
     """The folder of a run and its name; `hub:OWNER/NAME`, a dataset repository that holds one, is downloaded.
 
-    Raises: UserError for a repository that is not there or cannot be reached.
+    Raises: UserError for a repository that is not there, cannot be reached, or holds no run.
     """
     if not run.startswith(FORCED):
         return Path(run), Path(run).name
     name, revision, _ = hub_name(run)
+    if not could_be_on_the_hub(name) or "/" not in name:
+        raise UserError(f"'{run}' names no repository; write hub:OWNER/NAME")
     api = default_api()
     try:
         with no_bars():
-            found = api.snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=OF_A_RUN)
+            given: dict[str, Any] = {"repo_type": "dataset", "revision": revision}
+            api.hf_hub_download(name, "summary.json", **given)
+            found = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
+    except EntryNotFoundError as error:
+        raise UserError(f"{name} is not the folder of a finished run (no summary.json); upload one to it") from error
     except Exception as error:
         refuse(error, name, token_of(api))
+    if not (Path(found) / "summary.json").is_file():
+        raise UserError(
+            f"{name} is not the folder of a finished run (no summary.json); upload the --out of a run to it"
+        )
     return Path(found), name.rpartition("/")[2]
 
 

@@ -115,7 +115,8 @@ class Sync:
 
     def status(self) -> str:
         """Lines for the page: when answers were last committed, and whether that works. They name no repository."""
-        time = "not yet" if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
+        earlier = "before this start" if self._sent else "not yet"
+        time = earlier if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
         waiting = self._rows()[3] - (self._sent[3] if self._sent else 0)
         lines = [f"answers copied to the Hub: {time}", f"answers since then: {waiting}"]
         if self.problem:

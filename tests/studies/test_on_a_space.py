@@ -202,6 +202,21 @@ def judged(here, shapes, resnet, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        ("hub:visitor/noise", r"visitor/noise is not the folder of a finished run \(no summary.json\); upload"),
+        ("hub:visitor/none", r"the Hub has no visitor/none that this account can see \(404\)"),
+        ("hub:judged", "'hub:judged' names no repository; write hub:OWNER/NAME"),
+        ("hub:", "'hub:' names no repository"),
+    ],
+)
+def test_what_is_no_run_on_the_hub(here, run, words):
+    done = here.command("assess", "serve", run, "--store", "study.db", user=VISITOR, home="laptop")
+    assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+    assert re.search(words, done.stderr)
+
+
+@pytest.mark.parametrize(
     ("kind", "variables", "words"),
     [
         ("annotate", {}, "set the variable STUDY_DATASET in the settings of this Space"),

@@ -49,6 +49,7 @@ def test_answers_outlive_the_disk(hub, tmp_path):
     again = sync_of(hub, tmp_path / "new/study.db", say=lines.append)
     again.restore()
     assert lines[-1] == "2 answers restored from visitor/answers"
+    assert again.status() == "answers copied to the Hub: before this start\nanswers since then: 0\n"
     assert by(tmp_path / "new/study.db") == ["ada", "bob"]
     assert study_in(tmp_path / "new/study.db").join("a random request of ada").name in {
         one.person for one in study_in(tmp_path / "study.db").answers()
