@@ -7,7 +7,7 @@ example:
   saliency-bench annotate --dataset photos --store study.db --export masks
 
 The first line serves the page at http://127.0.0.1:7860 until Ctrl-C; who opens it is an annotator. Answers go into the
-store, one file, at once; the same command goes on where it stopped. The store may also be postgresql://USER@HOST/NAME.
+store, one file, at once; the same command resumes. The store may also be postgresql://USER@HOST/NAME.
 """
 
 import json
@@ -32,7 +32,7 @@ def arguments(parser: ArgumentParser) -> None:
     _people.page_arguments(serving)
     serving.add_argument("--assist", action="store_true", help="offer pieces of the image, which a click marks")
     serving.add_argument("--reviewer", action="store_true", help="also print a link for a new reviewer")
-    results = parser.add_argument_group("what came of it, instead of the page")
+    results = parser.add_argument_group("results, instead of the page")
     results.add_argument("--report", action="store_true", help="show progress, agreement and honeypots")
     results.add_argument("--export", metavar="DIR", help="write masks and their consensus into a new folder")
     results.add_argument("--import", dest="imported", metavar="PATH",

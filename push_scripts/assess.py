@@ -1,4 +1,4 @@
-"""Let people rate saliency maps without knowing whose they are: several maps of an image, the same questions on each.
+"""Let people rate saliency maps without names: several maps of an image, the same questions on each.
 
 example:
   saliency-bench assess serve runs/first --store study.db

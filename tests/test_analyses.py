@@ -140,7 +140,7 @@ def test_means_over_datasets_correlate_as_scipy_says(tmp_path):
         assert row["datasets"] == 5
     two = sb.analyse(folders[:2], "correlation")
     assert two.data["datasets"] == []
-    assert "needs runs on 3 datasets, told apart by their ids; these are on dataset-0" in two.data["notes"][-1]
+    assert "needs runs on 3 datasets with different ids; these are on dataset-0" in two.data["notes"][-1]
     assert len(found.data["notes"]) == 2
 
 

@@ -24,19 +24,18 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from saliency_bench.analysis.rankings import FEWEST, kendall_of, means_of, order_of, spearman_of
+from saliency_bench.analysis.rankings import ENDS, FEWEST, means_of, order_of, rank_correlations
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
-from saliency_bench.results.intervals import Estimate, cluster_bootstrap, interval
+from saliency_bench.results.intervals import Estimate, interval
 from saliency_bench.results.run_folder import Column, RunData
 from saliency_bench.scoring.exposures import judgement_areas, right_by
 from saliency_bench.utils.hashing import sha256_of
 
 COLUMNS = ("image_id", "explainer", "exposure", "person", "right")
-AGREEMENT = ("dataset", "model", "metric", "exposure", "spearman", "spearman low", "spearman high", "kendall tau-b",
-             "kendall low", "kendall high", "explainers", "n")  # fmt: skip
+AGREEMENT = ("dataset", "model", "metric", "exposure", *ENDS, "explainers", "n")
 PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
 ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
 EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # a part of a metric with exposures
@@ -133,12 +132,7 @@ def _of_metric(
         once = np.ones((1, len(ids)))
         both = zip(automated, means_of(values, once)[0], of_people(once)[0], strict=True)
         accuracies += [(*about, name, exposure, known(one), known(other)) for name, one, other in both]
-        seed = run.summary.get("seed", 0)
-        both_of = (
-            lambda weights, orders=orders: spearman_of(*orders(weights)),
-            lambda weights, orders=orders: kendall_of(*orders(weights)),
-        )
-        found = [cluster_bootstrap(statistic, codes, seed) for statistic in both_of]
+        found = rank_correlations(orders, codes, run.summary.get("seed", 0))
         ends = [known(end) for one in found for end in one[:3]]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies

@@ -281,10 +281,10 @@ def _difference_lines(difference: RunDifference, title: str) -> list[str]:
     significant = [pair for pair in difference.pairs if pair.direction]
     few = sum(pair.p is None and pair.is_tested for pair in difference.pairs)
     aggregates = sum(not pair.is_tested for pair in difference.pairs)
-    untold = f"; {TOO_FEW_TO_TELL} for {few}" if few else ""
-    untold += f"; {aggregates} {NOT_TESTED}" if aggregates else ""
+    undecided = f"; {TOO_FEW_TO_TELL} for {few}" if few else ""
+    undecided += f"; {aggregates} {NOT_TESTED}" if aggregates else ""
     return [
-        f"{title}: {len(significant)} of {len(difference.pairs)} mean differences are significant{untold}",
+        f"{title}: {len(significant)} of {len(difference.pairs)} mean differences are significant{undecided}",
         *(
             f"  {pair.explainer} by {pair.metric}: {pair.mean:+.3f} [{pair.low:+.3f}, {pair.high:+.3f}], "
             f"{pair.word}, n = {len(pair.ids)}"

@@ -40,7 +40,7 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
     known = sorted({run.summary["dataset"]["id"] for run in runs})
     why = (
-        f"needs runs on {FEWEST} datasets, told apart by their ids; these are on {', '.join(known)}"
+        f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(known)}"
         if len(known) < FEWEST
         else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets; none of these has them"
     )

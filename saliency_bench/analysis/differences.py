@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saliency_bench.analysis.names import names_of
+from saliency_bench.analysis.tables import known
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
@@ -142,8 +143,8 @@ class Pair:
             "clusters": self.clusters,
             "unpaired": self.unpaired,
             "mean": self.mean,
-            "low": _known(self.low),
-            "high": _known(self.high),
+            "low": known(self.low),
+            "high": known(self.high),
             "p": self.p,
             "better": better,
             "equal": equal,
@@ -153,11 +154,7 @@ class Pair:
 
 
 def _sample(image_id: str, first: float, second: float) -> SampleDifference:
-    return SampleDifference(image_id, _known(first), _known(second), _known(second - first))
-
-
-def _known(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    return SampleDifference(image_id, known(first), known(second), known(second - first))
 
 
 def why_not(first: RunData, second: RunData) -> str | None:
@@ -256,7 +253,7 @@ def _of_aggregates(
     if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
         return pair
     one = aggregate_difference(aggregate, parts[1][places[1]], parts[0][places[0]], codes, first.summary["seed"])
-    return replace(pair, clusters=one.clusters, low=one.low, high=one.high, aggregate=_known(one.value))
+    return replace(pair, clusters=one.clusters, low=one.low, high=one.high, aggregate=known(one.value))
 
 
 def _tested(found: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:

@@ -1,6 +1,6 @@
 """Rankings of explainers: do metrics agree on them, and does the winner survive another setting of a metric?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -8,15 +8,16 @@ import numpy as np
 
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import CellResult, rank_text
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap
 from saliency_bench.results.run_folder import Column, Row, RunData
 
-AGREEMENT = ("dataset", "model", "metric", "other", "spearman", "spearman low", "spearman high", "kendall tau-b",
-             "kendall low", "kendall high", "explainers", "n")  # fmt: skip
+ENDS = ("spearman", "spearman low", "spearman high", "kendall tau-b", "kendall low", "kendall high")
+AGREEMENT = ("dataset", "model", "metric", "other", *ENDS, "explainers", "n")
 SETTINGS = ("dataset", "model", "metric", "explainer", "mean rank", "worst rank", "survives", "settings")
 FEWEST = 3  # explainers whose order says anything
+Orders = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence[RunData]) -> Findings:
@@ -74,10 +75,17 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
     def signs(weights: np.ndarray) -> list[np.ndarray]:
         return [order_of(means_of(own, weights)) for own in values]
 
-    seed = run.summary.get("seed", 0)
+    return rank_correlations(signs, codes, run.summary.get("seed", 0))
+
+
+def rank_correlations(orders: Orders, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
+    """(Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals over clusters of samples.
+
+    orders: both of them, as `order_of` gives them, in draws in which the samples count `weights` (draws, n) times.
+    """
     return (
-        cluster_bootstrap(lambda weights: spearman_of(*signs(weights)), codes, seed),
-        cluster_bootstrap(lambda weights: kendall_of(*signs(weights)), codes, seed),
+        cluster_bootstrap(lambda weights: spearman_of(*orders(weights)), codes, seed),
+        cluster_bootstrap(lambda weights: kendall_of(*orders(weights)), codes, seed),
     )
 
 
@@ -140,10 +148,7 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
-    each = [
-        tuple("-".join(map(str, dict.fromkeys(value))) if isinstance(value, tuple) else value for value in one.values())
-        for one in details
-    ]
+    each = [tuple(rank_text(value) if isinstance(value, tuple) else value for value in one.values()) for one in details]
     notes = ["Survives: in no setting is another explainer significantly better."]
     return Findings(
         "sensitivity", [Table(SETTINGS, rows), Table(header, each, "settings")],

@@ -1,4 +1,4 @@
-"""What an analysis comes to: tables that can be written as CSV, Markdown and LaTeX, and the same as plain data."""
+"""Results of an analysis: tables that can be written as CSV, Markdown and LaTeX, and the same as plain data."""
 
 import csv
 from collections.abc import Collection, Sequence
@@ -50,7 +50,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one analysis of some runs comes to. data: as JSON holds it; notes: what must be known to read the tables."""
+    """Results of one analysis of some runs. data: as JSON holds it; notes: what must be known to read the tables."""
 
     what: str
     tables: list[Table]

@@ -1,4 +1,4 @@
-"""What a run says of its explainers, in words: the same for console and report, from the pairs behind the ranks."""
+"""The results of a run in sentences, the same for console and report, from the pairs behind the ranks."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,7 @@ from saliency_bench.results.summary import in_order
 
 NO_CHANCE = "This run has no random baseline, so it does not show what an uninformative map would score."
 CONTROLLED = (
-    "The error rate of 5 % holds for each metric by itself; what is said about a baseline holds over all metrics "
-    "together."
+    "The error rate of 5 % holds for each metric by itself; statements about a baseline hold over all metrics together."
 )
 AGGREGATES = "one value over all samples, whose differences have intervals but no test, so that none is ranked"
 RANDOM = "random"
@@ -42,14 +41,14 @@ class Against:
 
     @property
     def word(self) -> str:
-        """What is said of the two."""
+        """The first compared with the other, in a word or two."""
         if not self.tested:
             return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
 
 
 class Verdict:
-    """The cells of a run and the pairs of its explainers, ready to be told."""
+    """The cells of a run and the pairs of its explainers, as sentences."""
 
     def __init__(self, cells: Sequence[CellResult], contrasts: Iterable[Contrast]):
         self.names, self.metrics = explainer_names(cells), metric_names(cells)
@@ -88,7 +87,7 @@ class Verdict:
 
     def sentences(self) -> list[str]:
         """Who beats each baseline and who is best; or that there are too few samples to say."""
-        told = [tested for found in self.against_baselines() if (tested := [one for one in found if one.tested])]
+        against = [tested for found in self.against_baselines() if (tested := [one for one in found if one.tested])]
         lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
         ranked = [cell for cell in self.cells.values() if not cell.aggregate]
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
@@ -98,10 +97,10 @@ class Verdict:
             most = max((cell.clusters for cell in ranked), default=0)
             few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
             return [*lines, few]
-        for found in told:
+        for found in against:
             lines += _sentences(found)
         leading = self._leading()
-        return [*lines, *leading, CONTROLLED] if told or leading else lines
+        return [*lines, *leading, CONTROLLED] if against or leading else lines
 
     def _leading(self) -> list[str]:
         leaders: dict[str, list[str]] = {}

@@ -105,6 +105,12 @@ class ForwardPasses(StrictModel):
     metric: Count = 0
 
 
+def rank_text(rank: tuple[int, int]) -> str:
+    """A rank set as it is printed: "1-3" or "2"."""
+    low, high = rank
+    return str(low) if low == high else f"{low}-{high}"
+
+
 class CellKey(StrictModel):
     """What is planned: an explainer and a metric, each with its options and version.
 
@@ -182,10 +188,7 @@ class CellResult(Interval, CellKey):
     @property
     def ranks(self) -> str:
         """The rank as it is printed, "1-3" or "2"; "" where there is none."""
-        if self.rank is None:
-            return ""
-        low, high = self.rank
-        return str(low) if low == high else f"{low}-{high}"
+        return "" if self.rank is None else rank_text(self.rank)
 
     @property
     def unbeaten(self) -> bool:

@@ -190,7 +190,6 @@ class Annotating:
                 raise UserError("nothing is marked; mark the region, or choose 'No region'")
         if kind == "skip":
             payload["reason"] = str(sent.get("reason") or "")[:LONGEST_REASON]
-        seconds = sent.get("seconds")
         return self.study.record(
             person,
             unit,
@@ -198,7 +197,7 @@ class Annotating:
             payload,
             mask=mask,
             image_sha256=sha256,
-            seconds=float(seconds) if isinstance(seconds, int | float) else 0.0,
+            seconds=sent.get("seconds"),
         )
 
     def may_see(self, person: Person, unit: str) -> bool:

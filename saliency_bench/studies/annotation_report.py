@@ -1,4 +1,4 @@
-"""What came of an annotation study: progress, agreement, checks by honeypots, reviews."""
+"""The report of an annotation study: progress, agreement, checks by honeypots, reviews."""
 
 from collections import Counter
 from typing import Any

@@ -4,7 +4,7 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from sqlalchemy import Connection, create_engine, insert, inspect, select
@@ -22,6 +22,11 @@ LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store 
 def now() -> str:
     """UTC, ISO 8601, always with microseconds, so that the order of the texts is that of the times."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def hours_ago(hours: float) -> str:
+    """As `now`."""
+    return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
 class Database:

@@ -33,7 +33,7 @@ class Shown:
 class StudyImages:
     """The rows of a dataset by unit: the image id, with the class behind it ("ID, CLASS") where ids are not unique.
 
-    Raises: UserError for rows that cannot be told apart, or a dataset without a row.
+    Raises: UserError for rows with the same id and class, or a dataset without a row.
     """
 
     def __init__(self, rows: Dataset):

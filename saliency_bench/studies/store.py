@@ -59,7 +59,7 @@ class Store(Database):
         if different := [key for key, value in wanted.items() if row[key] != value]:
             raise UserError(
                 f"{self.text} holds a study '{name}' with another {' and '.join(different)} "
-                f"({_shown(row, different)}); give the same settings to go on with it, or another --name"
+                f"({_shown(row, different)}); give the same settings to resume it, or another --name"
             )
         return self._study(dict(row))
 

@@ -1,9 +1,8 @@
-"""One study of a store: its people, what they are asked, what they answered, and what reviewers say of it."""
+"""One study of a store: its people, what they are asked, what they answered, and the reviews."""
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from sqlalchemy import Connection, Select, and_, func, insert, select
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.database import Database, check_text, now, plain_json
+from saliency_bench.studies.database import Database, check_text, hours_ago, now, plain_json
 from saliency_bench.studies.tables import answers, assignments, people, reviews
 from saliency_bench.utils.pictures import decode, png
 from saliency_bench.utils.seeds import seed_of
@@ -64,7 +63,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Review:
-    """What a reviewer says of the answer with this id: "accept" or "reject", with a comment."""
+    """A review of the answer with this id: "accept" or "reject", with a comment."""
 
     answer: int
     reviewer: str
@@ -198,7 +197,7 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def _takers(self, connection: Connection, stale_hours: float) -> dict[str, int]:
-        since = (datetime.now(UTC) - timedelta(hours=stale_hours)).isoformat(timespec="microseconds")
+        since = hours_ago(stale_hours)
         own = and_(
             answers.c.study == assignments.c.study,
             answers.c.unit == assignments.c.unit,
@@ -220,7 +219,7 @@ class Study:
         *,
         mask: np.ndarray | None = None,
         image_sha256: str | None = None,
-        seconds: float = 0.0,
+        seconds: object = 0.0,
     ) -> Answer:
         """Store an answer, once however often this request is repeated; return the stored one.
 
@@ -279,7 +278,7 @@ class Study:
     # reviews
 
     def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
-        """Say "accept" or "reject" of an answer, once however often this request is repeated."""
+        """Store "accept" or "reject" for an answer, once however often this request is repeated."""
         if verdict not in VERDICTS:
             raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
@@ -322,9 +321,11 @@ def _encoded(mask: np.ndarray) -> bytes:
     return png(mask)
 
 
-def _seconds(value: float) -> float:
-    """A clock that was set back or a tab that slept for days does not cost an answer."""
-    return float(np.clip(value, 0, LONGEST)) if np.isfinite(value) else 0.0
+def _seconds(value: object) -> float:
+    """No number, a clock that was set back or a tab that slept for days does not cost an answer."""
+    if not isinstance(value, int | float) or (isinstance(value, float) and not np.isfinite(value)):
+        return 0.0
+    return float(min(max(value, 0.0), LONGEST))
 
 
 def _answer(row: Any) -> Answer:

@@ -1,10 +1,10 @@
-"""The tables of a store, in SQLite and in PostgreSQL. Rows are added, never changed: triggers see to it.
+"""The tables of a store, in SQLite and in PostgreSQL. Rows are added, never changed; triggers refuse it.
 
 study       what is asked: kind, name, fingerprint of the dataset, configuration, seed
 person      a pseudonym, and the SHA-256 of the key that its owner holds; role "annotator" or "reviewer"
 assignment  a unit that a person was given, and its place in this person's order
 answer      an answer: its revision counts the answers of one person to one unit
-review      what a reviewer says of an answer; the last one counts
+review      a reviewer's verdict on an answer; the last one counts
 """
 
 from typing import Any
@@ -38,9 +38,13 @@ def _of(table: str) -> Column[int]:
     return Column(table, ForeignKey(f"{table}.id"), nullable=False, index=True)
 
 
+def _text(name: str, *, unique: bool | None = None) -> Column[str]:
+    return Column(name, Text, nullable=False, unique=unique)
+
+
 def _created() -> Column[str]:
     """UTC, ISO 8601 with microseconds: sorted as text, it is sorted by time."""
-    return Column("created", Text, nullable=False)
+    return _text("created")
 
 
 versions = Table("store_format", metadata, Column("number", Integer, primary_key=True))
@@ -49,9 +53,9 @@ studies = Table(
     "study",
     metadata,
     _key(),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False, unique=True),
-    Column("dataset", Text, nullable=False),
+    _text("kind"),
+    _text("name", unique=True),
+    _text("dataset"),
     Column("configuration", JSON, nullable=False),
     Column("seed", Integer, nullable=False),
     _created(),
@@ -61,10 +65,10 @@ people = Table(
     metadata,
     _key(),
     _of("study"),
-    Column("name", Text, nullable=False),
-    Column("role", Text, nullable=False),
-    Column("key_sha256", Text, nullable=False, unique=True),
-    Column("request", Text, nullable=False, unique=True),
+    _text("name"),
+    _text("role"),
+    _text("key_sha256", unique=True),
+    _text("request", unique=True),
     _created(),
     UniqueConstraint("study", "name"),
 )
@@ -73,8 +77,8 @@ assignments = Table(
     metadata,
     _key(),
     _of("study"),
-    Column("person", Text, nullable=False),
-    Column("unit", Text, nullable=False),
+    _text("person"),
+    _text("unit"),
     Column("position", Integer, nullable=False),
     _created(),
     UniqueConstraint("study", "person", "unit"),
@@ -85,10 +89,10 @@ answers = Table(
     metadata,
     _key(),
     _of("study"),
-    Column("unit", Text, nullable=False),
-    Column("person", Text, nullable=False),
+    _text("unit"),
+    _text("person"),
     Column("revision", Integer, nullable=False),
-    Column("request", Text, nullable=False, unique=True),
+    _text("request", unique=True),
     Column("payload", JSON, nullable=False),
     Column("mask", LargeBinary),
     Column("image_sha256", Text),
@@ -101,10 +105,10 @@ reviews = Table(
     metadata,
     _key(),
     _of("answer"),
-    Column("reviewer", Text, nullable=False),
-    Column("verdict", Text, nullable=False),
-    Column("comment", Text, nullable=False),
-    Column("request", Text, nullable=False, unique=True),
+    _text("reviewer"),
+    _text("verdict"),
+    _text("comment"),
+    _text("request", unique=True),
     _created(),
 )
 

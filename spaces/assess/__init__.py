@@ -1,1 +1,1 @@
-"""Assessment: people rate the maps of an image without knowing whose they are."""
+"""Assessment: people rate the maps of an image without their names."""

@@ -1,4 +1,4 @@
-"""The page of assessment. It is told no name of an explainer or image.
+"""The page of assessment. It receives no name of an explainer or image.
 
 A map is a place in the order of whoever asks.
 """

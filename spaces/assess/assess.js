@@ -167,7 +167,7 @@ function finish() {
 }
 
 function help(first) {
-  $("start").firstChild.textContent = first ? "Start " : "Go on ";
+  $("start").firstChild.textContent = first ? "Start " : "Continue ";
   $("helpDialog").showModal();
 }
 

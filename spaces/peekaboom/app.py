@@ -1,4 +1,4 @@
-"""The page of peek-a-boom. It is told the pixels and labels of the current question, and nothing else.
+"""The page of peek-a-boom. It receives the pixels and labels of the current question, and nothing else.
 
 No address holds the name of an image or explainer: a question is a place in the order of whoever asks.
 """

@@ -104,7 +104,7 @@ async function answer(choice, byKeyboard = false) {
 }
 
 function help(first) {
-  $("start").firstChild.textContent = first ? "Start " : "Go on ";
+  $("start").firstChild.textContent = first ? "Start " : "Continue ";
   $("helpDialog").showModal();
 }
 

@@ -213,7 +213,9 @@ def test_an_invalid_answer_is_refused_whole(tmp_path, change, message):
     assert study.answers() == []
 
 
-@pytest.mark.parametrize(("given", "kept"), [(-5, 0), (1e9, 86_400), (float("nan"), 0), (3.5, 3.5)])
+@pytest.mark.parametrize(("given", "kept"), [
+    (-5, 0), (1e9, 86_400), (float("nan"), 0), (float("inf"), 0), (3.5, 3.5), (10**400, 86_400), ("12", 0), (None, 0),
+])  # fmt: skip
 def test_a_clock_that_jumps_costs_no_answer(tmp_path, given, kept):
     assert made(Store(tmp_path / "study.db")).record("p", "u", "r", 1, seconds=given).seconds == kept
 

@@ -11,7 +11,6 @@ unit `[image id, null]`, is that of another image, over that other image: whoeve
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from itertools import groupby
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.studies.assess.questions import CLASS
+from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.maps.attention import insert_checks
 from saliency_bench.studies.run_images import HUMAN, RunImages, pair_of, unit_of
 from saliency_bench.studies.study import Assignment, Study
@@ -110,7 +110,7 @@ class Assess:
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
         """Maps of the images that the fewest people rate, none by more than `raters`, and of the attention checks."""
         own, seed = self.study.configuration, self.study.seed
-        since = (datetime.now(UTC) - timedelta(hours=STALE_HOURS)).isoformat(timespec="microseconds")
+        since = hours_ago(STALE_HOURS)
         rated = {(one.person, one.unit) for one in self.study.answers(masks=False)}
         raters: dict[str, int] = dict.fromkeys(own["images"], 0)
         by_image = groupby(everyone, key=lambda one: (one.person, pair_of(one.unit)[0]))
@@ -131,7 +131,7 @@ class Assess:
         return sorted((unit_of(image, name) for name in names), key=lambda one: seed_of(seed, person, one))
 
     def state(self, person: str) -> dict[str, Any]:
-        """All that the page of a person is told: the first image with a map that is not rated, and its ratings."""
+        """All that the page of a person receives: the first image with a map that is not rated, and its ratings."""
         given = self.given(person)
         about = {"total": len(given), "scale": self.study.configuration["scale"]}
         ratings = self._ratings(person)
@@ -191,7 +191,5 @@ class Assess:
         request = sent.get("request")
         if not isinstance(request, str) or not 16 <= len(request) <= 100:
             raise UserError("request is a random text of 16 to 100 characters")
-        seconds = sent.get("seconds")
-        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
         payload = {"place": number, "ratings": {key: ratings[key] for key in own["questions"]}}
-        self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=spent)
+        self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=sent.get("seconds"))

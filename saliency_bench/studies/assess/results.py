@@ -1,4 +1,4 @@
-"""What people's ratings come to: a mean per explainer and question, and how far the raters agree."""
+"""Results of an assessment: mean ratings per explainer and question, agreement of raters, people."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -52,6 +52,13 @@ def check_size(height: object, width: object) -> tuple[int, int]:
     return height, width
 
 
+def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
+    """(left, top, width, height) of the marked pixels of a mask that marks some."""
+    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    left, top = int(columns[0]), int(rows[0])
+    return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
+
+
 def joined(masks: dict[str, np.ndarray], image_id: str, mask: np.ndarray) -> None:
     """Add a region to the mask of an image. Raises: UserError for one of another size."""
     if image_id in masks and masks[image_id].shape != mask.shape:

@@ -13,7 +13,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats import Drawn, check_size, joined
+from saliency_bench.studies.formats import Drawn, box_of, check_size, joined
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
 
@@ -40,15 +40,13 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
 
 
 def _annotation(number: int, image: int, category: int, one: Drawn) -> dict[str, Any]:
-    rows, columns = np.flatnonzero(one.mask.any(axis=1)), np.flatnonzero(one.mask.any(axis=0))
-    left, top = int(columns[0]), int(rows[0])
     return {
         "id": number,
         "image_id": image,
         "category_id": category,
         "iscrowd": 1,
         "area": int(one.mask.sum()),
-        "bbox": [left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top],
+        "bbox": list(box_of(one.mask)),
         "segmentation": {"size": list(one.mask.shape), "counts": runs_of(one.mask.T)},  # column by column
         "person": one.person,
     }

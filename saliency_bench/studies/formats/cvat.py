@@ -13,7 +13,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats import Drawn, check_size, file_stem, joined
+from saliency_bench.studies.formats import Drawn, box_of, check_size, file_stem, joined
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import read_bytes
 
@@ -33,17 +33,16 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
 
 
 def _add(root: ElementTree.Element, number: int, one: Drawn) -> None:
-    height, width = map(str, one.mask.shape)
-    about = {"id": str(number), "name": one.image_id, "width": width, "height": height}
+    rows, columns = one.mask.shape
+    about = {"id": str(number), "name": one.image_id, "width": str(columns), "height": str(rows)}
     image = ElementTree.SubElement(root, "image", about)
     if not one.mask.any():
         return
-    rows, columns = np.flatnonzero(one.mask.any(axis=1)), np.flatnonzero(one.mask.any(axis=0))
-    box = one.mask[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-    place = {"left": columns[0], "top": rows[0], "width": box.shape[1], "height": box.shape[0]}
+    left, top, width, height = box_of(one.mask)
+    box = {"left": left, "top": top, "width": width, "height": height}
     about = {"label": one.label, "source": "manual", "occluded": "0", "z_order": "0"}
-    runs = ", ".join(map(str, runs_of(box)))
-    ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in place.items()})
+    runs = ", ".join(map(str, runs_of(one.mask[top : top + height, left : left + width])))
+    ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in box.items()})
 
 
 def read(path: Path) -> dict[str, np.ndarray]:

@@ -11,7 +11,6 @@ made of study, person, unit and step, so that however often and from however man
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from hashlib import sha256
 from typing import Any
@@ -21,6 +20,7 @@ import numpy as np
 from saliency_bench.errors import UserError
 from saliency_bench.maps import top_pixels
 from saliency_bench.scoring.exposures import SHOWN
+from saliency_bench.studies.database import hours_ago
 from saliency_bench.studies.peekaboom.assignment import Pair, leftovers, sheets, with_checks
 from saliency_bench.studies.run_images import RunImages, pair_of, unit_of
 from saliency_bench.studies.study import Answer, Assignment, Study
@@ -126,7 +126,7 @@ class Peekaboom:
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
         """{pair: judgements that nobody has given or was lately asked for}."""
         own = self.study.configuration
-        since = (datetime.now(UTC) - timedelta(hours=STALE_HOURS)).isoformat(timespec="microseconds")
+        since = hours_ago(STALE_HOURS)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
         missing = {(image, name): own["judgements"] for image in own["images"] for name in own["explainers"]}
         for one in everyone:
@@ -160,7 +160,7 @@ class Peekaboom:
         return sorted(found, key=lambda name: seed_of(seed, "order", person, image, name))
 
     def state(self, person: str) -> dict[str, Any]:
-        """All that the page of a person is told."""
+        """All that the page of a person receives."""
         given, question = self.given(person), self.question(person)
         if question is None:
             return {"done": len(given), "total": len(given), "place": None}
@@ -214,9 +214,7 @@ class Peekaboom:
             "right": choice == self.images.labels[pair_of(question.unit)[0]],
         }
         request = sha256(f"{self.study.id} {person} {question.unit} {question.step}".encode()).hexdigest()
-        seconds = sent.get("seconds")
-        spent = float(seconds) if isinstance(seconds, int | float) else 0.0
-        stored = self.study.record(person, question.unit, f"peekaboom {request}", payload, seconds=spent)
+        stored = self.study.record(person, question.unit, f"peekaboom {request}", payload, seconds=sent.get("seconds"))
         return {"right": stored.payload["right"]}
 
     def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:

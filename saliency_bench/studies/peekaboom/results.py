@@ -1,4 +1,4 @@
-"""What people's judgements come to: accuracy curves, the area under them, how many judgements it takes, and who judged.
+"""Results of peek-a-boom: accuracy curves, areas under them, the number of judgements needed, people.
 
 Tables 2 and 3 (the rows of the crowd) and figures 5 and 6 of Lu et al., 2021. Only judgements that have ended count: by
 a right answer, or without one at the whole image (*never right*, which counts as wrong at every exposure).
@@ -15,6 +15,7 @@ import numpy as np
 from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.errors import UserError
+from saliency_bench.results.cell import rank_text
 from saliency_bench.results.clusters import Matched
 from saliency_bench.results.intervals import difference, interval
 from saliency_bench.results.paired_test import adjusted_p
@@ -49,7 +50,7 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Judged:
-    """All that people said. checks: {person: whether each attention check was right}; unfinished: left out."""
+    """The stored judgements. checks: {person: whether each attention check was right}; unfinished: left out."""
 
     judgements: list[Judgement]
     checks: dict[str, list[bool]]
@@ -75,7 +76,7 @@ def judged(study: Study) -> Judged:
 
 
 def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
-    """What the judgements that have ended come to.
+    """Tables of the judgements that have ended.
 
     people: False gives numbers instead of pseudonyms. without_failed: leave out the judgements of people who failed an
     attention check.
@@ -144,7 +145,7 @@ def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: i
         if sign := sign_of(differences[first, second].value, p, True):
             decided.append((names[first], names[second]) if sign > 0 else (names[second], names[first]))
     sets = rank_sets(names, decided)
-    return {name: f"{low}-{high}" if low < high else str(low) for name, (low, high) in sets.items()}
+    return {name: rank_text(own) for name, own in sets.items()}
 
 
 def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
