@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+import httpx
 import pytest
 from boards import SCENES
 from test_board_page import EVIL, archive, key_of, root  # noqa: F401
@@ -251,6 +252,15 @@ def test_texts_stand_out_from_the_page(tab, scheme):
     assert low == []
     shade = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", shade)[:3])) < 300) == (scheme == "dark")
+
+
+def test_the_server_takes_nothing_but_what_the_page_asks(address):
+    files = {"files": ("run.zip", b"PK" * 1000)}
+    for headers in ({}, {"origin": "https://evil.example"}, {"origin": address.rstrip("/")}):
+        assert httpx.post(f"{address}gradio_api/upload", files=files, headers=headers).status_code == 403
+    answer = httpx.post(f"{address}gradio_api/component_server", content=b" " * 1_000_001)
+    assert (answer.status_code, answer.text.strip()) == (413, "the request has more than 1,000,000 bytes")
+    assert httpx.post(f"{address}gradio_api/run/show", json={"data": []}).status_code == 404
 
 
 CONTRAST = """() => {

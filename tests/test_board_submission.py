@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 
+import httpx
 import pytest
 from local_hub import FOUNDER, VISITOR, openid
 from test_board_browser import chromium  # noqa: F401
@@ -65,7 +66,13 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     page.wait_for_selector(".lb-pages")
     page.get_by_role("tab", name="Submit").click()
     good = packed(tmp_path / "good.zip", files_of(run))
-    check(page, good, "sign in first")
+    page.locator("input[type=file]").set_input_files(good)
+    page.get_by_text("HTTP 403: sign in first").wait_for()
+    page.get_by_role("button", name="Check", exact=True).click()
+    page.locator(".lb-detail").filter(has_text="sign in first").wait_for()
+    page.goto(address)
+    page.wait_for_selector(".lb-pages")
+    page.get_by_role("tab", name="Submit").click()
 
     hub.server.openid.signed_in = VISITOR.name
     page.get_by_role("button", name="Sign in with the Hub").click()
@@ -75,7 +82,10 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     bad = packed(tmp_path / "bad.zip", {"notes.txt": b"hello"})
     check(page, bad, "holds no summary.json")
     assert not page.get_by_role("button", name="Send as a pull request").is_enabled()
+    for archive, words in ((good, "2 new rows by visitor"), (bad, "holds no summary.json")) * 2:
+        check(page, archive, words)
     check(page, good, "2 new rows by visitor")
+    assert len(unfolded_in(tmp_path)) == 1
     page.get_by_role("button", name="Send as a pull request").click()
     page.get_by_text("The owner of the board reviews it").wait_for()
     pulls = hub.repo("datasets", BOARD).discussions
@@ -84,4 +94,39 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     context.close()
     assert elsewhere == []
     assert VISITOR.token not in printed.read_text()
-    assert not [path for path in (tmp_path / "tmp").glob("saliency-bench-*") if any(path.iterdir())]
+    assert unfolded_in(tmp_path) == []
+
+
+def unfolded_in(tmp_path):
+    """Folders that still hold files of uploaded runs."""
+    return [path for path in (tmp_path / "tmp").glob("saliency-bench-*") if any(path.iterdir())]
+
+
+def test_what_strangers_send_is_refused_without_a_traceback(space, tmp_path):
+    address, printed = space
+    files = {"files": ("run.zip", b"PK" * 1000)}
+    before = printed.read_text().count("Traceback")
+
+    def post(path, **given):
+        answer = httpx.post(f"{address}gradio_api/{path}", **given)
+        return answer.status_code, answer.text.strip()
+
+    assert post("upload", files=files) == (403, "sign in first")
+    assert post("upload", files=files, headers={"origin": "https://evil.example"})[0] == 403
+    assert post("queue/join", json={"data": [], "fn_index": 1, "session_hash": "a"})[0] == 400
+    assert post("component_server", content=b" " * 1_000_001)[0] == 413
+    for asked in (None, "csv", ["csv"], {"kind": "../x", "query": ""}, {"kind": {}}, {"kind": None}):
+        about = {"component_id": board_of(address), "fn_name": "export_rows", "session_hash": "a", "data": asked}
+        assert post("component_server", json=about) == (400, '{"detail":"a table is exported as csv, tex, bib"}')
+    assert printed.read_text().count("Traceback") == before
+    assert not [path for path in (tmp_path / "tmp").rglob("*") if path.is_file() and path.stat().st_size]
+
+
+def board_of(address):
+    """The number of the component that holds the board."""
+    (found,) = (
+        one["id"]
+        for one in httpx.get(f"{address}config").json()["components"]
+        if one["props"].get("elem_id") == "board"
+    )
+    return found

@@ -11,12 +11,16 @@ from pathlib import Path
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio is imported
 
 import gradio as gr
+from fastapi import HTTPException
+from gradio.utils import get_upload_folder
+from starlette.middleware import Middleware
 
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.view.core import read_core
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.received import MOST_PACKED
 from saliency_bench.spaces.leaderboard import submission
+from saliency_bench.spaces.leaderboard.guard import KEPT_FOR, Guard, Uploads
 
 HERE = Path(__file__).parent
 CORE = HERE / "core.yaml"
@@ -36,9 +40,10 @@ def build(live: Live) -> gr.Blocks:
         try:
             return live.page.export(given.get("kind"), given.get("query"), given.get("address"))
         except UserError as error:
-            raise gr.Error(str(error)) from error
+            raise HTTPException(400, str(error)) from error  # what gradio raises itself would be an answer of 500
 
-    with gr.Blocks(title=f"Leaderboard of {live.page.archive.name}", analytics_enabled=False) as demo:
+    title, cleaning = f"Leaderboard of {live.page.archive.name}", (KEPT_FOR // 6, KEPT_FOR)
+    with gr.Blocks(title=title, analytics_enabled=False, delete_cache=cleaning) as demo:
         if not submission.is_possible():
             _board(live, [show, export_rows])
             return demo
@@ -72,7 +77,10 @@ def launch(live: Live, **options: object) -> None:
     css = (HERE / "board.css").read_text(encoding="utf-8")
     demo = build(live)
     demo.space_id = None  # else gradio's page fetches a header and fonts for it from elsewhere
-    demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, **options)
+    uploads = Uploads(Path(get_upload_folder())) if submission.is_possible() else None
+    calls = {number: len(function.inputs) for number, function in demo.fns.items() if function.fn is not None}
+    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls)]}
+    demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
 
 
 def main() -> None:

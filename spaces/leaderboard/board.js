@@ -74,7 +74,13 @@ function asked(form) {
 }
 
 async function download(kind) {
-  const found = await server.export_rows({ kind, query: location.search, address: location.href });
+  let found;
+  try {
+    found = await server.export_rows({ kind, query: location.search, address: location.href });
+  } catch (error) {
+    part('problem').textContent = 'The server does not answer; reload the page.';
+    return;
+  }
   const link = document.createElement('a');
   link.href = URL.createObjectURL(new Blob([found.text], { type: found.type }));
   link.download = found.name;

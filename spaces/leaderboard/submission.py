@@ -1,9 +1,7 @@
 """The tab of the leaderboard by which anyone who is signed in with the Hub proposes a run."""
 
 import os
-import shutil
 from pathlib import Path
-from tempfile import mkdtemp
 
 import gradio as gr
 from huggingface_hub import HfApi
@@ -12,6 +10,8 @@ from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.page import preview
 from saliency_bench.leaderboard.view.received import MOST_PACKED, Limits, proposal, unfold
+from saliency_bench.spaces.leaderboard.guard import KEPT_FOR
+from saliency_bench.spaces.leaderboard.unfolded import Folders, remove
 
 SIGN_IN = ("SPACE_ID", "OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "OAUTH_SCOPES", "OPENID_PROVIDER_URL")
 ABOUT = f"""<div class="lb"><h2>Submit a run</h2>
@@ -19,7 +19,6 @@ ABOUT = f"""<div class="lb"><h2>Submit a run</h2>
 <code>summary.json</code>, <code>run.json</code>, <code>timings.json</code> and <code>records.parquet</code> are read),
 look at what would be added, and send it as a pull request in your name. By sending it you publish the results under
 CC-BY-4.0. The same from a terminal: <code>saliency-bench submit RUN</code>.</p></div>"""
-KEPT_FOR = 3600  # seconds, of an upload that is not sent
 
 
 def is_possible() -> bool:
@@ -29,22 +28,29 @@ def is_possible() -> bool:
 
 def tab(live: Live) -> None:
     """The contents of the tab."""
-    limits = Limits()
+    limits, folders = Limits(), Folders(2 * KEPT_FOR)
 
-    def check(archive: str | None, note: str, link: str, profile: gr.OAuthProfile | None, token: gr.OAuthToken | None):
-        """(what would be added, the folder of the run, whether it may be sent)"""
+    def check(
+        archive: str | None, former: str | None, note: str, link: str,
+        profile: gr.OAuthProfile | None, token: gr.OAuthToken | None,
+    ):  # fmt: skip
+        """(what would be added, the folder of the run, whether it may be sent)
+
+        former: the folder of the run that this page had checked before, for which gradio calls no `delete_callback`.
+        """
         folder = None
+        remove(former)
         try:
             if profile is None or token is None:
                 raise UserError("sign in first")
             if archive is None:
                 raise UserError("choose a .zip of the folder of a run first")
             limits.count(profile.username)
-            folder = mkdtemp(prefix="saliency-bench-")
+            folder = folders.make(profile.username)
             unfold(Path(archive), Path(folder))
             proposed = _proposed(live, folder, note, link, token)
         except UserError as error:
-            _forget(folder)
+            remove(folder)
             return preview(problem=str(error)), None, gr.Button(interactive=False)
         return preview(proposed=proposed), folder, gr.Button(interactive=not proposed.nothing)
 
@@ -53,13 +59,15 @@ def tab(live: Live) -> None:
         try:
             if profile is None or token is None or folder is None:
                 raise UserError("sign in and check a run first")
+            if not Path(folder).is_dir():
+                raise UserError("the run that was checked is no longer here; check it again")
             proposed = _proposed(live, folder, note, link, token)
             limits.check_pulls(proposed.submission.result.submitter, proposed.repo, proposed.api)
             address = proposed.publish() or proposed.pending
             shown = preview(sent=address) if address else preview(problem="the board has all of it already")
         except UserError as error:
             shown = preview(problem=str(error))
-        _forget(folder)
+        remove(folder)
         return shown, None, gr.Button(interactive=False)
 
     gr.HTML(ABOUT)
@@ -67,11 +75,13 @@ def tab(live: Live) -> None:
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
-    folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=_forget)
+    folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)
     look = gr.Button("Check", variant="primary")
     shown = gr.HTML()
     button = gr.Button("Send as a pull request", interactive=False)
-    look.click(check, [archive, note, link], [shown, folder, button], api_visibility="private", concurrency_limit=2)
+    look.click(
+        check, [archive, folder, note, link], [shown, folder, button], api_visibility="private", concurrency_limit=2
+    )
     button.click(send, [folder, note, link], [shown, folder, button], api_visibility="private", concurrency_limit=2)
 
 
@@ -79,8 +89,3 @@ def _proposed(live: Live, folder: str, note: str, link: str, token: gr.OAuthToke
     archive = live.page.archive
     api = HfApi(token=token.token, library_name="saliency-bench")
     return proposal(Path(folder), archive.name, api, archive.known, note.strip(), link.strip())
-
-
-def _forget(folder: str | None) -> None:
-    if folder:
-        shutil.rmtree(folder, ignore_errors=True)

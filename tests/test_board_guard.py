@@ -1,0 +1,221 @@
+"""What strangers send to the leaderboard before Gradio reads it: bodies, uploads, calls, and pages of other sites."""
+
+import os
+import time
+
+import pytest
+
+pytest.importorskip("gradio", reason='needs pip install -e ".[test]"')
+from starlette.responses import PlainTextResponse
+from starlette.testclient import TestClient
+
+from saliency_bench.spaces.leaderboard import guard as guarding
+from saliency_bench.spaces.leaderboard import unfolded
+from saliency_bench.spaces.leaderboard.guard import Guard, RefusedError, Uploads
+from saliency_bench.spaces.leaderboard.unfolded import PREFIX, Folders, remove
+
+API = "/gradio_api"
+HOST = {"origin": "http://testserver"}
+
+
+class App:
+    """Stands for Gradio: reads the body, in pieces if it likes; `account` is signed in."""
+
+    def __init__(self, uploads=None, calls=None, account=None, hides_errors=False):
+        self.guard, self.account, self.hides_errors = Guard(self.read, uploads, calls), account, hides_errors
+        self.bodies = []
+        self.client = TestClient(self, raise_server_exceptions=False)
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] == "http" and self.account:
+            info = {"expires_at": time.time() + 60, "userinfo": {"preferred_username": self.account}}
+            scope["session"] = {"oauth_info": info}
+        await self.guard(scope, receive, send)
+
+    async def read(self, scope, receive, send):
+        body, message = b"", {"more_body": True}
+        try:
+            while message.get("more_body"):
+                message = await receive()
+                body += message.get("body", b"")
+        except RefusedError:
+            if not self.hides_errors:
+                raise
+            await PlainTextResponse("There was an error parsing the body", 400)(scope, receive, send)
+            return
+        self.bodies.append(body)
+        await PlainTextResponse("read")(scope, receive, send)
+
+    def post(self, path, **given):
+        answer = self.client.post(f"{API}/{path}", **given)
+        assert answer.text.count("\n") <= 1
+        return answer.status_code, answer.text.strip()
+
+
+def upload(app, content=b"PK", **headers):
+    return app.post("upload", files={"files": ("run.zip", content)}, headers=headers)
+
+
+def test_a_page_on_a_laptop_takes_no_uploads():
+    app = App(account="ada")
+    assert upload(app) == (403, "this page takes no uploads")
+    assert app.post("component_server", files={"file": ("x", b"a")})[0] == 403
+    assert app.post("process_recording", files={"file": ("x", b"a")})[0] == 403
+    assert app.bodies == []
+
+
+def test_only_who_is_signed_in_uploads(tmp_path):
+    assert upload(App(Uploads(tmp_path))) == (403, "sign in first")
+    app = App(Uploads(tmp_path), account="ada")
+    assert upload(app, b"PK" * 100)[0] == 200
+    assert app.post("component_server", files={"file": ("x", b"a")}) == (415, "files are not taken here")
+    app.account = None
+    assert upload(app)[0] == 403
+    assert len(app.bodies) == 1
+
+
+def test_a_sign_in_that_has_expired_is_none():
+    info = {"expires_at": time.time() - 1, "userinfo": {"preferred_username": "ada"}}
+    assert guarding.account_of({"session": {"oauth_info": info}}) is None
+    assert guarding.account_of({"session": {}}) is None
+    assert guarding.account_of({}) is None
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://testserver.evil.example", ""])
+def test_pages_of_other_sites_send_nothing(tmp_path, origin):
+    app = App(Uploads(tmp_path), account="ada")
+    assert upload(app, origin=origin)[0] == 403
+    given = {"origin": origin, "x-forwarded-host": origin.removeprefix("https://")}
+    assert app.post("component_server", json={}, headers=given)[0] == 403
+    assert app.bodies == []
+
+
+def test_the_page_itself_sends(tmp_path, monkeypatch):
+    app = App(Uploads(tmp_path), account="ada")
+    assert upload(app, **HOST)[0] == 200
+    monkeypatch.setenv("SPACE_HOST", "a-b.hf.space, board.example")
+    assert upload(app, origin="https://board.example")[0] == 200
+    assert upload(app, origin="https://example")[0] == 403
+
+
+@pytest.mark.parametrize("hides_errors", [False, True])
+@pytest.mark.parametrize("stated", [True, False])
+def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, stated, hides_errors):
+    monkeypatch.setattr(guarding, "LARGEST", 1000)
+    app = App(calls={1: 1}, hides_errors=hides_errors)
+    for path in ("component_server", "queue/join"):
+        for size in (1001, 500_000):
+            content = b"x" * size if stated else iter([b"x" * 500] * (size // 500 + 1))
+            assert app.post(path, content=content) == (413, "the request has more than 1,000 bytes")
+    assert app.bodies == []
+    assert app.post("component_server", content=b"x" * 1000) == (200, "read")
+
+
+def test_a_length_that_is_no_number_is_refused():
+    assert App().post("component_server", content=b"x", headers={"content-length": "-5"})[0] == 400
+    assert App().post("component_server", content=b"x", headers={"content-length": "9" * 30})[0] == 400
+
+
+def test_an_upload_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(guarding, "LARGEST_UPLOAD", 1000)
+    app = App(Uploads(tmp_path), account="ada")
+    assert upload(app, b"x" * 1001)[0] == 413
+    form = {"content-type": "multipart/form-data; boundary=b"}
+    assert app.post("upload", content=iter([b"x" * 600] * 2), headers=form)[0] == 413
+    assert upload(app, b"x" * 100)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [{"data": [], "fn_index": 1}, {"data": [1, 2], "fn_index": 9}, {"data": 5, "fn_index": 1}, {"fn_index": 1}, [], 5,
+     {"data": [1, 2], "fn_index": [1]}],
+)  # fmt: skip
+def test_calls_that_do_not_fit_are_refused_before_gradio_prints_a_traceback(sent):
+    app = App(calls={1: 2})
+    assert app.post("queue/join", json=sent) == (400, "this is not a call of a function of this page")
+    assert app.bodies == []
+
+
+def test_a_call_that_fits_reaches_gradio_as_it_was_sent():
+    app = App(calls={1: 2})
+    parts = [b'{"data": [1, ', b'"x"], "fn', b'_index": 1}']
+    assert app.post("queue/join", content=iter(parts)) == (200, "read")
+    assert app.bodies == [b"".join(parts)]
+    assert app.post("queue/join", content=b"[" * 100_000)[0] == 400
+
+
+@pytest.mark.parametrize("path", ["run/check", "api/check", "call/check", "vibe-edit", "upload_progress", "login"])
+def test_what_the_page_does_not_use_is_closed(path):
+    assert App().post(path, json={"data": []}) == (404, "nothing is taken here")
+
+
+def test_reading_stays_open():
+    assert App().client.get(f"{API}/upload_progress", headers={"origin": "https://evil.example"}).status_code == 200
+
+
+def room(uploads, account, size):
+    with uploads.room(account, size):
+        return True
+
+
+def test_uploads_are_bounded_in_total_for_each_account_and_in_time(tmp_path):
+    now = [time.time()]
+    uploads = Uploads(tmp_path / "gradio", total=1000, each=600, often=3, clock=lambda: now[0])
+    with uploads.room("ada", 500), uploads.room("bob", 500), pytest.raises(RefusedError, match="at the moment"):
+        room(uploads, "cleo", 1)
+    assert room(uploads, "cleo", 600)
+    with pytest.raises(RefusedError, match="cleo has uploaded too much"):
+        room(uploads, "cleo", 1)
+    stored = tmp_path / "gradio" / "hash" / "run.zip"
+    stored.parent.mkdir(parents=True)
+    stored.write_bytes(b"x" * 900)
+    with pytest.raises(RefusedError, match="at the moment"):
+        room(uploads, "dora", 101)
+    for _ in range(3):
+        assert room(uploads, "dora", 1)
+    with pytest.raises(RefusedError, match="dora has uploaded too much"):
+        room(uploads, "dora", 1)
+    now[0] += 3601
+    assert room(uploads, "cleo", 600)
+    assert not stored.parent.exists()
+    assert list(uploads._seen) == ["cleo"]
+
+
+def test_a_refused_upload_takes_no_room(tmp_path):
+    uploads = Uploads(tmp_path, total=1000, each=1000)
+    with pytest.raises(RefusedError), uploads.room("ada", 100):
+        raise RefusedError(413, "broken")
+    assert uploads._coming == 0
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    monkeypatch.setattr(unfolded.tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_an_account_has_only_its_newest_folders(temporary):
+    folders = Folders(60)
+    own = [folders.make("ada") for _ in range(5)]
+    other = folders.make("bob")
+    assert {str(path) for path in temporary.iterdir()} == {*own[-3:], other}
+
+
+def test_old_folders_are_removed_at_the_start(temporary):
+    old, new, foreign = temporary / f"{PREFIX}old", temporary / f"{PREFIX}new", temporary / "saliency-bench-other"
+    for path in (old, new, foreign):
+        path.mkdir()
+        (path / "summary.json").write_text("{}")
+    for path in (old, foreign):
+        os.utime(path, (0, 0))
+    Folders(60)
+    assert {path.name for path in temporary.iterdir()} == {new.name, foreign.name}
+
+
+def test_only_folders_of_ours_are_removed(temporary):
+    kept = temporary / "run"
+    kept.mkdir()
+    remove(str(kept))
+    remove(None)
+    remove(str(kept / f"../run/../{PREFIX}x/.."))
+    assert kept.is_dir()
