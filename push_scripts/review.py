@@ -3,11 +3,13 @@
 example:
   saliency-bench review saliency-bench/results 7
   saliency-bench review saliency-bench/results 7 --comment
+  saliency-bench review saliency-bench/results 7 --comment --merge
   saliency-bench review saliency-bench/results --comment    # all that are open
 
 It checks out if its author is the submitter, it adds the files of submissions and nothing else, deletes and changes
 nothing, and all numbers follow from the records. The exit code is 1 if it must not be merged. Values can be invented
-all the same: `saliency-bench recompute` computes some of them again, and only then a row is ranked.
+all the same: `saliency-bench recompute` computes some of them again, and only then a row is ranked. --merge merges the
+commit that was reviewed and no later one.
 """
 
 import json
@@ -22,11 +24,12 @@ def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("repo", metavar="NAMESPACE/results", help="the results repository")
     parser.add_argument("number", type=int, metavar="NUMBER", nargs="?", help="of the pull request (default: all open)")
     parser.add_argument("--comment", action="store_true", help="post the verdict, unless it stands there already")
+    parser.add_argument("--merge", action="store_true", help="merge what checks out, unless it has changed since")
     _shared.output(parser)
 
 
 def main(args: Namespace) -> int:
-    from saliency_bench.leaderboard.review import comment, open_pulls, review
+    from saliency_bench.leaderboard.review import comment, merge, open_pulls, review
 
     numbers = open_pulls(args.repo) if args.number is None else [args.number]
     if not numbers and not args.json:
@@ -38,6 +41,10 @@ def main(args: Namespace) -> int:
             print("\n".join(verdict.lines()), flush=True)
         if args.comment:
             comment(verdict)
+        if args.merge and verdict.fine:
+            merge(verdict)
+            if not args.json:
+                print(f"merged: pull request {number} of {args.repo}", flush=True)
     if args.json:
         shown = [verdict.as_dict() for verdict in verdicts]
         print(json.dumps(shown if args.number is None else shown[0], indent=2))

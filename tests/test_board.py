@@ -10,8 +10,10 @@ import pytest
 from submissions import IDS, know, submission, vouch, write
 
 import saliency_bench as sb
-from saliency_bench.leaderboard import cache
+from saliency_bench.leaderboard import board as board_module
+from saliency_bench.leaderboard import cache, checks
 from saliency_bench.leaderboard.standing import places
+from saliency_bench.leaderboard.submission import shown_cells
 from saliency_bench.results.intervals import interval
 from saliency_bench.utils.storage import cache_folder
 
@@ -134,6 +136,41 @@ def test_what_the_package_knows_is_not_believed(tmp_path):
     assert (cell.explainer_text, cell.metric_text, cell.baseline, cell.note) == ("gradcam", "saliency_miou", False, "")
 
 
+def test_the_table_for_the_hub_calls_what_the_package_knows_by_its_name():
+    own = submission({"gradcam": np.linspace(0.2, 0.9, 60)}).result
+    renamed = own.model_copy(update={"cells": [one.model_copy(update={"explainer_text": "BEST"}) for one in own.cells]})
+    assert pq.read_table(pa.BufferReader(shown_cells(renamed)))["explainer"].to_pylist() == ["gradcam"]
+    assert shown_cells(renamed) == shown_cells(own)
+
+
+def test_more_methods_than_can_be_compared_refuse_a_submission(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "MOST_METHODS", 3)
+    scores = {f"own{number}@1": np.linspace(0, 1, 60) for number in range(4)}
+    write(tmp_path, dict(list(scores.items())[:3]), "ada")
+    write(tmp_path, scores, "mallory")
+    board = sb.load_results(tmp_path)
+    assert {row.submitters for row in board.rows} == {("ada",)}
+    (refused,) = board.refused
+    assert "has 4 methods by saliency_miou, of which a submission has at most 3" in refused.line
+
+
+def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_path, monkeypatch):
+    """Those of whoever submits few are ranked as if they were true before those of whoever submits many."""
+    monkeypatch.setattr(board_module, "MOST_CHECKED", 3)
+    draw = np.random.default_rng(0)
+    know(tmp_path)
+    vouch(tmp_path, write(tmp_path, {"gradcam": draw.uniform(0.5, 1, 60), "random": draw.uniform(0, 0.5, 60)}, "ada"))
+    alone = {row.cell.explainer: row.rank for row in sb.load_results(tmp_path).rows}
+    write(tmp_path, {"few@1": draw.uniform(0, 1, 60)}, "bob")
+    write(tmp_path, {f"many{number}@1": draw.uniform(0, 1, 60) for number in range(4)}, "mallory")
+    rows = {row.cell.explainer: row for row in sb.load_results(tmp_path).rows}
+    assert {name: rows[name].rank for name in alone} == alone == {"gradcam": (1, 1), "random": (2, 2)}
+    assert rows["few"].rank_if_true is not None
+    left_out = [row for name, row in rows.items() if name.startswith("many") and row.rank_if_true is None]
+    assert len(left_out) == 2
+    assert {row.unranked for row in left_out} == {board_module.TOO_MANY}
+
+
 def test_an_own_method_with_the_name_of_a_known_one_is_shown_with_its_version(tmp_path):
     write(tmp_path, {"gradcam@0123456789abcdef": GOOD, "mine@abababababababab": GOOD})
     rows = {row.cell.explainer_text: row for row in sb.load_results(tmp_path).rows}
@@ -183,6 +220,7 @@ def accuracy(**lie):
         (lambda content: content.update(submitter="../ada"), "submitter"),
         (lambda content: content.update(link="javascript:alert(1)"), "link: String should match"),
         (lambda content: content.update(ran="yesterday"), "ran: String should match"),
+        (lambda content: content.update(ran="2099-19-39"), "ran: "),
     ],
 )  # fmt: skip
 def test_a_lie_refuses_this_submission_in_one_line_and_no_other(tmp_path, edit, words):

@@ -219,5 +219,5 @@ def test_how_much_is_held_at_once_changes_no_number(monkeypatch):
     p, held = found()
     assert held == [0, 0, 0]
     monkeypatch.setattr(paired_test, "ELEMENTS_AT_ONCE", 1)
-    monkeypatch.setattr(paired_test, "FLIPS_AT_ONCE", 7)
+    monkeypatch.setattr(paired_test, "T_AT_ONCE", 70)
     assert found() == (p, held)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,9 +16,10 @@ from test_submitting import other_run
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.leaderboard.known import known_dataset, write_known
+from saliency_bench.leaderboard import review as review_module
+from saliency_bench.leaderboard.known import KnownModel, known_dataset, write_known
 from saliency_bench.leaderboard.recompute import recompute, vouch
-from saliency_bench.leaderboard.review import comment, review
+from saliency_bench.leaderboard.review import comment, merge, review
 from saliency_bench.leaderboard.submission import of_run, shown_cells
 
 BOARD = "saliency-bench/results"
@@ -95,6 +97,29 @@ def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board,
     board.api().change_discussion_status(BOARD, second, "closed", repo_type="dataset")
     assert main(["review", BOARD]) == 0
     assert capsys.readouterr().out == f"no pull request of {BOARD} is open\n"
+
+
+def test_what_was_reviewed_is_merged_and_nothing_that_came_later(board, monkeypatch):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    verdict = review(BOARD, number)
+    reviewed = review_module._trees(board.api(), BOARD, number)
+    further = CommitOperationAdd("README.md", b"mine")
+    board.api(VISITOR).create_commit(BOARD, [further], repo_type="dataset", commit_message="more",
+                                     revision=f"refs/pr/{number}")  # fmt: skip
+    with pytest.raises(UserError, match="has changed since; review it again"):
+        merge(verdict)
+    assert main(["review", BOARD, str(number), "--merge"]) == 1
+    assert board.files("datasets", BOARD)["README.md"] == b"# Board"
+    monkeypatch.setattr(review_module, "_trees", lambda *_: reviewed)  # it changes between the look and the merge
+    with pytest.raises(UserError, match=r"README\.md on main is not what was reviewed"):
+        merge(verdict)
+
+
+def test_merging_by_the_command(board, capsys):
+    number = propose(board, files(submission(SCORES, "visitor")))
+    assert main(["review", BOARD, str(number), "--merge"]) == 0
+    assert capsys.readouterr().out.endswith(f"merged: pull request {number} of {BOARD}\n")
+    assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
 
 def test_main_may_have_gone_on_since(board):
@@ -190,6 +215,65 @@ def test_the_status_is_written_to_the_repository(done, shapes, resnet, board):
     there = board.files("datasets", BOARD)
     assert json.loads(there[f"status/{status.content}.json"])["refused"] is None
     assert {row.status for row in sb.load_results(BOARD).rows} == {"recomputed"}
+
+
+def test_names_that_the_board_lists_stay_whatever_a_later_submission_calls_them(shapes, resnet, tmp_path):
+    """Its dataset and network are looked up where the board lists them; the owner alone renames them."""
+    root = tmp_path / "board"
+    sb.load_dataset(shapes).to_parquet(tmp_path / "official.parquet")
+    shutil.copytree(resnet, tmp_path / "sota")
+    other = sb.run(dataset=str(tmp_path / "official.parquet"), model=str(tmp_path / "sota"), explainers=["random"],
+                   metrics=["saliency_miou"], out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    sent = of_run(other.folder, "mallory")
+    assert (sent.result.dataset.id, sent.result.model.id) == ("folder:official.parquet", "folder:sota")
+    folder = sent.write(root)[0].parent.relative_to(root).as_posix()
+    dataset = known_dataset(shapes).model_copy(update={"id": str(shapes)})
+    model = KnownModel(id=str(resnet), digest=sent.result.model.digest)
+    listed = [write_known(root, one) for one in (dataset, model)]
+    before = [path.read_bytes() for path in listed]
+    settings = {"device": "cpu", "samples": 2, "progress": False}
+    status, lines = vouch(str(root), folder, **settings)
+    assert (status.refused, len(status.cells)) == (None, 1)
+    assert not any("is listed as" in line for line in lines)
+    assert [path.read_bytes() for path in listed] == before
+    (row,) = sb.load_results(root).rows
+    assert (row.dataset, row.model, row.status) == (str(shapes), str(resnet), "recomputed")
+    _, lines = vouch(str(root), folder, dataset=str(tmp_path / "official.parquet"), **settings)
+    assert [line for line in lines if "listed" in line] == ["  the dataset is listed as folder:official.parquet"]
+    (row,) = sb.load_results(root).rows
+    assert (row.dataset, row.model) == ("folder:official.parquet", str(resnet))
+
+
+def test_a_name_that_only_the_submission_gives_is_pointed_out(resnet, tmp_path):
+    run = sb.run(dataset="shapes-xai", model=str(resnet), explainers=["random"], metrics=["saliency_miou"], limit=20,
+                 out=tmp_path / "run", device="cpu", progress=False)  # fmt: skip
+    folder = of_run(run.folder, "ada").write(tmp_path / "board")[0].parent.relative_to(tmp_path / "board").as_posix()
+    _, lines = vouch(str(tmp_path / "board"), folder, model=str(resnet), device="cpu", samples=2, progress=False)
+    assert "  the dataset is listed as shapes-xai, as the submission says; give --dataset to list another" in lines
+
+
+def test_another_copy_of_a_dataset_with_other_groups_changes_nothing_of_the_board(done, shapes, resnet, tmp_path):
+    """The fingerprint covers pictures, labels and masks, not which samples belong together."""
+    root = tmp_path / "board"
+    folder = of_run(done, "ada").write(root)[0].parent.relative_to(root).as_posix()
+    vouch(str(root), folder, dataset=str(shapes), model=str(resnet), device="cpu", samples=2, progress=False)
+    before = {path: path.read_bytes() for path in root.rglob("*.json")}
+    rows = sb.load_dataset(shapes)
+    grouped = rows.remove_columns("group").add_column("group", [f"g{number // 3}" for number in range(len(rows))])
+    (tmp_path / "grouped").mkdir()
+    grouped.to_parquet(tmp_path / "grouped" / "test.parquet")
+    settings = {"model": str(resnet), "device": "cpu", "progress": False}
+    with pytest.raises(UserError, match=r"groups of .* are not those that the board lists"):
+        vouch(str(root), folder, dataset=str(tmp_path / "grouped"), **settings)
+    other = sb.run(dataset=str(tmp_path / "grouped"), explainers=["random"], metrics=["saliency_miou"],
+                   out=tmp_path / "run", **settings)  # fmt: skip
+    sent = of_run(other.folder, "mallory").write(root)[0].parent.relative_to(root).as_posix()
+    with pytest.raises(UserError, match=r"group of image .* is \S+ in"):
+        vouch(str(root), sent, dataset=str(tmp_path / "grouped"), **settings)
+    assert {path: path.read_bytes() for path in before} == before
+    board = sb.load_results(root)
+    assert {row.submitters for row in board.rows} == {("ada",)}
+    assert [one.folder for one in board.refused] == [sent]
 
 
 def test_who_may_not_write_recomputes_nothing(board, monkeypatch):

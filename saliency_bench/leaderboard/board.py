@@ -8,6 +8,7 @@ cell that several people submit is shown once, with all their names, if they agr
 last digits). Values that contradict each other are all shown.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -34,6 +35,8 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 SHOWN = 30  # cells in a notebook
+MOST_CHECKED = 100  # rows of a question that are ranked without having been recomputed: each is compared with each
+TOO_MANY = f"more than {MOST_CHECKED} rows of this question have not been recomputed"
 Trust = Literal["recomputed", "checked", "claimed"]
 
 
@@ -370,7 +373,7 @@ def as_run(found: Checked) -> RunData:
 
 def _placed(rivals: Sequence[_Held]) -> list[Row]:
     """The rows of one question with their ranks."""
-    ranked = [one for one in rivals if one.row.status != "claimed" and one.row.n]
+    ranked = _ranked([one for one in rivals if one.row.status != "claimed" and one.row.n])
     found: dict[str, Place] = {}
     if ranked:
         contents = [one.content for one in ranked]
@@ -378,13 +381,24 @@ def _placed(rivals: Sequence[_Held]) -> list[Row]:
     rows = []
     for one in rivals:
         if (place := found.get(one.key)) is None:
-            why = one.row.why or "it has no value"
+            why = TOO_MANY if one.row.status == "checked" and one.row.n else one.row.why or "it has no value"
             rows.append(replace(one.row, unranked=why, not_comparable=_alone(one, rivals)))
         else:
             row = replace(one.row, rank=place.rank, rank_if_true=place.if_true)
             row = replace(row, beats=place.beats, not_beaten=place.not_beaten)
             rows.append(replace(row, unranked=place.why, best=place.best))
     return rows
+
+
+def _ranked(rows: list[_Held]) -> list[_Held]:
+    """All recomputed rows, and as many of the others as can be compared, first of those who submit few."""
+    checked = [one for one in rows if one.row.status != "recomputed"]
+    if len(checked) <= MOST_CHECKED:
+        return rows
+    counts = Counter(one.row.submitters[0] for one in checked)
+    checked.sort(key=lambda one: (counts[one.row.submitters[0]], one.key))
+    left_out = {one.key for one in checked[MOST_CHECKED:]}
+    return [one for one in rows if one.key not in left_out]
 
 
 def _alone(one: _Held, rivals: Sequence[_Held]) -> str:

@@ -32,6 +32,7 @@ from saliency_bench.utils.hashing import hash_of
 NUMBERS = ("value", "low", "high", "clusters")
 COUNTS = ("left_out", "flat", "marked")
 RANKS = ("rank", "unranked", "scored")
+MOST_METHODS = 100  # of one metric in a submission: each is compared with each
 LOADED = 1000  # explainers and metrics with their options that are kept: a board asks for the same ones in every row
 
 
@@ -138,6 +139,12 @@ def checked(result: Result, found: Recorded, path: Path) -> Checked:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
         _check_scores(cell, found.outcomes[cell.cell_id], path)
         keys.append(derived_key(cell))
+    rivals = max(by_metric(keys), key=len)
+    if len(rivals) > MOST_METHODS:
+        raise UserError(
+            f"{path.with_name(RESULT)} has {len(rivals)} methods by {rivals[0].metric_text}, of which a submission has "
+            f"at most {MOST_METHODS}"
+        )
     parts = {key.cell_id: found.outcomes[key.cell_id].columns for key in keys if key.aggregate}
     _, standings = compare(keys, found.values, found.codes, seed, parts)
     kept = {cell_id: dict(outcome.parts) for cell_id, outcome in found.outcomes.items()}

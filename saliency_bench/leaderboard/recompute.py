@@ -24,6 +24,8 @@ from saliency_bench.hub import client
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
 from saliency_bench.leaderboard.files.maps import maps_in
 from saliency_bench.leaderboard.known import (
+    DATASETS,
+    FOLDERS,
     Known,
     KnownDataset,
     KnownModel,
@@ -32,6 +34,7 @@ from saliency_bench.leaderboard.known import (
     known_dataset,
     write_known,
 )
+from saliency_bench.leaderboard.schema import Result
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.reasons import PRECOMPUTED
 from saliency_bench.results.cell import CellResult
@@ -46,20 +49,27 @@ CHOSEN = "chosen_to_recompute"
 
 def recompute(
     root: Path, folder: str, *, samples: int = SAMPLES, seed: int | None = None, progress: bool = True, **given: Any
-) -> tuple[Status, KnownDataset, KnownModel]:
-    """What recomputing the submission in `root`/`folder` finds, and the dataset and the model that it was found on.
+) -> tuple[Status, KnownDataset | None, KnownModel | None]:
+    """What recomputing the submission in `root`/`folder` finds, and the dataset and the model to list on the board.
 
+    What the board lists already stays as it is, unless it is given anew: then None is returned in its place.
     samples: images on which each explainer of the package is run again. seed: of their choice; default: drawn, so that
     nobody knows them. given: settings of the run that cannot be read from the submission, such as `dataset` and `model`
-    (default: the repositories that it names), `target`, `groups` or `label_map` files, `device`.
+    (default: where the board lists them, else the repositories that the submission names), `target`, `groups` or
+    `label_map` files, `device`.
     Raises: UserError for a submission that does not check out, or settings that are not those of the submission.
     """
-    content, found = read_folder(root, folder, Known())
+    listed, _ = Known.read(root)
+    content, found = read_folder(root, folder, Known(listed.datasets.values(), listed.models.values()))
     setting, result = found.result.setting, found.result
-    names = {name: given.pop(name, None) or _named(getattr(result, name)) for name in ("dataset", "model")}
-    dataset = known_dataset(names["dataset"], setting.split)
-    if dataset.fingerprint != setting.fingerprint:
-        raise UserError(f"{names['dataset']} is not the dataset of {folder}; give --dataset")
+    old_dataset, old_model = _listed_dataset(listed, result), listed.models.get(setting.classifier)
+    renamed = {"dataset": bool(given.get("dataset")), "model": bool(given.get("model"))}
+    names = {
+        "dataset": given.pop("dataset", None) or _named(old_dataset, result.dataset),
+        "model": given.pop("model", None) or _named(old_model, result.model),
+    }
+    dataset = _dataset(names["dataset"], result, old_dataset)
+    read_folder(root, folder, Known([dataset]))  # nobody has looked at its groups where the dataset was not listed
     further: dict[str, str] = {}
     cells: dict[str, Recomputed] = {}
     about = {"samples": samples, "seed": secrets.randbits(32) if seed is None else seed}
@@ -79,15 +89,49 @@ def recompute(
         refused=problem or None, saliency_bench=saliency_bench.__version__,
         date=datetime.now(UTC).date().isoformat(), device=device or "none",
     )  # fmt: skip
-    return status, dataset, model
+    return (
+        status,
+        dataset if old_dataset is None or renamed["dataset"] else None,
+        model if old_model is None or renamed["model"] else None,
+    )
 
 
-def _named(loaded: Any) -> str:
-    """What loads a dataset or model again. Raises: UserError where only its submitter has it."""
+def _listed_dataset(listed: Known, result: Result) -> KnownDataset | None:
+    """The dataset of a submission as the board lists it. Raises: UserError where it is listed as another split."""
+    setting = result.setting
+    own = next((one for one in listed.datasets.values() if one.fingerprint == setting.fingerprint), None)
+    if own is not None and own.split != setting.split:
+        raise UserError(
+            f"{result.folder} is about the split {setting.split}; the board lists these samples as the split "
+            f"{own.split} of {own.id}"
+        )
+    return own
+
+
+def _dataset(name: Any, result: Result, listed: KnownDataset | None) -> KnownDataset:
+    """Raises: UserError for another dataset than the submission's, or other groups than the board lists."""
+    found = known_dataset(name, result.setting.split)
+    if found.fingerprint != result.setting.fingerprint:
+        raise UserError(f"{name} is not the dataset of {result.folder}; give --dataset")
+    if listed is not None and listed.samples != found.samples:
+        raise UserError(
+            f"the groups of {name} are not those that the board lists; give --dataset, or delete "
+            f"{DATASETS}/{found.fingerprint}.json to list them anew"
+        )
+    return found
+
+
+def _named(listed: Any, submitted: Any) -> str:
+    """What loads a dataset or model again: as the board lists it, if that can be loaded, or else as it was submitted.
+
+    Raises: UserError where only its submitter has it.
+    """
+    has_place = listed is not None and (listed.repo or not listed.id.startswith((FOLDER, "module:")))
+    loaded = listed if has_place else submitted
     if loaded.repo:
         return f"{loaded.repo}@{loaded.revision}" if loaded.revision else loaded.repo
     if loaded.id.startswith((FOLDER, "module:")):
-        what = type(loaded).__name__.lower()
+        what = type(submitted).__name__.lower()
         raise UserError(f"the {what} {loaded.id} is on no Hub; give --{what} where you have it")
     return loaded.id
 
@@ -183,10 +227,10 @@ def vouch(
         raise UserError(f"{location}: {rights.line}")
     if not folder or ".." in folder.split("/") or len(folder.split("/")) != 3 or set(folder) & set("*?[]"):
         raise UserError(f"{folder} is not DATASET/MODEL/SUBMITTER, the folder of a submission")
-    root = source.root([f"{folder}/*"])
-    found = recompute(root, folder, **given)
-    status = found[0]
-    lines = _lines(status)
+    root = source.root([f"{folder}/*", *(f"{name}/*.json" for name in FOLDERS)])
+    status, *listed = recompute(root, folder, **given)
+    found = [one for one in (status, *listed) if one is not None]
+    lines = _lines(status) + [_line(one, given) for one in listed if one is not None]
     if dry_run:
         return status, [*lines, "dry run: nothing was written"]
     if is_folder:
@@ -200,6 +244,13 @@ def vouch(
             commit_message=f"Recomputed: {folder}",
         )
     return status, [*lines, f"written: {commit.commit_url}"]
+
+
+def _line(listed: KnownDataset | KnownModel, given: Mapping[str, Any]) -> str:
+    """What the board is going to call a dataset or model."""
+    kind = "dataset" if isinstance(listed, KnownDataset) else "model"
+    source = "" if given.get(kind) else f", as the submission says; give --{kind} to list another"
+    return f"  the {kind} is listed as {listed.repo or listed.id}{source}"
 
 
 def _lines(status: Status) -> list[str]:

@@ -109,6 +109,34 @@ def comment(verdict: Verdict, api: HfApi | None = None) -> None:
             api.comment_discussion(verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset")
 
 
+def merge(verdict: Verdict, api: HfApi | None = None) -> None:
+    """Merge a pull request that checks out, at the commit that was reviewed.
+
+    The Hub merges whatever a pull request holds by then, so that is compared just before and afterwards.
+    Raises: UserError for one that must not be merged or has changed since, also if that is seen only afterwards.
+    """
+    api, repo = api or client.default_api(), verdict.repo
+    if not verdict.fine:
+        raise UserError(f"pull request {verdict.number} of {repo} must not be merged")
+    with asking(repo):
+        commit, _, reviewed = _trees(api, repo, verdict.number)
+        if commit != verdict.commit:
+            raise UserError(f"pull request {verdict.number} of {repo} has changed since; review it again")
+        before = _files(api, repo, "main")
+        api.merge_pull_request(repo, verdict.number, repo_type="dataset")
+        after = _files(api, repo, "main")
+    paths = {path for path in before.keys() | after.keys() if _blob(before, path) != _blob(after, path)}
+    if strange := sorted(path for path in paths if _blob(after, path) != _blob(reviewed, path)):
+        raise UserError(
+            f"pull request {verdict.number} of {repo} was merged, but {one_line(strange[0])} on main is not what was "
+            "reviewed: it changed in between; look at the last commits of main and revert them"
+        )
+
+
+def _blob(files: dict[str, RepoFile], path: str) -> str | None:
+    return files[path].blob_id if path in files else None
+
+
 def _trees(api: HfApi, repo: str, number: int) -> tuple[str, dict[str, RepoFile], dict[str, RepoFile]]:
     """(the last commit of a pull request, the files of main that it started from, its own)"""
     history = [one.commit_id for one in api.list_repo_commits(repo, repo_type="dataset", revision=f"refs/pr/{number}")]

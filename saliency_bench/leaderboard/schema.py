@@ -11,11 +11,12 @@ detected. Nothing that is read here is executed: JSON and Parquet, checked again
 import json
 import re
 from collections import Counter
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results import records
@@ -46,7 +47,15 @@ MOST_ERRORS = 1000
 SEVERAL_LINES = ("note", "command")
 
 LINK = r"^(https://[^\s<>\"'`\\]+)?$"
-Day = Annotated[str, StringConstraints(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]$")]
+
+
+def _day(text: str) -> str:
+    """Raises: ValueError for a day that no calendar has."""
+    date.fromisoformat(text)
+    return text
+
+
+Day = Annotated[str, StringConstraints(pattern=r"^20[0-9]{2}-[01][0-9]-[0-3][0-9]$"), AfterValidator(_day)]
 Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 
 

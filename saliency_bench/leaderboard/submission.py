@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from saliency_bench.leaderboard.checks import Checked, checked, read_checked
+from saliency_bench.leaderboard.checks import Checked, checked, derived_key, read_checked
 from saliency_bench.leaderboard.files.recorded import Recorded, recorded
 from saliency_bench.leaderboard.schema import LICENSE, RECORDS, RESULT, TEXTS, Result, validated
 from saliency_bench.results import records
@@ -46,12 +46,17 @@ CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
 def shown_cells(result: Result | None) -> bytes:
-    """`cells.parquet`: a row per cell of a submission, as its submitter says; None: a row that shows the columns."""
+    """`cells.parquet`: a row per cell of a submission; None: a row that shows the columns.
+
+    Numbers are those that the submission states. What the package knows itself, such as the names of its explainers,
+    is taken from the package.
+    """
     columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
     features = datasets.Features(columns | {"submitter": datasets.Value("string")})
     rows = [dict.fromkeys(features) | {"explainer": NO_RESULT}]  # `datasets` loads no table without a row
     if result is not None:
-        rows = [columns_of(result.folder, result, cell) | {"submitter": result.submitter} for cell in result.cells]
+        cells = [cell.model_copy(update=dict(derived_key(cell))) for cell in result.cells]
+        rows = [columns_of(result.folder, result, cell) | {"submitter": result.submitter} for cell in cells]
     with BytesIO() as buffer:
         pq.write_table(pa.Table.from_pylist(rows, schema=features.arrow_schema), buffer)
         return buffer.getvalue()

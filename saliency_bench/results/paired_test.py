@@ -19,7 +19,7 @@ from saliency_bench.utils.seeds import random_bits, seed_of
 
 FLIPS = 9999
 CLUSTERS_AT_ONCE = 512  # their signs take 8 x FLIPS x 512 bytes
-FLIPS_AT_ONCE = 1000
+T_AT_ONCE = 2**22  # flipped T of all pairs, of which some copies are in memory
 ELEMENTS_AT_ONCE = 2**24  # of cluster sums, in which many metrics share their signs
 SAME = 1 - 1e-9  # T that are equal but for the last digits count as reached
 
@@ -142,7 +142,7 @@ def adjusted_p(
     whole = slice(None)
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
         own = list(seen)
-        blocks = (flipped.of(own, slice(start, start + FLIPS_AT_ONCE)) for start in range(0, flips, FLIPS_AT_ONCE))
+        blocks = (flipped.of(own, rows) for rows in _blocks(flips, len(own)))
         found[number] = dict(zip(own, step_down(np.array(list(seen.values())), blocks).tolist(), strict=True))
         for pair in own:
             if (number, pair) in wanted:
@@ -151,8 +151,14 @@ def adjusted_p(
         known = [member for member in members if member in kept]
         if known:
             seen_values = np.array([kept[member][0] for member in known])
-            rows = (slice(start, start + FLIPS_AT_ONCE) for start in range(0, flips, FLIPS_AT_ONCE))
+            rows = _blocks(flips, len(known))
             p = step_down(seen_values, (np.stack([kept[member][1][own] for member in known], axis=1) for own in rows))
             for (number, pair), own_p in zip(known, p.tolist(), strict=True):
                 found[number][pair] = max(found[number][pair], own_p)
     return found
+
+
+def _blocks(flips: int, pairs: int) -> Iterator[slice]:
+    """Flips that are looked at in one go, which do not change what comes of them."""
+    step = max(1, T_AT_ONCE // max(pairs, 1))
+    return (slice(start, start + step) for start in range(0, flips, step))
