@@ -20,6 +20,7 @@ def propose(args: Namespace, folder: Path) -> None:
         submit.plan(run, namespace=args.namespace, private=args.private, note=args.note, dry_run=args.dry_run, **more)
         for run in runs
     ]
+    submit.check_sizes(plans)
     if not args.json:
         print("\n".join(line for one in plans for line in one.lines()), flush=True)
     url = None if args.dry_run else submit.propose(plans)

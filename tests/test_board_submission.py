@@ -9,7 +9,7 @@ import httpx
 import pytest
 from local_hub import FOUNDER, VISITOR, openid
 from test_board_browser import chromium  # noqa: F401
-from test_board_uploads import BOARD, CARD, files_of, packed, run  # noqa: F401
+from test_board_uploads import BOARD, CARD, files_of, maps_of, packed, run  # noqa: F401
 
 pytestmark = pytest.mark.slow
 START = "from saliency_bench.spaces.leaderboard.app import main; main()"
@@ -65,7 +65,7 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     page.goto(address)
     page.wait_for_selector(".lb-pages")
     page.get_by_role("tab", name="Submit").click()
-    good = packed(tmp_path / "good.zip", files_of(run))
+    good = packed(tmp_path / "good.zip", files_of(run) | maps_of(tmp_path))
     page.locator("input[type=file]").set_input_files(good)
     page.get_by_text("HTTP 403: sign in first").wait_for()
     page.get_by_role("button", name="Check", exact=True).click()
@@ -84,6 +84,8 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     assert not page.get_by_role("button", name="Send as a pull request").is_enabled()
     for archive, words in ((good, "2 new rows by visitor"), (bad, "holds no summary.json")) * 2:
         check(page, archive, words)
+    page.get_by_label("Also publish the maps").check()
+    check(page, packed(tmp_path / "bare.zip", files_of(run)), "holds no maps")
     check(page, good, "2 new rows by visitor")
     assert len(unfolded_in(tmp_path)) == 1
     page.get_by_role("button", name="Send as a pull request").click()
@@ -91,6 +93,8 @@ def test_signing_in_and_submitting(space, hub, run, chromium, tmp_path):  # noqa
     pulls = hub.repo("datasets", BOARD).discussions
     assert [(pull.author, pull.status) for pull in pulls] == [("visitor", "open")]
     assert VISITOR.token not in page.content()
+    sent = hub.api(FOUNDER).list_repo_files(BOARD, repo_type="dataset", revision="refs/pr/1")
+    assert [path.rpartition("/")[2] for path in sent if path.endswith(".npz")] == ["maps-00000.npz"]
     context.close()
     assert elsewhere == []
     assert VISITOR.token not in printed.read_text()

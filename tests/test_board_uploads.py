@@ -6,6 +6,7 @@ import shutil
 import struct
 import zipfile
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -15,6 +16,7 @@ from test_submitting import other_run
 
 import saliency_bench as sb
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.files.maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.known import Known, known_dataset
 from saliency_bench.leaderboard.review import review
 from saliency_bench.leaderboard.view import received
@@ -160,6 +162,55 @@ def test_an_upload_becomes_a_pull_request_that_its_review_accepts(board, run, tm
     with pytest.raises(UserError, match="visitor has opened 1 pull requests within 24 hours"):
         Limits(pulls=1).check_pulls("visitor", BOARD, api)
     Limits(pulls=1).check_pulls("founder", BOARD, api)
+
+
+def maps_of(run, count=5):
+    """{path in an archive: content} of maps that go with a run."""
+    write_maps(run / PUBLISHED, "random", ((f"image {number}", np.ones((8, 8), np.float32)) for number in range(count)))
+    return {f"first/{PUBLISHED}/{path.name}": path.read_bytes() for path in (run / PUBLISHED).iterdir()}
+
+
+def test_the_maps_of_an_upload_go_into_its_pull_request_if_asked_for(board, run, tmp_path, folder, monkeypatch):
+    archive = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
+    api = HfApi(endpoint=board.url, token=VISITOR.token)
+    assert not (unfold(archive, folder) / PUBLISHED).exists()
+    assert not any(path.endswith(".npz") for path in proposal(folder, BOARD, api, Known()).files)
+    unfold(archive, folder, with_maps=True)
+    proposed = proposal(folder, BOARD, api, Known(), with_maps=True)
+    sent = [path for path in proposed.files if path.endswith("/maps-00000.npz")]
+    assert len(sent) == 1
+    assert proposed.publish()
+    monkeypatch.setenv("HF_TOKEN", FOUNDER.token)
+    assert review(BOARD, 1).problems == []
+    assert sent[0] in board.api().list_repo_files(BOARD, repo_type="dataset", revision="refs/pr/1")
+
+
+@pytest.mark.parametrize(
+    ("edit", "limits", "words"),
+    [
+        (lambda maps: {}, {}, "holds no maps"),
+        (lambda maps: {name: content[:90] for name, content in maps.items()}, {}, r"^maps-00000\.npz cannot be read"),
+        (lambda maps: maps, {"MOST_MAPS": 100}, "maps unfold to more than 100 bytes"),
+        (lambda maps: maps, {"LARGEST_SHARD": 100}, r"maps-00000\.npz unfolds to more than 100 bytes"),
+        (lambda maps: maps, {"MOST_SHARDS": 0}, "more than 0 of them"),
+        (lambda maps: {f"second/{PUBLISHED}/maps-00000.npz": b""}, {}, "holds no maps"),
+        (lambda maps: {f"first/{PUBLISHED}/../maps-00000.npz": b""}, {}, "holds no maps"),
+    ],
+)
+def test_maps_of_an_upload_are_bounded_and_checked(run, tmp_path, folder, monkeypatch, edit, limits, words):
+    for name, value in limits.items():
+        monkeypatch.setattr(received, name, value)
+    archive = packed(tmp_path / "run.zip", files_of(run) | edit(maps_of(tmp_path)))
+    with pytest.raises(UserError, match=words):
+        unfold(archive, folder, with_maps=True)
+
+
+def test_a_file_of_maps_that_comes_twice_is_refused(run, tmp_path, folder):
+    path = packed(tmp_path / "run.zip", files_of(run) | maps_of(tmp_path))
+    with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
+        archive.writestr(f"first/{PUBLISHED}/maps-00000.npz", b"")
+    with pytest.raises(UserError, match="holds a file of maps twice"):
+        unfold(tmp_path / "run.zip", folder, with_maps=True)
 
 
 def test_a_run_that_no_board_shows_is_refused_as_its_review_would(board, run, tmp_path, folder, shapes):

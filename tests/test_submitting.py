@@ -19,6 +19,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.hub.client import Account
+from saliency_bench.leaderboard.files.maps import PUBLISHED, write_maps
 from saliency_bench.leaderboard.review import review
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.leaderboard.submit import _rights, plan
@@ -511,3 +512,34 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     runs.mkdir()
     assert main(line) == 2
     assert "holds no finished run; start its suite again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        (
+            "bounds.LARGEST",
+            {"records.parquet": 100},
+            r"records\.parquet has [0-9,]+ bytes, of which at most 100 are read",
+        ),
+        ("bounds.MOST", 0, "it adds 1 submissions, of which at most 0 are read; send a part of the runs at a time"),
+        ("files.recorded.MOST_ROWS", 3, r"no board reads records\.parquet of this run: it has 24 rows"),
+        ("schema.LARGEST", 100, r"no board reads this run: result\.json cannot be read: it has [0-9,]+ bytes"),
+    ],
+)
+def test_what_a_review_would_refuse_for_its_size_is_not_sent(hub, here, run, monkeypatch, capsys, name, value, words):
+    monkeypatch.setattr(f"saliency_bench.leaderboard.{name}", value)
+    for more in ([], ["--dry-run"]):
+        assert main(["submit", str(run), *more]) == 2
+        error = capsys.readouterr().err
+        assert re.search(words, error)
+        assert error.count("\n") == 1
+    assert not hub.store.repos
+
+
+def test_too_many_files_of_maps_are_not_sent(hub, here, run, tmp_path, monkeypatch):
+    write_maps(tmp_path / "copy" / PUBLISHED, "random", [("a", np.ones((8, 8), np.float32))])
+    shutil.copytree(run, tmp_path / "copy", dirs_exist_ok=True)
+    monkeypatch.setattr("saliency_bench.leaderboard.bounds.MOST_SHARDS", 0)
+    with pytest.raises(UserError, match="has 1 files of maps, of which at most 0 are read"):
+        plan(tmp_path / "copy", with_maps=True)

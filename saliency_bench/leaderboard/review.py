@@ -15,18 +15,15 @@ from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
 from saliency_bench.leaderboard import schema
 from saliency_bench.leaderboard.board import contradictions
+from saliency_bench.leaderboard.bounds import LARGEST, most_bytes, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
-from saliency_bench.leaderboard.files import recorded
-from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, SHARD
 from saliency_bench.leaderboard.files.pages import check_table
 from saliency_bench.leaderboard.schema import RECORDS, RESULT
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.leaderboard.submission import CELLS, shown_cells
 from saliency_bench.results.summary import table
 
-LARGEST = {RESULT: schema.LARGEST, RECORDS: recorded.LARGEST, CELLS: schema.LARGEST}
 SHOWN = 10  # problems and paths that are named
-MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
 @dataclass(frozen=True)
@@ -164,15 +161,13 @@ def _touched(before: dict[str, RepoFile], after: dict[str, RepoFile]) -> tuple[l
     folders = sorted({folder for folder, _, name in (path.rpartition("/") for path in added) if name == RESULT})
     if not folders:
         return [], [*problems, f"it adds no {RESULT}"]
-    if len(folders) > MOST:
-        return [], [*problems, f"it adds {len(folders)} submissions, of which at most {MOST} are read"]
+    if many := too_many(len(folders)):
+        return [], [*problems, *many]
     for path in added:
-        folder, _, name = path.rpartition("/")
-        most = LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
-        if folder not in folders or folder.count("/") != 2 or most is None:
+        folder = path.rpartition("/")[0]
+        if folder not in folders or folder.count("/") != 2 or most_bytes(path) is None:
             problems.append(f"it adds {path}, which is no file of a submission")
-        elif after[path].size > most:
-            problems.append(f"{path} has {after[path].size:,} bytes, of which at most {most:,} are read")
+    problems += too_large({path: after[path].size for path in added})
     problems += [
         f"it adds no {folder}/{name}"
         for folder in folders

@@ -27,6 +27,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.hub import client, errors
 from saliency_bench.hub.plan import Publication, size
 from saliency_bench.leaderboard.board import Contradiction, contradictions
+from saliency_bench.leaderboard.bounds import check_written, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.files.maps import PUBLISHED, shards_in
 from saliency_bench.leaderboard.schema import FORMAT, LICENSE, RECORDS, RESULT, json_schema
@@ -81,6 +82,7 @@ class SubmissionPlan:
         sent = self.submission.only({cell.cell_id for cell in self.new})
         with TemporaryDirectory() as folder:
             written = sent.write(Path(folder))
+            check_written(written[0].parent)
             files: dict[str, bytes | Path] = {
                 path.relative_to(folder).as_posix(): path.read_bytes() for path in written
             }
@@ -176,11 +178,22 @@ def board_publication(namespace: str) -> Publication:
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
 
 
+def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
+    """Raises: UserError for a pull request that its review would refuse for its size."""
+    sent = [one for one in plans if not one.nothing]
+    if many := too_many(len(sent)):
+        raise UserError(f"nothing was sent: {many[0]}; send a part of the runs at a time")
+    for one in sent:
+        if problems := too_large(one.sizes):
+            raise UserError(f"nothing was sent: {problems[0]}")
+
+
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
     sent = [one for one in plans if not one.nothing]
     if not sent:
         return None
+    check_sizes(sent)
     first = sent[0]
     if first.submission.result.submitter == NOBODY:
         raise UserError(client.LOGIN)
@@ -261,9 +274,11 @@ def plan(
         if not (dry_run and errors.is_network_error(error)):
             raise
         rights = client.Rights(None, "not compared with the Hub, rights not checked: it cannot be reached")
-        return SubmissionPlan(
+        proposed = SubmissionPlan(
             repo, private, False, False, rights, submission, submission.result.cells, [], [], maps, api=api
         )
+        check_sizes([proposed])
+        return proposed
     rights = _rights(account, repo, info)
     if rights.may is False and not dry_run:
         raise UserError(rights.line)
@@ -276,6 +291,7 @@ def plan(
     bare = info is None or (ours and "README.md" not in {file.rfilename for file in info.siblings or ()})
     proposed = SubmissionPlan(repo, is_private, info is None, bare, rights, submission, [], [], [], maps, api=api)
     _sort_cells(proposed, None if info is None else info.sha)
+    check_sizes([proposed])
     if info is not None and proposed.new and account is not None:
         proposed.pending = _pending(proposed, account.name)
     return proposed

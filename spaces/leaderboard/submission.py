@@ -7,6 +7,7 @@ import gradio as gr
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError
+from saliency_bench.leaderboard.files.maps import PUBLISHED
 from saliency_bench.leaderboard.view.live import Live
 from saliency_bench.leaderboard.view.page import preview
 from saliency_bench.leaderboard.view.received import MOST_PACKED, Limits, proposal, unfold
@@ -16,9 +17,10 @@ from saliency_bench.spaces.leaderboard.unfolded import Folders, remove
 SIGN_IN = ("SPACE_ID", "OAUTH_CLIENT_ID", "OAUTH_CLIENT_SECRET", "OAUTH_SCOPES", "OPENID_PROVIDER_URL")
 ABOUT = f"""<div class="lb"><h2>Submit a run</h2>
 <p class="lb-lead">Sign in, upload the folder of a finished run as a .zip (at most {MOST_PACKED // 10**6} MB; of it
-<code>summary.json</code>, <code>run.json</code>, <code>timings.json</code> and <code>records.parquet</code> are read),
-look at what would be added, and send it as a pull request in your name. By sending it you publish the results under
-CC-BY-4.0. The same from a terminal: <code>saliency-bench submit RUN</code>.</p></div>"""
+<code>summary.json</code>, <code>run.json</code>, <code>timings.json</code>, <code>records.parquet</code> and, if you
+ask for it, the maps in <code>{PUBLISHED}</code> are read), look at what would be added, and send it as a pull request
+in your name. By sending it you publish the results under CC-BY-4.0. The same from a terminal:
+<code>saliency-bench submit RUN</code>.</p></div>"""
 
 
 def is_possible() -> bool:
@@ -31,7 +33,7 @@ def tab(live: Live) -> None:
     limits, folders = Limits(), Folders(2 * KEPT_FOR)
 
     def check(
-        archive: str | None, former: str | None, note: str, link: str,
+        archive: str | None, former: str | None, maps: bool, note: str, link: str,
         profile: gr.OAuthProfile | None, token: gr.OAuthToken | None,
     ):  # fmt: skip
         """(what would be added, the folder of the run, whether it may be sent)
@@ -47,7 +49,7 @@ def tab(live: Live) -> None:
                 raise UserError("choose a .zip of the folder of a run first")
             limits.count(profile.username)
             folder = folders.make(profile.username)
-            unfold(Path(archive), Path(folder))
+            unfold(Path(archive), Path(folder), maps)
             proposed = _proposed(live, folder, note, link, token)
         except UserError as error:
             remove(folder)
@@ -73,6 +75,7 @@ def tab(live: Live) -> None:
     gr.HTML(ABOUT)
     gr.LoginButton("Sign in with the Hub")
     archive = gr.File(label="Folder of a run, as .zip", file_types=[".zip"], type="filepath")
+    maps = gr.Checkbox(label="Also publish the maps", info=f"those in {PUBLISHED}/, which submit --with-maps writes")
     note = gr.Textbox(label="Note for readers (optional)", max_length=500)
     link = gr.Textbox(label="Code or paper of your own method (optional)", max_length=500, placeholder="https://")
     folder = gr.State(None, time_to_live=KEPT_FOR, delete_callback=remove)
@@ -80,12 +83,17 @@ def tab(live: Live) -> None:
     shown = gr.HTML()
     button = gr.Button("Send as a pull request", interactive=False)
     look.click(
-        check, [archive, folder, note, link], [shown, folder, button], api_visibility="private", concurrency_limit=2
+        check,
+        [archive, folder, maps, note, link],
+        [shown, folder, button],
+        api_visibility="private",
+        concurrency_limit=2,
     )
     button.click(send, [folder, note, link], [shown, folder, button], api_visibility="private", concurrency_limit=2)
 
 
 def _proposed(live: Live, folder: str, note: str, link: str, token: gr.OAuthToken):
-    archive = live.page.archive
+    """With the maps, if these were unfolded."""
+    archive, has_maps = live.page.archive, (Path(folder) / PUBLISHED).is_dir()
     api = HfApi(token=token.token, library_name="saliency-bench")
-    return proposal(Path(folder), archive.name, api, archive.known, note.strip(), link.strip())
+    return proposal(Path(folder), archive.name, api, archive.known, note.strip(), link.strip(), has_maps)

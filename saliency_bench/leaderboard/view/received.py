@@ -19,6 +19,7 @@ from zipfile import BadZipFile, ZipFile, ZipInfo
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
+from saliency_bench.leaderboard.files.maps import LARGEST_SHARD, MOST_SHARDS, PUBLISHED, SHARD, maps_in
 from saliency_bench.leaderboard.files.pages import check_table
 from saliency_bench.leaderboard.files.recorded import MOST_ROWS
 from saliency_bench.leaderboard.known import Known
@@ -31,21 +32,26 @@ MOST_LISTED = 4_000_000  # bytes of the list of its entries
 # {file of a run: its largest size in bytes}; nothing else is unfolded
 WANTED = {"summary.json": 8_000_000, "run.json": 8_000_000, "timings.json": 1_000_000, "records.parquet": 200_000_000}
 OPTIONAL = ("timings.json",)
+MOST_MAPS = 400_000_000  # bytes that all maps unfold to
 END, END64 = b"PK\x05\x06", b"PK\x06\x07"
 UPLOADS, PULLS = 20, 5  # of one account in 24 hours
 DAY = 24 * 3600.0
 
 
-def unfold(archive: Path, folder: Path) -> Path:
+def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
     """Write the files of a run that are wanted from a zip into `folder`, and return it.
 
+    with_maps: its published maps too, which `submit --with-maps` has written.
     Raises: UserError for what is no zip of one run, or is larger than it may be.
     """
     try:
         _check_listing(archive)
         with ZipFile(archive) as packed:
-            for name, entry in _entries(packed).items():
+            place, entries = _entries(packed)
+            for name, entry in entries.items():
                 (folder / name).write_bytes(_content(packed, entry, WANTED[name]))
+            if with_maps:
+                _unfold_maps(packed, place, folder / PUBLISHED)
     except UserError:
         raise
     except (BadZipFile, zlib.error, OSError, ValueError, NotImplementedError, RuntimeError, struct.error) as error:
@@ -55,6 +61,29 @@ def unfold(archive: Path, folder: Path) -> Path:
     except Exception as error:  # whatever a damaged file makes the decoder say
         raise UserError(f"records.parquet cannot be read: {one_line(error)}") from error
     return folder
+
+
+def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
+    """Write the shards of maps of the run at `place` of a zip into the new `folder`, and check them."""
+    inside = f"{place}/{PUBLISHED}".lstrip("/")
+    named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
+    entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
+    if not entries:
+        raise UserError(f"the archive holds no maps ({PUBLISHED}/); `submit MAPS --with-maps --dry-run` writes them")
+    if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
+        raise UserError(f"the archive holds a file of maps twice, or more than {MOST_SHARDS:,} of them")
+    if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
+        raise UserError(f"the maps unfold to more than {MOST_MAPS:,} bytes; submit them from a terminal")
+    folder.mkdir()
+    left = MOST_MAPS
+    for entry, name in entries:
+        content = _content(packed, entry, min(LARGEST_SHARD, left))
+        left -= len(content)
+        (folder / name).write_bytes(content)
+    try:
+        maps_in(folder)
+    except UserError as error:
+        raise UserError(str(error).replace(f"{folder}/", "")) from error
 
 
 def _check_listing(archive: Path) -> None:
@@ -75,8 +104,8 @@ def _check_listing(archive: Path) -> None:
         raise UserError(f"the archive lists {entries:,} files, of which at most {MOST_ENTRIES:,} are read")
 
 
-def _entries(packed: ZipFile) -> dict[str, ZipInfo]:
-    """{wanted name: its entry} of the one run in an archive, at its top or in one folder."""
+def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
+    """(where the one run in an archive lies, "" or a folder, {wanted name: its entry})"""
     found: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
@@ -90,10 +119,10 @@ def _entries(packed: ZipFile) -> dict[str, ZipInfo]:
             "several runs; zip one of them" if runs else "no summary.json; zip the folder of a finished run (its --out)"
         )
         raise UserError(f"the archive holds {many}")
-    (own,) = runs.values()
+    ((place, own),) = runs.items()
     if missing := [name for name in WANTED if name not in own and name not in OPTIONAL]:
         raise UserError(f"the archive holds no {missing[0]}; zip the whole folder of a finished run")
-    return own
+    return place, own
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
@@ -109,14 +138,16 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
     raise UserError(f"{name} unfolds to more than {most:,} bytes")
 
 
-def proposal(run: Path, repo: str, api: HfApi, known: Known, note: str = "", link: str = "") -> SubmissionPlan:
+def proposal(
+    run: Path, repo: str, api: HfApi, known: Known, note: str = "", link: str = "", with_maps: bool = False
+) -> SubmissionPlan:
     """What submitting an unfolded run to a board would do, checked as its review will check it.
 
-    api: of the account that submits. known: what the owner of the board vouches for.
+    api: of the account that submits. known: what the owner of the board vouches for. with_maps: as for `unfold`.
     Raises: UserError for what no board shows, or the Hub refuses.
     """
     try:
-        proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, api=api)
+        proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api)
     except UserError as error:
         raise UserError(str(error).replace(f"{run}/", "").replace(str(run), "the run")) from error
     if proposed.create or proposed.bare:
