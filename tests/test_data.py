@@ -63,6 +63,16 @@ def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeyp
     assert data.find("./elsewhere").name == "folder:elsewhere"
 
 
+def test_a_hub_name_of_what_the_package_draws_says_so(capsys):
+    data._complain_once.cache_clear()
+    data.find("shapes-xai", **SMALL)
+    assert capsys.readouterr().err == ""
+    data.find("saliency-bench/shapes-xai", **SMALL)
+    assert (
+        "is drawn by the package; write hub:saliency-bench/shapes-xai for the published one" in capsys.readouterr().err
+    )
+
+
 def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_path, monkeypatch, capsys, no_hub):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder, "pet-xai")

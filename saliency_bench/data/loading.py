@@ -32,7 +32,7 @@ from saliency_bench.data.hub_datasets import (
 from saliency_bench.data.names import is_embedded, list_datasets, repo_of, short_name
 from saliency_bench.data.untrusted import TABLES, check_cards, check_files, check_rows, complete
 from saliency_bench.errors import UserError, unknown
-from saliency_bench.hub.names import could_be_on_the_hub, hub_name
+from saliency_bench.hub.names import FORCED, could_be_on_the_hub, hub_name
 from saliency_bench.utils.files import near_folders, write_text
 from saliency_bench.utils.hashing import hash_of, known_sha256
 from saliency_bench.utils.messages import complain
@@ -186,6 +186,8 @@ def find(
         if text not in list_datasets():
             raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
         if is_embedded(text) and given.revision is None:
+            if given.name != text:
+                _complain_once(f"{given.name} is drawn by the package; write {FORCED}{given.name} for the published one")
             return Found(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
