@@ -3,6 +3,8 @@
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +12,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _shared
 
 if TYPE_CHECKING:
+    from saliency_bench.studies.study import Study
     from saliency_bench.studies.sync import Sync
 
 SHOWN = 2  # tables; further ones are in --out
@@ -56,11 +59,17 @@ def restored(args: Namespace, *, serving: bool = False) -> "Sync | None":
     return sync
 
 
-def run(args: Namespace, **actions: Callable[[Namespace], None]) -> None:
+def run(args: Namespace, kind: str, serve: Callable[[Namespace], None]) -> None:
+    """Do what the arguments say. kind: of the study, a folder of `saliency_bench.studies`."""
     if args.what == "serve" and not args.run:
         raise UserError("serve needs RUN, the folder of a run with --keep-maps")
     if args.what != "serve" and args.run:
         raise UserError(f"{args.what} reads the store alone; leave out {args.run}")
+    actions: dict[str, Callable[[Namespace], None]] = {
+        "serve": serve,
+        "results": partial(results, kind),
+        "export": partial(export, kind),
+    }
     actions[args.what](args)
 
 
@@ -79,18 +88,12 @@ def serve(app: Any, args: Namespace, sync: "Sync | None", links: Callable[[str],
     serving.serve(app, args.host, args.port, say, sync)
 
 
-def found(args: Namespace, kind: str) -> Any:
-    """The study that the arguments name."""
-    from saliency_bench.studies.store import Store
-
-    restored(args)
-    return Store(args.store, create=False).find(args.name, kind)
-
-
-def show(findings: Any, args: Namespace) -> None:
-    """Print the tables and notes of results, or all as JSON; write them to --out, in which long tables are."""
+def results(kind: str, args: Namespace) -> None:
+    """Print the tables and notes of a study, or all as JSON; write them to --out, in which long tables are."""
     from saliency_bench.reports.analyses import Analysis
 
+    module = import_module(f"saliency_bench.studies.{kind}.results")
+    findings = module.results(_study(kind, args), people=not args.without_people, without_failed=args.without_failed)
     whole = Analysis(findings, [])
     written = whole.save(args.out) if args.out else []
     if args.json:
@@ -103,8 +106,22 @@ def show(findings: Any, args: Namespace) -> None:
         print(line)
 
 
-def say_written(path: Path, count: int, args: Namespace) -> None:
+def export(kind: str, args: Namespace) -> None:
+    """Write the answers of a study into --out."""
+    if not args.out:
+        raise UserError("export needs --out, a .csv or .parquet file")
+    module, path = import_module(f"saliency_bench.studies.{kind}.results"), Path(args.out)
+    study = _study(kind, args)
+    count = module.export(study, path, people=not args.without_people, without_failed=args.without_failed)
     if args.json:
         print(json.dumps({"file": str(path), "answers": count}))
     else:
         print(f"{count:,} answers written: {path}")
+
+
+def _study(kind: str, args: Namespace) -> "Study":
+    """The study that the arguments name."""
+    from saliency_bench.studies.store import Store
+
+    restored(args)
+    return Store(args.store, create=False).find(args.name, kind)

@@ -13,10 +13,8 @@ answers, as analyse --what agreement reads them.
 """
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
 from typing import Any
 
-from saliency_bench.errors import UserError
 from saliency_bench.push_scripts import _people, _shared
 
 SECTION = "people"
@@ -41,7 +39,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
-    _people.run(args, serve=serve, results=results, export=export)
+    _people.run(args, "peekaboom", serve)
 
 
 def serve(args: Namespace) -> None:
@@ -58,24 +56,3 @@ def serve(args: Namespace) -> None:
     sync = _people.restored(args, serving=True)
     study = Store(args.store).study(KIND, name, dataset=images.dataset, configuration=settings, seed=args.seed)
     _people.serve(create_app(Peekaboom(study, images)), args, sync)
-
-
-def results(args: Namespace) -> None:
-    from saliency_bench.studies.peekaboom.protocol import KIND
-    from saliency_bench.studies.peekaboom.results import results as of_study
-
-    study = _people.found(args, KIND)
-    findings = of_study(study, people=not args.without_people, without_failed=args.without_failed)
-    _people.show(findings, args)
-
-
-def export(args: Namespace) -> None:
-    from saliency_bench.studies.peekaboom.protocol import KIND
-    from saliency_bench.studies.peekaboom.results import export as write
-
-    if not args.out:
-        raise UserError("export needs --out, a .csv or .parquet file")
-    study = _people.found(args, KIND)
-    path = Path(args.out)
-    count = write(study, path, people=not args.without_people, without_failed=args.without_failed)
-    _people.say_written(path, count, args)

@@ -187,7 +187,9 @@ def find(
             raise unknown("dataset", text, list_datasets(), registry.aliases("hub_builders"))
         if is_embedded(text) and given.revision is None:
             if given.name != text:
-                _complain_once(f"{given.name} is drawn by the package; write {FORCED}{given.name} for the published one")
+                _complain_once(
+                    f"{given.name} is drawn by the package; write {FORCED}{given.name} for the published one"
+                )
             return Found(text, text, folder=embedded(text, builder_options))
     if source is not None and is_embedded(text):
         raise UserError(f"{text} is drawn by the package and has no source; leave out `source`")
