@@ -29,7 +29,10 @@ SETTING = Identity(fingerprint=FINGERPRINT, split="test", classifier=DIGEST, geo
 
 
 def key_of(text):
-    """The cell of "EXPLAINER METRIC", or of "NAME@VERSION METRIC" of a method of one's own; default: saliency_miou."""
+    """The cell of "EXPLAINER METRIC", or of "NAME:OPTION=VALUE@VERSION METRIC" of your own method.
+
+    Default metric: saliency_miou.
+    """
     explainer, _, metric = text.partition(" ")
     explainer, _, version = explainer.partition("@")
     metric = load_metric(metric or "saliency_miou")
@@ -38,7 +41,8 @@ def key_of(text):
         about = {"explainer": own.name, "explainer_options": json.loads(options.text(own.options)),
                  "explainer_text": str(own), "explainer_version": own.version, "baseline": own.baseline}  # fmt: skip
     else:
-        about = {"explainer": explainer, "explainer_options": {}, "explainer_text": explainer,
+        name, chosen = options.parse(explainer)
+        about = {"explainer": name, "explainer_options": chosen, "explainer_text": explainer,
                  "explainer_version": version, "baseline": False}  # fmt: skip
     identity = about["explainer"], json.dumps(about["explainer_options"], sort_keys=True), about["explainer_version"]
     return CellKey(

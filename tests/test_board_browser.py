@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx
 import pytest
 from boards import SCENES
-from test_board_page import EVIL, archive, key_of, root  # noqa: F401
+from test_board_page import EVIL, METHOD, archive, key_of, root  # noqa: F401
 
 pytestmark = pytest.mark.slow
 CHROMIUM = "/usr/bin/chromium"
@@ -176,10 +176,10 @@ def test_downloads_hold_what_is_shown(tab):
 
 def test_a_name_that_is_a_script_is_a_name(tab):
     page = tab(f"search={EVIL}")
-    assert EVIL in explainers(page)
-    page.get_by_role("link", name=EVIL, exact=True).first.click()
+    assert METHOD in explainers(page)
+    page.get_by_role("link", name=METHOD, exact=True).first.click()
     settled(page, ["row="])
-    assert page.locator("#lb-detail h2").inner_text().startswith(EVIL)
+    assert page.locator("#lb-detail h2").inner_text().startswith(METHOD)
     assert page.locator(".lb script").count() == 0
 
 

@@ -1,5 +1,7 @@
 """The page over a board with records: what it shows of rows, samples and pairs; nothing of a stranger is markup."""
 
+import csv
+import io
 import json
 import re
 from html.parser import HTMLParser
@@ -21,6 +23,7 @@ from saliency_bench.leaderboard.view.page import Page
 from saliency_bench.spaces.leaderboard import app
 
 EVIL = "<script>alert(1)</script>"
+METHOD = f"mine:note={EVIL}"  # names of methods are checked, their options are texts
 CORE = {
     "name": "a core",
     "datasets": [
@@ -40,7 +43,7 @@ def root(tmp_path_factory):
             boards.know(root, scene)
             vouch(root, put(root, patch, scene, scores_of(METHODS, METRICS, number), note="a note"))
         put(root, patch, SCENES[0], scores_of(["mine@0123456789abcdef"], METRICS, 7), "bob")
-        evil = scores_of([f"{EVIL}@0123456789abcdef", "random"], ["saliency_miou"], 8)
+        evil = scores_of([f"{METHOD}@0123456789abcdef", "random"], ["saliency_miou"], 8)
         put(root, patch, (EVIL, "e" * 64, "f" * 32), evil, "eve", model=EVIL, note=EVIL, command=EVIL,
             link="https://example.org/'onmouseover=alert(1)".replace("'", ""))  # fmt: skip
     (root / "core.yaml").write_text(json.dumps(CORE))
@@ -105,6 +108,21 @@ def test_what_does_not_beat_a_baseline_is_marked(archive, page):
     assert "centre" in shown
 
 
+def test_what_rests_on_scores_that_are_only_checked_says_so(archive, page):
+    one = archive.by_key[key_of(archive, "mine", "saliency_miou")][0]
+    assert (one.status, one.beats, one.not_beaten) == ("checked", (), ())
+    assert set(one.beats_if_true) | set(one.not_beaten_if_true) == {"centre", "edges", "random"}
+    said = " ".join(" ".join(Outline(page.show(f"row={one.key}")["body"]).said).split())
+    opened = said[: said.index("Reproduce")]
+    for words, own in (("beats", one.beats_if_true), ("does not beat", one.not_beaten_if_true)):
+        assert not own or f"{words} {', '.join(own)}" in opened
+    assert "Baselines if true: " in opened
+    read = list(csv.DictReader(io.StringIO(page.export("csv", "explainer=mine&metric=saliency_miou")["text"])))
+    assert [(line["beats"], line["beats_if_true"]) for line in read if line["key"] == one.key] == [
+        ("", "; ".join(one.beats_if_true))
+    ]  # fmt: skip
+
+
 def test_every_score_has_its_interval_n_and_rank(page, archive):
     said = Outline(page.show("dataset=saliency-bench/pet-xai&metric=saliency_miou")["body"]).said
     one = archive.by_key[key_of(archive, "gradcam", "saliency_miou")][0]
@@ -129,7 +147,7 @@ def test_nothing_of_a_stranger_is_markup(page, archive, query):
     assert not [name for name, _ in outline.attributes if name.startswith("on")]
     assert not [value for name, value in outline.attributes if name == "href" and not re.match(r"[?#]|https://", value)]
     if query == "":
-        assert EVIL in "".join(outline.said)
+        assert METHOD in "".join(outline.said)
 
 
 def test_an_address_comes_back_as_it_is_kept(page):

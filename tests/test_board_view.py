@@ -253,6 +253,15 @@ def test_latex_is_a_table_whose_texts_are_no_commands():
     assert text.count("\n\\midrule") == 2
 
 
+def test_latex_marks_own_methods_and_what_is_only_checked():
+    rows = [row("mine", 0.9, own_method=True, status="checked", rank_if_true=(1, 3)), row("rise", rank=(1, 1))]
+    text = export.as_tex(rows)
+    assert r"mine$^\dagger$ & 0.900 & [0.800, 1.000] & 60 & if true: 1--3 \\" in text
+    assert "rise & 0.500 & [0.400, 0.600] & 60 & 1 \\\\" in text
+    assert text.endswith("\\end{tabular}\n\\par $^\\dagger$ Not part of saliency-bench; the submitter made the maps.\n")
+    assert "dagger" not in export.as_tex(rows[1:])
+
+
 def test_bibtex_has_an_entry_for_the_board_and_each_submitter():
     text = export.as_bib([STRANGE, row(submitters=("ada", "eve"))], "a_board", "http://here/?a=1&b=}{%20", "2026-11-23")
     assert re.findall(r"@misc\{(\S+),", text) == ["saliency-bench-board", "saliency-bench-eve", "saliency-bench-ada"]

@@ -5,6 +5,7 @@ called, which of them look at no network, directions, ranges) is taken from the 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -114,8 +115,17 @@ def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metr
     if known is not None:
         return str(known)
     text = name + options.differing(sorted(chosen.items()), {})
-    is_taken = name in _names("explainers") | _names("metrics")
-    return one_line(with_version(text, version) if is_taken else text)
+    return one_line(with_version(text, version) if _plain(name) in _taken() else text)
+
+
+@cache
+def _taken() -> frozenset[str]:
+    return frozenset(map(_plain, _names("explainers") | _names("metrics")))
+
+
+def _plain(name: str) -> str:
+    """What people take for the same name: "Grad-CAM" for "gradcam"."""
+    return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> Checked:

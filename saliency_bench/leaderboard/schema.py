@@ -30,6 +30,7 @@ from saliency_bench.results.cell import (
     field_line,
 )
 from saliency_bench.results.identity import Identity
+from saliency_bench.results.public_names import refused_label
 from saliency_bench.utils.files import parse_json, read_bytes
 from saliency_bench.utils.hashing import hash_of
 
@@ -157,6 +158,7 @@ class Result(StrictModel):
             if value != setting:
                 raise ValueError(f"{field} is {value}, but the settings say {setting}")
         for index, cell in enumerate(self.cells):
+            _check_labels(cell, index)
             if cell.cell_id not in (own := ids_under(cell, self.setting)):
                 raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
             if cell.n > self.dataset.used:
@@ -181,6 +183,17 @@ class Result(StrictModel):
 
     def only(self, cells: set[str]) -> "Result":
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
+
+
+def _check_labels(cell: CellResult, index: int) -> None:
+    """Raises: ValueError for names of methods and metrics that could be taken for others, or could not be read."""
+    for kind, name, chosen in (
+        ("explainer", cell.explainer, cell.explainer_options),
+        ("metric", cell.metric, cell.metric_options),
+    ):
+        if why := refused_label(name, chosen):
+            shown = name if len(name) <= 50 else f"{name[:50]}..."
+            raise ValueError(f"cells.{index}.{kind} {shown!a} {why}")
 
 
 def json_schema() -> dict:

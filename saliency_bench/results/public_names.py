@@ -1,12 +1,17 @@
 """What datasets, models and settings are called in public, without the folders of the machine they lie on."""
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from saliency_bench.spec import PythonObject, RunSpec, hint
 
 FOLDER = "folder:"
+COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # explainers of explainers, whose names nest
+LONGEST_COMPOSED = 400  # characters
+LONGEST_OPTIONS = 1000
 
 
 def public_name(name: str, local: bool | None = None) -> str:
@@ -30,8 +35,22 @@ def recorded_name(name: str, content: str) -> str:
 
 
 def public_label(name: str) -> bool:
-    """Whether this can be the name of a submitter or of a method."""
-    return re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is not None
+    """Whether this can be the name of a submitter, a metric or a method, also one of a Python function."""
+    return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name) is not None
+
+
+def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
+    """Why a board shows no method or metric of this name and these options; "".
+
+    Letters of other alphabets look like those of "gradcam", and some signs look like nothing.
+    """
+    composed = rf"({'|'.join(COMPOSING)})\((?:[\w.:=+\-\"\[\]{{}}(),]|, )+\)"
+    if not public_label(name) and (len(name) > LONGEST_COMPOSED or not re.fullmatch(composed, name, re.ASCII)):
+        return "cannot be the name of a method or metric: up to 100 ASCII letters, digits, '.', '_' and '-'"
+    text = json.dumps(chosen, ensure_ascii=False)
+    if len(text) > LONGEST_OPTIONS or not (text.isascii() and text.isprintable()):
+        return f"has options that a board does not show: up to {LONGEST_OPTIONS:,} characters, all of them ASCII"
+    return ""
 
 
 def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:

@@ -8,14 +8,15 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from saliency_bench.leaderboard.view.rows import ShownRow, number, ranks, short
+from saliency_bench.leaderboard.view.rows import RankSet, ShownRow, number, ranks, short
 
 KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
 FIELDS = (
     "dataset", "model", "asks", "metric", "family", "higher_is_better", "explainer", "baseline", "own_method", "value",
     "low", "high", "n", "clusters", "rank", "rank_if_true", "unranked", "best", "status", "why", "beats", "not_beaten",
-    "passes", "seconds", "device", "submitters", "key",
+    "beats_if_true", "not_beaten_if_true", "passes", "seconds", "device", "submitters", "key",
 )  # fmt: skip
+OWN = r"$^\dagger$"  # follows the name of a method that is not one of the package
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # with which a spreadsheet begins to compute
 TEX = {
     "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "$": r"\$", "&": r"\&", "#": r"\#", "%": r"\%", "_": r"\_",
@@ -59,16 +60,27 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
         heading = ", ".join(map(tex, filter(None, (short(first.metric), first.dataset, first.model, first.asks))))
         lines += [r"\midrule", rf"\multicolumn{{5}}{{l}}{{{heading} {arrow}}} \\", r"\midrule"]
         lines += map(_tex_row, group)
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", ""])
+    lines += [r"\bottomrule", r"\end{tabular}"]
+    lines += (
+        [rf"\par {OWN} Not part of saliency-bench; the submitter made the maps."]
+        if any(row.own_method for row in rows)
+        else []
+    )
+    return "\n".join([*lines, ""])
 
 
 def _tex_row(row: ShownRow) -> str:
     name = rf"\textit{{{tex(row.explainer)}}}" if row.baseline else tex(row.explainer)
+    name += OWN if row.own_method else ""
     value = "--" if row.value is None else number(row.value).replace("-", "$-$")
     value = rf"\textbf{{{value}}}" if row.best else value
     ends = "" if row.low is None or row.high is None else f"[{number(row.low)}, {number(row.high)}]".replace("-", "$-$")
-    rank = ranks(row.rank).replace("-", "--") or row.status
+    rank = _tex_ranks(row.rank) or (f"if true: {_tex_ranks(row.rank_if_true)}" if row.rank_if_true else row.status)
     return rf"{name} & {value} & {ends} & {row.n} & {rank} \\"
+
+
+def _tex_ranks(rank: RankSet) -> str:
+    return ranks(rank).replace("-", "--")
 
 
 def tex(text: str) -> str:

@@ -33,6 +33,7 @@ class ShownRow:
     approximate the interval is that of an unbounded score over too few clusters to be exact
     passes      images put through the network to explain one image; None where the submission does not say
     seconds     to explain one image on `device`, as the submitter says; None where the submission does not say
+    beats       baselines, as not_beaten; those of a row that is not recomputed are in the fields `..._if_true`
     text        what the search looks through, in small letters
     """
 
@@ -69,6 +70,8 @@ class ShownRow:
     device: str
     submitters: tuple[str, ...]
     text: str = ""
+    beats_if_true: tuple[str, ...] = ()
+    not_beaten_if_true: tuple[str, ...] = ()
 
 
 def shown(row: "Row") -> ShownRow:
@@ -76,14 +79,17 @@ def shown(row: "Row") -> ShownRow:
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
+    against, nothing = (row.beats, row.not_beaten), ((), ())
+    official, if_true = (against, nothing) if row.status == "recomputed" else (nothing, against)
     return ShownRow(
         key=key_of(row), question=row.question, asks=_asks(row), dataset=row.dataset, model=row.model,
         explainer=cell.explainer_text, metric=cell.metric_text, family=family_of(cell.metric),
         higher_is_better=cell.higher_is_better, value=cell.value, low=cell.low, high=cell.high, n=cell.n,
         clusters=cell.clusters, few=cell.few, approximate=cell.approximate, rank=row.rank,
         rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
-        own_method=row.own_method, status=row.status, why=row.why, beats=row.beats, not_beaten=row.not_beaten,
-        not_comparable=row.not_comparable, conflict=row.conflict,
+        own_method=row.own_method, status=row.status, why=row.why, beats=official[0], not_beaten=official[1],
+        beats_if_true=if_true[0], not_beaten_if_true=if_true[1], not_comparable=row.not_comparable,
+        conflict=row.conflict,
         passes=passes / used if passes and used else None,
         seconds=row.seconds / used if row.seconds and used else None, device=result.provenance.device,
         submitters=row.submitters,
