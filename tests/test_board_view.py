@@ -21,7 +21,7 @@ from saliency_bench.leaderboard.view.choice import (
     only_known,
     page_of,
 )
-from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, family_of, ranks, short
+from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, family_of, short
 from saliency_bench.leaderboard.view.state import (
     ALWAYS,
     COLUMNS,
@@ -33,6 +33,7 @@ from saliency_bench.leaderboard.view.state import (
     USUAL,
     View,
 )
+from saliency_bench.results.cell import rank_text
 
 BASELINES = ("random", "centre")
 
@@ -225,7 +226,7 @@ def test_every_metric_of_the_package_has_a_family():
 
 
 def test_numbers_and_names_as_people_read_them():
-    assert (ranks((1, 3)), ranks((2, 2)), ranks(None)) == ("1-3", "2", "")
+    assert (rank_text((1, 3)), rank_text((2, 2)), rank_text(None)) == ("1-3", "2", "")
     assert (short("saliency-bench/pet-xai"), short("saliency_miou")) == ("pet-xai", "miou")
     assert [amount(value) for value in (None, 0.01234, 2.0, 4000.0)] == ["–", "0.0123", "2", "4,000"]
 

@@ -3,7 +3,7 @@
     board = sb.load_results("saliency-bench/results")
     board.table().to_pandas()
 
-Every submission is checked, and one that is not as it should be is refused, in one line, and nothing else with it. A
+Every submission is checked, and an invalid one is refused, in one line, without affecting others. A
 cell that several people submit is shown once, with all their names, if they agree on all of the same samples (up to the
 last digits). Values that contradict each other are all shown.
 """
@@ -27,9 +27,9 @@ from saliency_bench.leaderboard.checks import Checked, known_explainer, known_me
 from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import Source, read_folder
-from saliency_bench.leaderboard.standing import Entry, Place, RankSet, question_of
+from saliency_bench.leaderboard.standing import Entry, Place, question_of
 from saliency_bench.leaderboard.submission import FEATURES, columns_of
-from saliency_bench.results.cell import CellResult
+from saliency_bench.results.cell import CellResult, RankSet, rank_text
 from saliency_bench.results.run_folder import RunData
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
@@ -41,7 +41,7 @@ Trust = Literal["recomputed", "checked", "claimed"]
 
 
 class Refused(NamedTuple):
-    """A submission, or a file of the board's owner, that is not as it should be: where it lies, and why, in a line."""
+    """A submission, or a file of the board's owner, that is invalid: where it lies, and why, in a line."""
 
     folder: str
     line: str
@@ -142,17 +142,12 @@ class Row:
         """Plain columns, as in `Board.table`."""
         own = {
             "dataset": self.dataset, "model": self.model, "status": self.status, "why": self.why,
-            "rank": _ranks(self.rank) or self.unranked, "rank_if_true": _ranks(self.rank_if_true), "best": self.best,
+            "rank": rank_text(self.rank) or self.unranked, "rank_if_true": rank_text(self.rank_if_true),
+            "best": self.best,
             "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
             "conflict": self.conflict,
         }  # fmt: skip
         return columns_of(self.folder, self.result, self.cell) | own
-
-
-def _ranks(ranks: RankSet) -> str:
-    if ranks is None:
-        return ""
-    return str(ranks[0]) if ranks[0] == ranks[1] else f"{ranks[0]}-{ranks[1]}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,7 +156,7 @@ class Board:
 
     rows        a row per cell and distinct values
     conflicts   each pair of rows that contradict each other
-    refused     each submission that is not as it should be, with the reason
+    refused     each invalid submission, with the reason
     results     {folder: Result} of all others
     """
 
@@ -211,7 +206,7 @@ def load_results(location: str | Path, revision: str | None = None, *, known: It
     revision: a branch, commit or pull request ("refs/pr/1") of the repository. known: datasets whose samples you know,
     as `load_dataset` takes them (split test) or as `KnownDataset`, besides those that the owner of the board has
     listed: scores of these are compared sample by sample, and a submission with samples of its own is refused.
-    A submission that is not as it should be is left out and named, on standard error and in `refused`. What was checked
+    An invalid submission is left out and named, on standard error and in `refused`. What was checked
     once is kept in the cache folder.
     Raises: UserError for a folder without results, a dataset that cannot be loaded, or a Hub that cannot be reached.
     """

@@ -182,9 +182,9 @@ def _compare(own: CellResult, stated: CellResult, path: Path) -> None:
     for name, part in own.parts.items():
         _check_part(part, stated.parts[name], f"part {name} of {what}", path)
     for name in (*COUNTS, *RANKS):
-        found, told = getattr(own, name), getattr(stated, name)
-        if found != told and not (name == "scored" and same(found, told)):
-            raise UserError(f"{path}: {name} of {what} comes to {found}, but {RESULT} says {told}")
+        computed, claimed = getattr(own, name), getattr(stated, name)
+        if computed != claimed and not (name == "scored" and same(computed, claimed)):
+            raise UserError(f"{path}: {name} of {what} comes to {computed}, but {RESULT} says {claimed}")
 
 
 def _check_part(own: PartResult, stated: PartResult, what: str, path: Path) -> None:
@@ -194,9 +194,9 @@ def _check_part(own: PartResult, stated: PartResult, what: str, path: Path) -> N
         _check_number(name, getattr(own, name), getattr(stated, name), what, path)
 
 
-def _check_number(name: str, found: float | None, told: float | None, what: str, path: Path) -> None:
-    if not same(*(np.nan if number is None else number for number in (found, told))):
-        raise UserError(f"{path}: {name} of {what} comes to {_text(found)}, but {RESULT} says {_text(told)}")
+def _check_number(name: str, computed: float | None, claimed: float | None, what: str, path: Path) -> None:
+    if not same(*(np.nan if number is None else number for number in (computed, claimed))):
+        raise UserError(f"{path}: {name} of {what} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:

@@ -59,7 +59,7 @@ class KnownModel(StrictModel):
 
 
 class Recomputed(StrictModel):
-    """A cell computed again: on how many samples, the largest difference, and by what: "maps" or "explainer"."""
+    """A recomputed cell: on how many samples, the largest difference, and by what: "maps" or "explainer"."""
 
     samples: Count
     largest: Annotated[float, Field(ge=0)]
@@ -69,8 +69,8 @@ class Recomputed(StrictModel):
 class Status(StrictModel):
     """What recomputing a submission found.
 
-    content: `content_of` its files. cells: those whose scores are as they should be, by their ids; further: why others
-    were not computed again. refused: what is wrong with the submission as a whole; null if nothing is.
+    content: `content_of` its files. cells: those whose scores were confirmed, by their ids; further: why others
+    were not recomputed. refused: what is wrong with the submission as a whole; null if nothing is.
     """
 
     format: Literal[1] = 1

@@ -1,4 +1,4 @@
-"""Scores computed again by the owner of a board: the only ground on which a row is ranked officially.
+"""Scores recomputed by the owner of a board: the only ground on which a row is ranked officially.
 
 Explainers of the package are run on a few images, which are drawn anew so that no submitter knows them. Maps that were
 submitted are scored, all of them. One score that differs by more than 1e-4 refuses the submission.
@@ -137,7 +137,7 @@ def _named(listed: Any, submitted: Any) -> str:
 
 
 def _ways(found: Checked, maps: Collection[str], further: dict[str, str]) -> dict[str, list[CellResult]]:
-    """{"explainer" or "maps": the cells that are computed again that way}; `further` says why others are not."""
+    """{"explainer" or "maps": the cells that are recomputed that way}; `further` says why others are not."""
     ways: dict[str, list[CellResult]] = {}
     for cell in found.cells:
         metric = known_metric(cell)
@@ -202,13 +202,13 @@ def _compared(found: Checked, again: RunData, cell: CellResult, by: str) -> Reco
         return f"{what} has another cell id when it is computed here"
     place = {image_id: index for index, image_id in enumerate(found.recorded.ids)}
     order = [place.get(image_id, -1) for image_id in again.ids]
-    told = np.append(found.recorded.outcomes[cell.cell_id].scores, np.nan)[order]
+    stated = np.append(found.recorded.outcomes[cell.cell_id].scores, np.nan)[order]
     own = again.values[cell.cell_id]
-    scale = np.maximum(1, np.maximum(np.abs(told), np.abs(own)))
-    gaps = np.where(np.isnan(told) & np.isnan(own), 0, np.abs(told - own) / scale)
+    scale = np.maximum(1, np.maximum(np.abs(stated), np.abs(own)))
+    gaps = np.where(np.isnan(stated) & np.isnan(own), 0, np.abs(stated - own) / scale)
     if len(wrong := np.flatnonzero(~(gaps <= TOLERANCE))):
         first = wrong[0]
-        return f"{what} comes to {own[first]:.6g} on image {again.ids[first]}, not {told[first]:.6g}"
+        return f"{what} comes to {own[first]:.6g} on image {again.ids[first]}, not {stated[first]:.6g}"
     return Recomputed(samples=len(own), largest=float(gaps.max(initial=0)), by="maps" if by == "maps" else "explainer")
 
 

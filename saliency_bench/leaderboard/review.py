@@ -101,8 +101,8 @@ def comment(verdict: Verdict, api: HfApi | None = None) -> None:
     """Post a verdict on its pull request, unless it stands there. Raises: UserError where the account may not."""
     api = api or client.default_api()
     with asking(verdict.repo):
-        told = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
-        if not any(getattr(event, "content", None) == verdict.markdown() for event in told):
+        events = api.get_discussion_details(verdict.repo, verdict.number, repo_type="dataset").events
+        if not any(getattr(event, "content", None) == verdict.markdown() for event in events):
             api.comment_discussion(verdict.repo, verdict.number, verdict.markdown(), repo_type="dataset")
 
 
@@ -191,8 +191,8 @@ def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
         except UserError as error:
             verdict.problems.append(str(error))
             continue
-        if (said := found.result.submitter) != pull.author:
-            verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {said} submits it")
+        if (submitter := found.result.submitter) != pull.author:
+            verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
         verdict.notes.extend(_contradicted(found, repo, api))
         verdict.found.append(found)
     return verdict

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Literal, Self
 
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results import records
@@ -111,10 +111,10 @@ def ids_under(cell: CellResult, setting: Identity) -> list[str]:
     return setting.cell_ids(explainer, metric, cell.asked_for)
 
 
-class Provenance(BaseModel):
+class Provenance(StrictModel):
     """Versions and hardware; further entries are plain."""
 
-    model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Text | int | float | bool | None]
 
     saliency_bench: Text
@@ -126,8 +126,8 @@ class Provenance(BaseModel):
 class Result(StrictModel):
     """All cells that one submitter publishes of one run, under `license`.
 
-    link: to code or paper of a method of one's own; "" where there is none. ran, submitted: days, as the machines of
-    the submitter told them. seconds: of the run's latest start for each explainer, by `explainer_id`; they count what
+    link: to code or paper of your own method; "" where there is none. ran, submitted: days, by the clock of the
+    submitter's machine. seconds: of the run's latest start for each explainer, by `explainer_id`; they count what
     that start computed. peak_memory: bytes, of the GPU or else of the process, in that start. None of this is checked.
     """
 

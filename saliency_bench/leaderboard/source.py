@@ -82,7 +82,7 @@ class Source:
         """The submissions that check out of the dataset and the model of this one, whatever these are called."""
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
-            with suppress(UserError):  # what is not as it should be is on no board
+            with suppress(UserError):  # an invalid submission is on no board
                 yield read_folder(root, folder, Known())[1]
 
 

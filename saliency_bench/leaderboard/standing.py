@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from saliency_bench.leaderboard.checks import known_metric
-from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult
+from saliency_bench.results.cell import BEST_FROM, CellKey, CellResult, RankSet
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.ranking import ALONE, UNRANKED, Contrast, Standing, compare
 from saliency_bench.utils.hashing import hash_of
 
 ANY = ("", "{}", 0)  # an explainer, whichever
-RankSet = tuple[int, int] | None
 
 
 @dataclass(frozen=True)

@@ -105,8 +105,13 @@ class ForwardPasses(StrictModel):
     metric: Count = 0
 
 
-def rank_text(rank: tuple[int, int]) -> str:
-    """A rank set as it is printed: "1-3" or "2"."""
+RankSet = tuple[int, int] | None
+
+
+def rank_text(rank: RankSet) -> str:
+    """A rank set as it is printed: "1-3" or "2"; "" where there is none."""
+    if rank is None:
+        return ""
     low, high = rank
     return str(low) if low == high else f"{low}-{high}"
 
@@ -188,7 +193,7 @@ class CellResult(Interval, CellKey):
     @property
     def ranks(self) -> str:
         """The rank as it is printed, "1-3" or "2"; "" where there is none."""
-        return "" if self.rank is None else rank_text(self.rank)
+        return rank_text(self.rank)
 
     @property
     def unbeaten(self) -> bool:

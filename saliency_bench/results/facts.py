@@ -3,18 +3,18 @@
 from typing import Annotated
 
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import ConfigDict, Field, JsonValue, ValidationError
 
 from saliency_bench.errors import UserError
-from saliency_bench.results.cell import CellResult, Count, Interval, field_line
+from saliency_bench.results.cell import CellResult, Count, Interval, StrictModel, field_line
 
 UNPACKED = 2**12, 2**26  # bytes of a column that are read: for each row, and besides
 
 
-class Facts(BaseModel):
+class Facts(StrictModel):
     """Other fields may be there and are not read."""
 
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore")
 
 
 class DatasetFacts(Facts):
@@ -65,7 +65,7 @@ class GroupFacts(Facts):
 
 
 class ProvenanceFacts(Facts):
-    libraries: dict[str, JsonValue] = {}
+    libraries: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class SummaryFacts(Facts):
@@ -91,7 +91,7 @@ class Timings(Facts):
     seconds: float | None = None
     peak_memory: Count | None = None
     waiting_for_data: float | None = None
-    explainers: dict[str, float] = {}
+    explainers: dict[str, float] = Field(default_factory=dict)
 
 
 def check_facts(content: dict, kind: type[Facts]) -> None:

@@ -42,7 +42,7 @@ class Archive:
     name      of the board: the folder, or NAMESPACE/results
     updated   the day of its last change
     commit    of a repository; "" of a folder
-    pictures  the datasets that are at hand
+    pictures  the datasets that are on this machine
     """
 
     name: str
@@ -113,7 +113,7 @@ class Archive:
                 return drawn(maps, setting, self.pictures.of_dataset(setting, listed))
         return Pictured({}, "")
 
-    def said_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
+    def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """{image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""
         columns = ["image_id", "label", "prediction", "target"]
         wanted = (pc.field("cell_id") == row.cell.cell_id) & pc.field("part").is_null()

@@ -45,11 +45,11 @@ def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
     disputed = there[np.argsort(-(high - low)[there], kind="stable")][:SHOWN]
     if (high - low)[disputed].max(initial=0) > 0:
         found["most disputed"] = disputed
-    said = archive.said_of(row, [own.ids[index] for index in np.unique(np.concatenate(list(found.values())))])
+    labels = archive.labels_of(row, [own.ids[index] for index in np.unique(np.concatenate(list(found.values())))])
     return {
         kind: [
             Sample(own.ids[index], float(own.scores[index]), float(low[index]), float(high[index]),
-                   *(said.get(own.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
+                   *(labels.get(own.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
             for index in indices
         ]
         for kind, indices in found.items()

@@ -60,10 +60,10 @@ def read_core(path: str | Path) -> Core:
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
     """What of them has no published digest yet, in words."""
-    said = []
+    lines = []
     for cell in cells:
         missing = [what for what, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]
         if missing:
             names = {"dataset": cell.dataset, "model": cell.model}
-            said.append(" and ".join(f"{what} {names[what]}" for what in missing))
-    return said
+            lines.append(" and ".join(f"{what} {names[what]}" for what in missing))
+    return lines

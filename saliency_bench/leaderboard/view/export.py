@@ -8,7 +8,8 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from saliency_bench.leaderboard.view.rows import RankSet, ShownRow, number, ranks, short
+from saliency_bench.leaderboard.view.rows import ShownRow, number, short
+from saliency_bench.results.cell import RankSet, rank_text
 
 KINDS = {"csv": "text/csv", "tex": "application/x-tex", "bib": "application/x-bibtex"}  # {ending: media type}
 FIELDS = (
@@ -36,7 +37,9 @@ def as_csv(rows: Iterable[ShownRow]) -> str:
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
-        value = ranks(value) if all(isinstance(part, int) for part in value) and value else "; ".join(map(str, value))
+        value = (
+            rank_text(value) if all(isinstance(part, int) for part in value) and value else "; ".join(map(str, value))
+        )
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, str) and value.startswith(FORMULA):
@@ -80,7 +83,7 @@ def _tex_row(row: ShownRow) -> str:
 
 
 def _tex_ranks(rank: RankSet) -> str:
-    return ranks(rank).replace("-", "--")
+    return rank_text(rank).replace("-", "--")
 
 
 def tex(text: str) -> str:

@@ -36,7 +36,7 @@ class Live:
         return self._page
 
     def refresh(self) -> None:
-        """Read the board again if it has changed; what is wrong is said, and the last state stays."""
+        """Read the board again if it has changed; on an error the last state stays, and a line says why."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
                 self._page = Page(Archive.of(self.location, self.data), self.core)

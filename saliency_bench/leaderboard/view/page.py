@@ -27,9 +27,10 @@ from saliency_bench.leaderboard.view.choice import (
 from saliency_bench.leaderboard.view.compared import Sample, pairwise, samples_of
 from saliency_bench.leaderboard.view.core import Core
 from saliency_bench.leaderboard.view.pictures import Pictured
-from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, ranks, short
+from saliency_bench.leaderboard.view.rows import FAMILIES, ShownRow, amount, number, short
 from saliency_bench.leaderboard.view.standings import Standings, best_sets
 from saliency_bench.leaderboard.view.state import ALWAYS, COLUMNS, FILTERS, PAGES, SORTS, View
+from saliency_bench.results.cell import rank_text
 
 TRACK = 96  # pixels of the small interval beside a score
 
@@ -185,5 +186,5 @@ TEMPLATES = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEMPLATES.filters |= {"number": number, "ranks": ranks, "short": short, "amount": amount}
+TEMPLATES.filters |= {"number": number, "ranks": rank_text, "short": short, "amount": amount}
 TEMPLATES.globals |= {"TRACK": TRACK}

@@ -1,4 +1,4 @@
-"""Pictures of a row's samples: the map that its submission holds, over the picture where the dataset is at hand.
+"""Pictures of a row's samples: their submitted maps, over the images where the dataset is on this machine.
 
 Maps and geometry come from strangers: they are bounded before anything is drawn. No dataset is downloaded for a
 picture: it is one of the folders that whoever shows the board has named, or what the Hub's cache on this machine holds
@@ -49,12 +49,12 @@ class AtHand:
             return None
         try:
             return framed(self.rows[place]["image"].convert("RGB"), GEOMETRY.validate_python(setting.geometry))
-        except Exception:  # a damaged picture, or a geometry that nothing can have; the map is shown alone
+        except Exception:  # a damaged picture, or an impossible geometry: the map is shown alone
             return None
 
 
 def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """A picture in the frame of a geometry. Raises: ValueError for a frame beyond all measure."""
+    """A picture in the frame of a geometry. Raises: ValueError for a frame that is too large."""
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
@@ -70,7 +70,7 @@ class Pictures:
         self._known: dict[tuple[str, str], AtHand | None] = {}
 
     def of_dataset(self, setting: Identity, listed: KnownDataset | None) -> AtHand | None:
-        """The dataset of a row, if it is at hand. listed: what the owner of the board says of it."""
+        """The dataset of a row, if it is on this machine. listed: what the owner of the board says of it."""
         key = setting.fingerprint, setting.split
         if key not in self._known:
             self._known[key] = self._found(*key, listed)
@@ -113,7 +113,7 @@ class Pictured:
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Maps, each over its picture where there is one; maps beyond all measure are left out."""
+    """Maps, each over its picture where there is one; maps that are too large are left out."""
     shown, over = {}, 0
     for image_id, values in maps.items():
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):

@@ -142,7 +142,7 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     dots = []
     for name in names:
         one, other = across[name], up[name]
-        title = f"{name}: {short(x)} {_said(one)}, {short(y)} {_said(other)}"
+        title = f"{name}: {short(x)} {_score_text(one)}, {short(y)} {_score_text(other)}"
         place = horizontal(_value(one)), vertical(_value(other))
         spans = _span(one, horizontal), _span(other, vertical)
         dots.append(Dot(name, one.key, *place, *spans, one.baseline, False, title))
@@ -174,7 +174,7 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
     dots = []
     for index, name in enumerate(names):
         row = known[name]
-        title = f"{name}: {amount(costs[index])} {kind} per image{where}, {short(y)} {_said(row)}"
+        title = f"{name}: {amount(costs[index])} {kind} per image{where}, {short(y)} {_score_text(row)}"
         place = horizontal(costs[index]), vertical(_value(row))
         spans = None, _span(row, vertical)
         dots.append(Dot(name, row.key, *place, *spans, row.baseline, index in front, title))
@@ -254,7 +254,7 @@ def _turned(row: ShownRow) -> bool:
     return not row.higher_is_better
 
 
-def _said(row: ShownRow) -> str:
+def _score_text(row: ShownRow) -> str:
     ends = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
     return f"{row.value:.3f}{ends}"
 

@@ -16,6 +16,7 @@ from threading import Lock
 from time import time
 from zipfile import BadZipFile, ZipFile, ZipInfo
 
+import pyarrow as pa
 from huggingface_hub import HfApi
 
 from saliency_bench.errors import UserError, one_line
@@ -58,7 +59,7 @@ def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
         raise UserError(f"the archive cannot be read: {one_line(error)}") from error
     try:
         check_table(folder / "records.parquet", WANTED["records.parquet"], MOST_ROWS)
-    except Exception as error:  # whatever a damaged file makes the decoder say
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise UserError(f"records.parquet cannot be read: {one_line(error)}") from error
     return folder
 

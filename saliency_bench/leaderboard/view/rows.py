@@ -6,6 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from saliency_bench import registry
+from saliency_bench.results.cell import RankSet
 from saliency_bench.utils.hashing import hash_of
 
 if TYPE_CHECKING:  # which need torch
@@ -18,7 +19,6 @@ FAMILIES: Final = {
     "sensitivity": "does the map change with the network, the class or the image as it should?",
     "other": "metrics that this version of saliency-bench does not have",
 }
-RankSet = tuple[int, int] | None
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,12 @@ def key_of(row: "Row") -> str:
 def _asks(row: "Row") -> str:
     """The settings of a question that are not the usual ones, in words."""
     setting = row.result.setting
-    said = [f"target {row.result.target}"] if row.result.target != "label" else []
-    said += [f"seed {setting.seed}"] if setting.seed else []
-    said += [setting.precision] if setting.precision != "fp32" else []
-    said += [f"layer {setting.layer}"] if setting.layer else []
-    said += [f"split {setting.split}"] if setting.split != "test" else []
-    return ", ".join(said)
+    parts = [f"target {row.result.target}"] if row.result.target != "label" else []
+    parts += [f"seed {setting.seed}"] if setting.seed else []
+    parts += [setting.precision] if setting.precision != "fp32" else []
+    parts += [f"layer {setting.layer}"] if setting.layer else []
+    parts += [f"split {setting.split}"] if setting.split != "test" else []
+    return ", ".join(parts)
 
 
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
@@ -124,13 +124,6 @@ def _family(asked: Collection[str] | None) -> str:
     if "masks" in asked:
         return "alignment"
     return "sensitivity" if "explain" in asked and "groups" not in asked else "faithfulness"
-
-
-def ranks(rank: RankSet) -> str:
-    """A rank set as it is printed, "1-3" or "2"; "" where there is none."""
-    if rank is None:
-        return ""
-    return str(rank[0]) if rank[0] == rank[1] else f"{rank[0]}-{rank[1]}"
 
 
 def short(name: str) -> str:

@@ -90,7 +90,7 @@ class Standings:
 
 
 def _name(shown: ShownRow, row: Row) -> str:
-    """What an explainer is called on all datasets: methods of one's own with their version, which tells them apart."""
+    """What an explainer is called on all datasets: a submitter's own method with its version, which is unique."""
     if not shown.own_method:
         return shown.explainer
     return f"{row.cell.explainer} ({hash_of(str(row.cell.explainer_version))[:6]})"
