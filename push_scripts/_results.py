@@ -22,7 +22,10 @@ def propose(args: Namespace, folder: Path) -> None:
     ]
     submit.check_sizes(plans)
     if not args.json:
-        print("\n".join(line for one in plans for line in one.lines()), flush=True)
+        announced = False
+        for one in plans:
+            print("\n".join(one.lines(several=announced)), flush=True)
+            announced = announced or not one.nothing
     url = None if args.dry_run else submit.propose(plans)
     if args.json:
         shown = [one.as_dict() | {"dry_run": args.dry_run} for one in plans]

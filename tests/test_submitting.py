@@ -496,7 +496,10 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     here(FOUNDER)
     line = ["push", "results", str(tmp_path / "suite")]
     assert main([*line, "--dry-run"]) == 0
-    assert "third is not finished" in capsys.readouterr().err
+    shown = capsys.readouterr()
+    assert "third is not finished" in shown.err
+    assert shown.out.count("pull request to the public dataset") == shown.out.count("licence: ") == 1
+    assert "in the same pull request" in shown.out
     assert not hub.api(FOUNDER).repo_exists(BOARD, repo_type="dataset")
     assert main(line) == 0
     assert capsys.readouterr().out.count("/discussions/1\n") == 1

@@ -95,8 +95,8 @@ class SubmissionPlan:
         return {path: content.stat().st_size if isinstance(content, Path) else len(content)
                 for path, content in self.files.items()}  # fmt: skip
 
-    def lines(self) -> list[str]:
-        """What will be done, for people to read before it is done."""
+    def lines(self, *, several: bool = False) -> list[str]:
+        """What will be done, for people to read before it is done. several: other runs go with it, announced before."""
         lines: list[str] = []
         if self.known:
             lines += [f"{len(self.known)} cells are in {self.repo} with the same values and are not sent:"]
@@ -107,12 +107,13 @@ class SubmissionPlan:
         if not self.new:
             return [*lines, "nothing to submit"]
         visibility = "private" if self.private else "public"
-        lines += [f"create the {visibility} dataset {self.repo}"] if self.create else []
-        lines += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
-        lines += [f"  licence: {LICENSE}, to which you agree by submitting"]
+        head = [f"create the {visibility} dataset {self.repo}"] if self.create else []
+        head += [f"pull request to the {visibility} dataset {self.repo}, by {self.submission.result.submitter}:"]
+        head += [f"  licence: {LICENSE}, to which you agree by submitting"]
+        head += [] if self.rights.may else [f"  {self.rights.line}"]
+        lines += [f"in the same pull request, {self.submission.where}:"] if several else head
         lines += map(_line, self.new)
-        lines += [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
-        return lines if self.rights.may else [*lines, f"  {self.rights.line}"]
+        return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
         """The text of the pull request, Markdown: the scores as a table, note, link and command, in blocks of code."""

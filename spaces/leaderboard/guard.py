@@ -1,8 +1,8 @@
 """What may be sent to the leaderboard, before Gradio reads any of it: who may upload, how much, and from which page.
 
 Gradio itself stores every upload of anybody for as long as it runs, reads bodies of any size, and prints a traceback
-for every call that does not fit. `Guard` is an ASGI
-middleware inside of Gradio's own ones, so that it knows who is signed in; what it refuses is answered in one line.
+for every call that does not fit. `Guard` is an ASGI middleware inside of Gradio's own ones, so that it knows who is
+signed in; what it refuses is answered in one line.
 """
 
 import json
