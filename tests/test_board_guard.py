@@ -22,7 +22,7 @@ class App:
     """Stands for Gradio: reads the body, in pieces if it likes; `account` is signed in."""
 
     def __init__(self, uploads=None, calls=None, account=None, hides_errors=False):
-        self.guard, self.account, self.hides_errors = Guard(self.read, uploads, calls), account, hides_errors
+        self.guard, self.account, self.hides_errors = Guard(self.read, uploads, calls, {3}), account, hides_errors
         self.bodies = []
         self.client = TestClient(self, raise_server_exceptions=False)
 
@@ -108,7 +108,14 @@ def test_bodies_are_bounded_by_what_they_state_and_by_what_comes(monkeypatch, st
             content = b"x" * size if stated else iter([b"x" * 500] * (size // 500 + 1))
             assert app.post(path, content=content) == (413, "the request has more than 1,000 bytes")
     assert app.bodies == []
-    assert app.post("component_server", content=b"x" * 1000) == (200, "read")
+    assert app.post("component_server", content=b'{"component_id": 3}'.ljust(1000)) == (200, "read")
+
+
+@pytest.mark.parametrize("sent", [{}, [], 3, {"component_id": 4}, {"component_id": "3"}, {"component_id": [3]}])
+def test_only_components_of_the_page_are_asked(sent):
+    app = App()
+    assert app.post("component_server", json=sent) == (400, "this is not a call of a function of this page")
+    assert app.bodies == []
 
 
 def test_a_length_that_is_no_number_is_refused():

@@ -79,7 +79,8 @@ def launch(live: Live, **options: object) -> None:
     demo.space_id = None  # else gradio's page fetches a header and fonts for it from elsewhere
     uploads = Uploads(Path(get_upload_folder())) if submission.is_possible() else None
     calls = {number: len(function.inputs) for number, function in demo.fns.items() if function.fn is not None}
-    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls)]}
+    asked = {number for number, block in demo.blocks.items() if getattr(block, "server_fns", None)}
+    guarded = {"middleware": [Middleware(Guard, uploads=uploads, calls=calls, components=asked)]}
     demo.launch(theme=THEME, css=css, footer_links=[], max_file_size=MOST_PACKED, app_kwargs=guarded, **options)
 
 

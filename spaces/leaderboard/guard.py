@@ -8,7 +8,7 @@ signed in; what it refuses is answered in one line.
 import json
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,7 +25,8 @@ from saliency_bench.leaderboard.view.received import MOST_PACKED
 LARGEST = 1_000_000  # bytes of a request that uploads nothing
 LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of one that does: an archive and what a browser puts around it
 UPLOAD, CALL = "/upload", "/queue/join"  # how the paths of uploads and of calls end
-SENDING = (UPLOAD, CALL, "/component_server", "/reset", "/cancel")  # and those of all that the page sends
+ASKED = "/component_server"  # what the page's own script asks
+SENDING = (UPLOAD, CALL, ASKED, "/reset", "/cancel")  # how the paths of all that the page sends end
 READING = ("GET", "HEAD", "OPTIONS")
 KEPT_FOR = 3600  # seconds that an upload is kept
 
@@ -104,11 +105,15 @@ class Uploads:
 class Guard:
     """uploads: where they go, and how many may; None where nothing is uploaded, as on a laptop.
 
-    calls: {number of a function that a button calls: how many arguments it takes}.
+    calls: {number of a function that a button calls: how many arguments it takes}. components: the numbers of those
+    whose functions the page's own script asks.
     """
 
-    def __init__(self, app: ASGIApp, uploads: Uploads | None = None, calls: Mapping[int, int] | None = None):
-        self.app, self.uploads, self.calls = app, uploads, calls or {}
+    def __init__(
+        self, app: ASGIApp, uploads: Uploads | None = None, calls: Mapping[int, int] | None = None,
+        components: Collection[int] = (),
+    ):  # fmt: skip
+        self.app, self.uploads, self.calls, self.components = app, uploads, calls or {}, components
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in READING:
@@ -123,7 +128,9 @@ class Guard:
             elif not path.endswith(SENDING):
                 raise RefusedError(404, "nothing is taken here")
             else:
-                kept = await self._checked_call(headers, receive) if path.endswith(CALL) else receive
+                checks = {CALL: self._is_call, ASKED: self._is_question}
+                fits = next((check for end, check in checks.items() if path.endswith(end)), None)
+                kept = await _checked(headers, receive, fits) if fits else receive
                 await _bounded(self.app, scope, headers, LARGEST, kept, send)
         except RefusedError as error:
             await PlainTextResponse(f"{error}\n", error.status)(scope, receive, send)
@@ -141,28 +148,34 @@ class Guard:
         with self.uploads.room(account, size):
             await _bounded(self.app, scope, headers, size, receive, send)
 
-    async def _checked_call(self, headers: Headers, receive: Receive) -> Receive:
-        """What is received again, once it is known to be a call with as many arguments as its function takes."""
-        _fitting(_stated(headers) or 0, LARGEST)
-        messages, body = [await receive()], bytearray()
-        while messages[-1]["type"] == "http.request":
-            _fitting(len(body := body + messages[-1].get("body", b"")), LARGEST)
-            if not messages[-1].get("more_body"):
-                break
-            messages.append(await receive())
-        try:
-            sent = json.loads(body)
-            fits = len(sent["data"]) == self.calls[sent["fn_index"]]
-        except (ValueError, RecursionError, TypeError, KeyError):
-            fits = False
-        if not fits:
-            raise RefusedError(400, "this is not a call of a function of this page")
-        left = iter(messages)
+    def _is_call(self, sent: dict) -> bool:
+        return len(sent["data"]) == self.calls[sent["fn_index"]]
 
-        async def again() -> Message:
-            return next(left, None) or await receive()
+    def _is_question(self, sent: dict) -> bool:
+        return sent["component_id"] in self.components
 
-        return again
+
+async def _checked(headers: Headers, receive: Receive, fits: Callable[[dict], bool]) -> Receive:
+    """What is received again, once it is known to be JSON that fits. Raises: RefusedError."""
+    _fitting(_stated(headers) or 0, LARGEST)
+    messages, body = [await receive()], bytearray()
+    while messages[-1]["type"] == "http.request":
+        _fitting(len(body := body + messages[-1].get("body", b"")), LARGEST)
+        if not messages[-1].get("more_body"):
+            break
+        messages.append(await receive())
+    try:
+        is_right = fits(json.loads(body))
+    except (ValueError, RecursionError, TypeError, KeyError):
+        is_right = False
+    if not is_right:
+        raise RefusedError(400, "this is not a call of a function of this page")
+    left = iter(messages)
+
+    async def again() -> Message:
+        return next(left, None) or await receive()
+
+    return again
 
 
 def account_of(scope: Scope) -> str | None:
