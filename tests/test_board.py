@@ -171,6 +171,19 @@ def test_many_rows_that_nobody_recomputed_leave_the_ranks_of_others_alone(tmp_pa
     assert {row.unranked for row in left_out} == {board_module.TOO_MANY}
 
 
+def test_a_method_under_another_name_is_marked_with_whose_scores_it_has(tmp_path):
+    """Copied maps have the scores of the maps they are copied from, whatever their file and name."""
+    shuffled = np.random.default_rng(0).permutation(60)
+    write(tmp_path, {"hers@1": GOOD, "gradcam": GOOD, "flat@1": np.zeros(60)}, "ada")
+    own = submission({"his@2": GOOD[shuffled], "flat@2": np.zeros(60)}, "mallory", [IDS[place] for place in shuffled])
+    own.write(tmp_path)
+    write(tmp_path, {"near@1": GOOD - 1e-4}, "bob")
+    rows = {(row.cell.explainer, row.submitters): row.same_as for row in sb.load_results(tmp_path).rows}
+    assert rows["his", ("mallory",)] == ("gradcam by ada", "hers by ada")
+    assert rows["hers", ("ada",)] == ("gradcam by ada", "his by mallory")
+    assert not any(same for (name, _), same in rows.items() if name not in ("his", "hers"))
+
+
 def test_an_own_method_with_the_name_of_a_known_one_is_shown_with_its_version(tmp_path):
     write(tmp_path, {"gradcam@0123456789abcdef": GOOD, "mine@abababababababab": GOOD})
     rows = {row.cell.explainer_text: row for row in sb.load_results(tmp_path).rows}

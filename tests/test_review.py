@@ -122,12 +122,24 @@ def test_merging_by_the_command(board, capsys):
     assert {row.submitters for row in sb.load_results(BOARD).rows} == {("visitor",)}
 
 
+def test_a_verdict_says_what_is_on_the_board_already_under_this_or_another_name(board):
+    own = {"mine@1": np.linspace(0.1, 0.9, 60), "random": SCORES["random"]}
+    first = propose(board, files(submission(own, "visitor")))
+    assert [note[:34] for note in review(BOARD, first).notes] == ["the board does not list the datase"]
+    board.api().merge_pull_request(BOARD, first, repo_type="dataset")
+    copied = {"theirs@2": own["mine@1"], "random": own["random"]}
+    notes = review(BOARD, propose(board, files(submission(copied, "founder")), user=FOUNDER)).notes
+    assert notes[1:] == ["1 of 2 cells are on the board with the same scores, by visitor",
+                         "theirs has the scores of mine by visitor on all samples by saliency_miou"]  # fmt: skip
+
+
 def test_main_may_have_gone_on_since(board):
     number = propose(board, files(submission(SCORES, "visitor")))
     board.api().upload_file(path_or_fileobj=b"x", path_in_repo="status/x.json", repo_id=BOARD, repo_type="dataset")
     verdict = review(BOARD, number)
     assert verdict.fine
-    assert verdict.notes == ["on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"]
+    assert verdict.notes[0] == "on the main branch: status/x.json: Invalid JSON: expected value at line 1 column 1"
+    assert [note[:24] for note in verdict.notes[1:]] == ["the board does not list "]
 
 
 @pytest.mark.parametrize(

@@ -20,10 +20,11 @@ import datasets
 import numpy as np
 
 from saliency_bench import displays
-from saliency_bench.analysis.differences import Conflict, conflicts, same
+from saliency_bench.analysis.differences import Conflict, conflicts
 from saliency_bench.errors import UserError
 from saliency_bench.leaderboard.cache import cached_places
 from saliency_bench.leaderboard.checks import Checked, known_explainer, known_metric
+from saliency_bench.leaderboard.copies import agree, other_names
 from saliency_bench.leaderboard.known import Known, KnownDataset, Recomputed, known_dataset
 from saliency_bench.leaderboard.schema import RESULT, Result
 from saliency_bench.leaderboard.source import Source, read_folder
@@ -90,6 +91,7 @@ class Row:
     result          what that submission says: who, settings, provenance, note, link. None of it is checked but settings
     question        what rows share that can be compared: a hash of everything but the explainer
     conflict        another row of the same cell has other values
+    same_as         methods of another name with exactly these scores, as copied maps have; of a method of one's own
     """
 
     cell: CellResult
@@ -112,6 +114,7 @@ class Row:
     beats: tuple[str, ...] = ()
     not_beaten: tuple[str, ...] = ()
     conflict: bool = False
+    same_as: tuple[str, ...] = ()
 
     @property
     def value(self) -> float | None:
@@ -145,7 +148,7 @@ class Row:
             "rank": rank_text(self.rank) or self.unranked, "rank_if_true": rank_text(self.rank_if_true),
             "best": self.best,
             "not_comparable": self.not_comparable, "own_method": self.own_method, "submitters": list(self.submitters),
-            "conflict": self.conflict,
+            "conflict": self.conflict, "same_as": list(self.same_as),
         }  # fmt: skip
         return columns_of(self.folder, self.result, self.cell) | own
 
@@ -312,26 +315,13 @@ def _trust(cell: CellResult, found: Checked, content: str, known: Known) -> tupl
 def _join(rows: list[_Held], one: _Held) -> None:
     """Join a row to the one that has the same scores of the same samples; else it stands for itself."""
     for place, other in enumerate(rows):
-        if _agree(one, other):
+        if agree((one.found, one.row.cell), (other.found, other.row.cell)):
             first, second = (one, other) if one.row.status == "recomputed" != other.row.status else (other, one)
             names = dict.fromkeys((*first.row.submitters, *second.row.submitters))
             folders = (*first.row.folders, *second.row.folders)
             rows[place] = replace(first, row=replace(first.row, submitters=tuple(names), folders=folders))
             return
     rows.append(one)
-
-
-def _agree(one: _Held, other: _Held) -> bool:
-    ours, theirs = one.found.recorded, other.found.recorded
-    if len(ours.ids) != len(theirs.ids):
-        return False
-    if ours.ids == theirs.ids:
-        return ours.groups == theirs.groups and bool(same(one.scores, other.scores).all())
-    place = {image_id: index for index, image_id in enumerate(theirs.ids)}
-    order = [place.get(image_id, -1) for image_id in ours.ids]
-    if -1 in order or ours.groups != [theirs.groups[index] for index in order]:
-        return False
-    return bool(same(one.scores, other.scores[order]).all())
 
 
 def contradict(rivals: Iterable[Sequence[_Held]]) -> list[Contradiction]:
@@ -374,7 +364,10 @@ def _placed(rivals: Sequence[_Held]) -> list[Row]:
         contents = [one.content for one in ranked]
         found = cached_places([one.entry for one in ranked], contents, ranked[0].found.result.setting.seed)
     rows = []
+    scored = [(one.found, one.row.cell) for one in rivals]
     for one in rivals:
+        names = other_names((one.found, one.row.cell), scored)
+        one = replace(one, row=replace(one.row, same_as=tuple(names)))
         if (place := found.get(one.key)) is None:
             why = TOO_MANY if one.row.status == "checked" and one.row.n else one.row.why or "it has no value"
             rows.append(replace(one.row, unranked=why, not_comparable=_alone(one, rivals)))

@@ -13,11 +13,12 @@ from huggingface_hub.community import DiscussionWithDetails
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.hub import client
-from saliency_bench.leaderboard import schema
+from saliency_bench.leaderboard import copies, schema
 from saliency_bench.leaderboard.board import contradictions
 from saliency_bench.leaderboard.bounds import LARGEST, most_bytes, too_large, too_many
 from saliency_bench.leaderboard.checks import Checked
 from saliency_bench.leaderboard.files.pages import check_table
+from saliency_bench.leaderboard.known import Known
 from saliency_bench.leaderboard.schema import RECORDS, RESULT
 from saliency_bench.leaderboard.source import Source, asking, read_folder
 from saliency_bench.leaderboard.submission import CELLS, shown_cells
@@ -193,7 +194,7 @@ def _checked(repo: str, pull: DiscussionWithDetails, commit: str, folders: list[
             continue
         if (submitter := found.result.submitter) != pull.author:
             verdict.problems.append(f"{pull.author} sends it, but {RESULT} says that {submitter} submits it")
-        verdict.notes.extend(_contradicted(found, repo, api))
+        verdict.notes.extend(_notes(found, vouched, repo, api))
         verdict.found.append(found)
     return verdict
 
@@ -211,7 +212,15 @@ def _check_shown(found: Checked, path: Path) -> None:
         raise UserError(f"{where} does not say what {RESULT} says; submit it again with this version")
 
 
-def _contradicted(found: Checked, repo: str, api: HfApi) -> list[str]:
-    """A line for each cell of the board that this submission contradicts."""
-    published = Source(repo, "main", api).beside(found.result)
-    return [str(item) for other in published for item in contradictions(other, found)]
+def _notes(found: Checked, vouched: Known, repo: str, api: HfApi) -> list[str]:
+    """What of the board this submission contradicts, repeats, or could not be compared with."""
+    setting = found.result.setting
+    lines = []
+    if (setting.fingerprint, setting.split) not in vouched.datasets:
+        lines.append(
+            f"the board does not list the dataset {found.result.dataset.id} yet, so its image ids and groups were not "
+            "compared with the published ones; recompute --dataset lists it"
+        )
+    published = list(Source(repo, "main", api).beside(found.result))
+    lines += [str(item) for other in published for item in contradictions(other, found)]
+    return lines + copies.notes(found, published)

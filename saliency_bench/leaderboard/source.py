@@ -80,10 +80,11 @@ class Source:
 
     def beside(self, result: Result) -> Iterator[Checked]:
         """The submissions that check out of the dataset and the model of this one, whatever these are called."""
+        vouched, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
             with suppress(UserError):  # an invalid submission is on no board
-                yield read_folder(root, folder, Known())[1]
+                yield read_folder(root, folder, vouched)[1]
 
 
 def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:

@@ -36,10 +36,11 @@ FEATURES = datasets.Features(
        "samples": datasets.Value("int64"), "left_out": datasets.Value("int64")}
     | {name: datasets.Value("string") for name in TRUST}
     | {"best": datasets.Value("bool"), "own_method": datasets.Value("bool")}
-    | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool")}
+    | {"submitters": datasets.List(datasets.Value("string")), "conflict": datasets.Value("bool"),
+       "same_as": datasets.List(datasets.Value("string"))}
     | {"source": datasets.Value("string")}
 )  # fmt: skip
-OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict")  # which no submission can say of itself
+OF_BOARD = (*TRUST, "best", "own_method", "submitters", "conflict", "same_as")  # which no submission can say of itself
 
 NO_RESULT = "no result: this row only shows the columns"
 CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it

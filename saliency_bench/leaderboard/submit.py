@@ -348,13 +348,15 @@ def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
 
 
 def _covers(other: Checked, own: Checked, cell_id: str) -> bool:
-    """Whether a submission has all samples of ours of a cell, with the same scores."""
+    """Whether a submission has all samples of ours of a cell, in the same groups, with the same scores."""
     theirs, ours = (one.recorded.outcomes.get(cell_id) for one in (other, own))
     if theirs is None or ours is None:
         return False
     place = {image_id: index for index, image_id in enumerate(other.recorded.ids)}
     order = [place.get(image_id, -1) for image_id in own.recorded.ids]
-    return -1 not in order and bool(same(ours.scores, theirs.scores[order]).all())
+    if -1 in order or own.recorded.groups != [other.recorded.groups[index] for index in order]:
+        return False
+    return bool(same(ours.scores, theirs.scores[order]).all())
 
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:

@@ -72,6 +72,7 @@ class ShownRow:
     text: str = ""
     beats_if_true: tuple[str, ...] = ()
     not_beaten_if_true: tuple[str, ...] = ()
+    same_as: tuple[str, ...] = ()
 
 
 def shown(row: "Row") -> ShownRow:
@@ -89,7 +90,7 @@ def shown(row: "Row") -> ShownRow:
         rank_if_true=row.rank_if_true, unranked=row.unranked, best=row.best, baseline=cell.baseline,
         own_method=row.own_method, status=row.status, why=row.why, beats=official[0], not_beaten=official[1],
         beats_if_true=if_true[0], not_beaten_if_true=if_true[1], not_comparable=row.not_comparable,
-        conflict=row.conflict,
+        conflict=row.conflict, same_as=row.same_as,
         passes=passes / used if passes and used else None,
         seconds=row.seconds / used if row.seconds and used else None, device=result.provenance.device,
         submitters=row.submitters,
