@@ -4,6 +4,7 @@ import re
 import sys
 import types
 from base64 import b64decode
+from dataclasses import replace
 from html.parser import HTMLParser
 from io import BytesIO
 
@@ -11,11 +12,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from submissions import write
 
 import saliency_bench as sb
 from saliency_bench import displays
 from saliency_bench.engine.examples import save_thumbnails
+from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
+from saliency_bench.leaderboard.board import SHOWN, Board, Refused
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.metric import as_metric
 from saliency_bench.utils import progress
@@ -134,8 +138,12 @@ def test_metrics_and_explainers_say_what_they_are():
 
 
 def test_a_board_shows_its_cells(done, tmp_path):
-    of_run(done.folder, "ada").write(tmp_path)
+    with pytest.raises(UserError, match="cannot be the name of a method"):
+        of_run(done.folder, "ada")
+    write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60), "mine@1": np.linspace(0.2, 0.3, 60)}, "ada")
     board = sb.load_results(tmp_path)
+    hostile = board.rows[1].cell.model_copy(update={"explainer_text": HOSTILE})  # what no submission can be called
+    board = Board([board.rows[0], replace(board.rows[1], cell=hostile)], [], [], board.results)
     shown = Tags(board._repr_html_())
     texts = " ".join(shown.texts)
     assert shown.rows == 1 + len(board.cells)
@@ -144,10 +152,8 @@ def test_a_board_shows_its_cells(done, tmp_path):
     assert HOSTILE in texts
 
 
-def test_many_cells_of_a_board_are_counted(done, tmp_path):
-    from saliency_bench.leaderboard.board import SHOWN, Board, Refused
-
-    of_run(done.folder, "ada").write(tmp_path)
+def test_many_cells_of_a_board_are_counted(tmp_path):
+    write(tmp_path, {"gradcam": np.linspace(0.1, 0.9, 60)}, "ada")
     row = sb.load_results(tmp_path).rows[0]
     page = Board([row] * (SHOWN + 3), [], [Refused("a/b/c", f"left out {HOSTILE}")])._repr_html_()
     assert Tags(page).rows == 1 + SHOWN

@@ -11,6 +11,7 @@ from saliency_bench.spec import PythonObject, RunSpec, hint
 FOLDER = "folder:"
 COMPOSING = ("absolute", "positive", "blurred", "smoothed", "over_layers")  # explainers of explainers, whose names nest
 LONGEST_COMPOSED = 400  # characters
+LAMBDA = "<lambda>"  # what Python calls a function without a name; pages escape it
 LONGEST_OPTIONS = 1000
 
 
@@ -45,7 +46,11 @@ def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
     Letters of other alphabets look like those of "gradcam", and some signs look like nothing.
     """
     composed = rf"({'|'.join(COMPOSING)})\((?:[\w.:=+\-\"\[\]{{}}(),]|, )+\)"
-    if not public_label(name) and (len(name) > LONGEST_COMPOSED or not re.fullmatch(composed, name, re.ASCII)):
+    if (
+        name != LAMBDA
+        and not public_label(name)
+        and (len(name) > LONGEST_COMPOSED or not re.fullmatch(composed, name, re.ASCII))
+    ):
         return "cannot be the name of a method or metric: up to 100 ASCII letters, digits, '.', '_' and '-'"
     text = json.dumps(chosen, ensure_ascii=False)
     if len(text) > LONGEST_OPTIONS or not (text.isascii() and text.isprintable()):
