@@ -40,7 +40,7 @@ class Archive:
     """Load with `Archive.of`.
 
     name      of the board: the folder, or NAMESPACE/results
-    updated   the day of its last change
+    updated   the minute of its last change; "" where it is unknown
     commit    of a repository; "" of a folder
     pictures  the datasets that are on this machine
     """
@@ -64,14 +64,14 @@ class Archive:
         folder = Path(location).expanduser()
         if folder.is_dir():
             changed = max((path.stat().st_mtime for path in folder.rglob("*.json")), default=folder.stat().st_mtime)
-            day = datetime.fromtimestamp(changed, UTC).date().isoformat()
-            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, day, "", Pictures(data))
+            time = _minute(datetime.fromtimestamp(changed, UTC))
+            return cls(folder.resolve().name, load_results(folder), Source(folder), folder, time, "", Pictures(data))
         if str(location).count("/") != 1:
             raise UserError(f"{location} is not a folder; give a folder of results, or NAMESPACE/results of the Hub")
         repo, info = str(location), _info(str(location))
         source = Source(repo, info.sha)
-        day = info.last_modified.date().isoformat() if info.last_modified else ""
-        return cls(repo, load_results(repo, info.sha), source, source.folders()[0], day, info.sha or "", Pictures(data))
+        time, root = _minute(info.last_modified) if info.last_modified else "", source.folders()[0]
+        return cls(repo, load_results(repo, info.sha), source, root, time, info.sha or "", Pictures(data))
 
     @cached_property
     def rows(self) -> list[ShownRow]:
@@ -131,3 +131,7 @@ def _info(repo: str) -> DatasetInfo:
     with asking(repo):
         return client.default_api().dataset_info(repo)
     raise AssertionError  # `asking` has raised
+
+
+def _minute(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

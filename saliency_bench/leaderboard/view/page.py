@@ -67,7 +67,7 @@ class Page:
         text = {
             "csv": lambda: export.as_csv(rows),
             "tex": lambda: export.as_tex(rows, link),
-            "bib": lambda: export.as_bib(rows, self.archive.name, link, self.archive.updated),
+            "bib": lambda: export.as_bib(rows, self.archive.name, link, self.archive.updated[:10]),
         }[kind]()
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
