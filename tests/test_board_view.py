@@ -331,6 +331,19 @@ def test_names_stand_beside_their_dots_and_not_on_each_other():
     )  # there is no room on its right
 
 
+def test_many_methods_hide_neither_names_nor_what_is_recomputed():
+    crowd = [row(f"method {number}", 0.5, metric, status="checked") for number in range(60)
+             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    known = [row(name, value, metric) for name, value in (("gradcam", 0.9), ("random", 0.1))
+             for metric in ("saliency_miou", "saliency_insertion")]  # fmt: skip
+    shown, left_out = plots.fewer([*crowd, *known])
+    assert (len({one.explainer for one in shown}), left_out) == (plots.MOST, 62 - plots.MOST)
+    dots = plots.scatter(shown, "saliency_miou", "saliency_insertion").dots
+    assert {dot.name for dot in dots if dot.is_named} > {"gradcam", "random"}
+    assert sum(dot.is_named for dot in dots) < 10  # the others lie on each other
+    assert plots.fewer(known) == (known, 0)
+
+
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=5))
 def test_ticks_lie_on_their_axis(values):
     axis = plots.Axis(values, 0, 100)

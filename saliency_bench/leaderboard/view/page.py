@@ -133,8 +133,10 @@ class Page:
 
     def _plots(self, view: View) -> dict[str, Any]:
         view, rows = plots.plotted(self.archive.rows, view)
+        rows, left_out = plots.fewer(rows)
         return {
-            "chosen": view, "scenes": plots.scenes(self.archive.rows), "metrics": plots.metrics_of(rows),
+            "left_out": left_out, "chosen": view,
+            "scenes": plots.scenes(self.archive.rows), "metrics": plots.metrics_of(rows),
             "scatter": plots.scatter(rows, view.x, view.y), "cost": plots.cost(rows, view.y, view.cost),
         }  # fmt: skip
 

@@ -15,7 +15,9 @@ from saliency_bench.leaderboard.view.state import STATUSES, View
 WIDTH, HEIGHT = 640, 400
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 52  # margins
 TICKS = 7
+MOST = 40  # explainers of a plot
 LETTER, LONGEST = 6.8, 24  # the width of a letter of a name, and how many are shown
+HIGH, CROWDED = 14, 0.5  # the height of a name, and the share of it that other names and dots may cover
 Box = tuple[float, float, float, float]
 
 
@@ -33,6 +35,7 @@ class Dot:
     on_front: bool
     title: str
     label: tuple[float, float, str] = (0.0, 0.0, "start")  # where its name stands, and how it is anchored there
+    is_named: bool = True  # whether there is room for its name
 
 
 @dataclass(frozen=True)
@@ -194,12 +197,14 @@ def labelled(dots: Sequence[Dot]) -> list[Dot]:
         for across, anchor in ((8, "start"), (-8, "end")):
             for down in (-7, 15):
                 left = dot.x + across - (width if anchor == "end" else 0)
-                box = (left, dot.y + down - 11, left + width, dot.y + down + 3)
+                box = (left, dot.y + down + 3 - HIGH, left + width, dot.y + down + 3)
                 outside = box[0] < LEFT or box[2] > WIDTH
                 places.append((sum(_overlap(box, other) for other in taken) + 1e6 * outside, across, down, anchor, box))
-        _, across, down, anchor, box = min(places, key=lambda one: one[0])
-        taken.append(box)
-        found.append(replace(dot, label=(round(dot.x + across, 1), round(dot.y + down, 1), anchor)))
+        covered, across, down, anchor, box = min(places, key=lambda one: one[0])
+        is_named = covered <= CROWDED * width * HIGH
+        taken += [box] * is_named
+        label = round(dot.x + across, 1), round(dot.y + down, 1), anchor
+        found.append(replace(dot, label=label, is_named=is_named))
     return found
 
 
@@ -219,6 +224,14 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
             for a, b in points]  # fmt: skip
     ends = [(horizontal(value), vertical(value)) for value in (min(values), max(values))]
     return Plot(f"{y} against {x}, a dot per sample", x, y, dots, horizontal.ticks(), vertical.ticks(), ends)
+
+
+def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
+    """(the rows of as many explainers as a plot shows, recomputed ones and baselines first; how many are left out)"""
+    order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
+    names = list(dict.fromkeys(row.explainer for row in order))
+    kept = set(names[:MOST])
+    return [row for row in rows if row.explainer in kept], len(names) - len(kept)
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
