@@ -70,7 +70,10 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
     named = [(entry, *entry.filename.rpartition("/")[::2]) for entry in packed.infolist()]
     entries = [(entry, name) for entry, above, name in named if above == inside and SHARD.fullmatch(name)]
     if not entries:
-        raise UserError(f"the archive holds no maps ({PUBLISHED}/); `submit MAPS --with-maps --dry-run` writes them")
+        raise UserError(
+            f"the archive holds no maps ({PUBLISHED}/): untick their box, or, of a method of your own, let "
+            "`submit MAPS --with-maps --dry-run` write them first"
+        )
     if len({name for _, name in entries}) < len(entries) or len(entries) > MOST_SHARDS:
         raise UserError(f"the archive holds a file of maps twice, or more than {MOST_SHARDS:,} of them")
     if sum(entry.file_size for entry, _ in entries) > MOST_MAPS:
