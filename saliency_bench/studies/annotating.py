@@ -209,13 +209,14 @@ class Annotating:
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """The last answers, without masks, that nobody has reviewed yet, the oldest first; honeypots apart."""
+        """The last answers, without masks, that nobody has reviewed yet, oldest first; no honeypots or skips."""
         seen, pots = self.study.reviews(), set(self.honeypots)
-        return [one for one in self.study.answers(masks=False) if one.id not in seen and one.unit not in pots]
+        last = self.study.answers(masks=False)
+        return [one for one in last if one.id not in seen and one.unit not in pots and one.payload["kind"] != "skip"]
 
     def review_state(self) -> dict[str, Any]:
         """What the page of a reviewer shows: the next answers, without the names of those who gave them."""
-        waiting = [one for one in self.to_review() if one.payload["kind"] != "skip"]
+        waiting = self.to_review()
         done = len(self.study.reviews())
         return {
             "done": done,

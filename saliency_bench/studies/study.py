@@ -278,7 +278,12 @@ class Study:
     # reviews
 
     def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
-        """Store "accept" or "reject" for an answer, once however often this request is repeated."""
+        """Store "accept" or "reject" for an answer, once however often this request is repeated.
+
+        Raises: UserError for what is no answer of this study, or one that was corrected in the meantime.
+        """
+        if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
+            raise UserError("answer is the number of an answer")
         if verdict not in VERDICTS:
             raise UserError(f"verdict is one of {', '.join(VERDICTS)}, not {verdict}")
         if len(comment) > LONGEST_COMMENT or "\0" in comment:
@@ -287,15 +292,23 @@ class Study:
         with self.store.writing() as connection:
             row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().first()
             if row is None:
-                own = select(answers.c.id).where(answers.c.study == self.id, answers.c.id == answer)
-                if connection.scalar(own) is None:
-                    raise UserError(f"study {self.name} has no answer {answer}")
+                self._check_newest(connection, answer)
                 values = {"answer": answer, "reviewer": reviewer, "verdict": verdict, "comment": comment}
                 connection.execute(insert(reviews).values(**values, request=request, created=now()))
                 row = connection.execute(select(reviews).where(reviews.c.request == request)).mappings().one()
         if (row["answer"], row["reviewer"]) != (answer, reviewer):
             raise UserError("this request was used for another review; make a new id for each")
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
+
+    def _check_newest(self, connection: Connection, answer: int) -> None:
+        own = connection.execute(
+            select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
+        ).first()
+        if own is None:
+            raise UserError(f"study {self.name} has no answer {answer}")
+        same = and_(answers.c.study == self.id, answers.c.unit == own.unit, answers.c.person == own.person)
+        if connection.scalar(select(func.max(answers.c.id)).where(same)) != answer:
+            raise UserError("this answer was corrected in the meantime; review the new one")
 
     def reviews(self) -> dict[int, Review]:
         """{id of an answer: its last review}."""

@@ -11,6 +11,7 @@ from saliency_bench.data.annotations import checksum
 from saliency_bench.errors import UserError
 from saliency_bench.spaces.annotate.app import create_app
 from saliency_bench.studies.annotating import choose_honeypots, open_study
+from saliency_bench.studies.annotation_report import annotation_report
 from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.studies.store import Store
@@ -146,6 +147,31 @@ def test_a_rejected_answer_goes_back_and_the_corrected_one_is_reviewed_again(ann
     assert [task["runs"] for task in again] == [runs_of(~MASK)]
     assert client.get("/api/state", headers=me).json()["done"] == 1
     assert list(annotating.counted()) == [unit]
+
+
+@pytest.mark.parametrize("answer", [True, 1.0, "1", None, [1], 0, -1, 10**30, 2**40, 1, 77])
+def test_only_the_newest_answer_is_reviewed_by_its_number(annotating, client, answer):
+    me = joined(client)
+    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
+    for request in ("r" * 16, "s" * 16):
+        client.post("/api/answer", json=sent(unit, request), headers=me)
+    reviewer = {"X-Key": annotating.study.join(role="reviewer").key}
+    verdict = {"answer": answer, "verdict": "accept", "request": "v"}
+    refused = client.post("/api/review", json=verdict, headers=reviewer)
+    assert refused.status_code == 400
+    assert len(refused.json()["error"].splitlines()) == 1
+    assert annotating.study.reviews() == {}
+    assert client.post("/api/review", json=verdict | {"answer": 2}, headers=reviewer).json()["total"] == 1
+
+
+def test_a_skipped_image_is_no_open_review(annotating, client):
+    me = joined(client)
+    first, second = (task["unit"] for task in client.get("/api/state", headers=me).json()["tasks"][:2])
+    client.post("/api/answer", json=sent(first, kind="skip"), headers=me)
+    client.post("/api/answer", json=sent(second, "s" * 16), headers=me)
+    assert annotation_report(annotating)["reviews"]["open"] == 1
+    annotating.study.review(2, "p-r", "accept", "v")
+    assert annotation_report(annotating)["reviews"]["open"] == 0
 
 
 def drawn_by(annotating, person):
