@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from saliency_bench.errors import one_line
 from saliency_bench.results.intervals import Estimate, bounded
 from saliency_bench.studies.agreement import iou, study_agreement
 from saliency_bench.studies.annotating import Annotating
@@ -56,18 +57,21 @@ def _plain(estimate: Estimate) -> dict[str, float | int | None]:
 
 
 def report_rows(report: dict[str, Any]) -> list[list[str]]:
-    """The report as a table of two columns, with a header."""
+    """The report as a table of two columns, with a header; what people wrote is escaped, so that it forges no line."""
     rows = [["annotation study", report["study"]]]
     for name in ("images", "images with an answer", "images complete", "people"):
         rows.append([name, f"{report[name]:,}"])
     rows += [[f"answers: {kind}", f"{count:,}"] for kind, count in report["answers"].items()]
-    rows += [[f"skipped: {reason or 'no reason'}", f"{count:,}"] for reason, count in report["reasons to skip"].items()]
+    rows += [
+        [f"skipped: {reason.strip() or 'no reason'}", f"{count:,}"]
+        for reason, count in report["reasons to skip"].items()
+    ]
     if report["median seconds"] is not None:
         rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
     rows += [[f"agreement: {name}", _shown(one, "images")] for name, one in report["agreement"].items()]
     rows += [[f"honeypots: {person}", f"IoU {_shown(one, 'images')}"] for person, one in report["honeypots"].items()]
-    return rows
+    return [[one_line(cell) for cell in row] for row in rows]
 
 
 def _shown(estimate: dict[str, Any], what: str) -> str:

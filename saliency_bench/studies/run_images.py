@@ -184,7 +184,10 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")
-    found = find(dataset).load_usual(split)[0]
+    try:
+        found = find(dataset).load_usual(split)[0]
+    except UserError as error:
+        raise UserError(f"the dataset of this run: {error}; if it has moved, give --dataset") from error
     if fingerprint(found) != expected:
         raise UserError(f"{dataset} is not the dataset of the run; give --dataset")
     rows = with_classes(found.with_format(None))

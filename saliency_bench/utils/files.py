@@ -148,6 +148,20 @@ def _items(held: dict | list) -> Iterable:
     return held.values() if isinstance(held, dict) else held
 
 
+def parse_yaml(content: bytes | str) -> Any:
+    """Plain YAML. Raises: yaml.YAMLError, also for two equal keys, of which YAML would take the last."""
+    import yaml
+
+    class UniqueKeys(yaml.SafeLoader):
+        def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+            keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+            if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]} stands twice", node.start_mark)
+            return super().construct_mapping(node, deep)
+
+    return yaml.load(content, UniqueKeys)
+
+
 def read_json(path: Path) -> dict:
     """Raises: UserError for a file that cannot be read."""
     try:

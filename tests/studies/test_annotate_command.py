@@ -7,6 +7,7 @@ import pytest
 from pages import dataset
 
 from saliency_bench.cli import main
+from saliency_bench.studies.store import Store
 from saliency_bench.utils.pictures import png, values
 
 
@@ -81,6 +82,18 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     assert "masks of 0 images" in captured.out
     assert main([*line, "--export", str(tmp_path / "out")]) == 2
     assert "has no mask to export" in capsys.readouterr().err
+
+
+def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
+    assert main([*line, "--import", masks(tmp_path / "a", slice(0, 20)), "--person", "ada"]) == 0
+    study = Store(tmp_path / "study.db").get("study")
+    reason = "blurred\nagreement: IoU  1.000\r\x1b[2K\u202eabc"
+    study.record("bob", "image-000", "a request", {"kind": "skip", "reason": reason})
+    capsys.readouterr()
+    assert main([*line, "--report"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    assert sum("IoU  1.000" in row for row in rows) == 0
+    assert [row for row in rows if row.startswith("skipped: blurred agreement: IoU 1.000 \\x1b[2K\\u202eabc ")]
 
 
 def test_a_port_that_is_taken_is_one_line(line, capsys):

@@ -249,6 +249,7 @@ def test_a_study_without_ratings_is_one_line(study):
     ("scale: [a, b]\nquestions: {a: 3}", "needs an id"),
     ("scale: [a, b]\nquestions: {a: !!python/name:os.system x}", "cannot be read as YAML"),
     ("a: [", "cannot be read as YAML"),
+    ("scale: [a, b]\nquestions: {a: one, a: two}", "the key a stands twice"),
 ])  # fmt: skip
 def test_files_of_questions_that_are_none(tmp_path, text, line):
     path = tmp_path / "questions.yaml"

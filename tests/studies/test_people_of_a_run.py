@@ -87,6 +87,8 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
         run_images(done, dataset=str(other))
     with pytest.raises(UserError, match="not the folder of a finished run"):
         run_images(tmp_path)
+    with pytest.raises(UserError, match="if it has moved, give --dataset"):
+        run_images(done, dataset="somewhere/else/shapes")
 
 
 def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from saliency_bench import registry
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.spec import RunSpec, check_names
+from saliency_bench.utils.files import parse_yaml
 
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
@@ -260,7 +261,7 @@ def read_suite(path: Path) -> Suite:
     try:
         if path.stat().st_size > LARGEST:
             raise UserError(f"{path} is larger than {LARGEST} bytes, which no suite is")
-        content = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, yaml.YAMLError) as error:
@@ -272,16 +273,6 @@ def read_suite(path: Path) -> Suite:
         raise UserError(f"{path}: {error}") from error
     except ValidationError as error:
         raise UserError(f"{path}: {_line(error)}") from error
-
-
-class _UniqueKeys(yaml.SafeLoader):
-    """YAML takes the last of two equal keys, and the first table would be lost without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for key in dict.fromkeys(keys) if keys.count(key) > 1]:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {twice[0]} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)
 
 
 SAID = {  # instead of what pydantic says

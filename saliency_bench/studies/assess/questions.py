@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.utils.files import read_bytes
+from saliency_bench.utils.files import parse_yaml, read_bytes
 
 DEFAULT = Path(__file__).with_name("questions.yaml")
 LARGEST = 2**16  # bytes of a file
@@ -18,11 +18,12 @@ CLASS = "{class}"
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
     """{"scale": [text, ...] from the worst to the best, "questions": {id: text}} of a file (default: the package's).
 
-    Raises: UserError for a file that does not hold 2 to 9 levels and 1 to 6 questions, all of them text.
+    Raises: UserError for a file that does not hold 2 to 9 levels and 1 to 6 questions, all of them text, or names a
+    question twice.
     """
     path = DEFAULT if path is None else Path(path)
     try:
-        content = yaml.safe_load(read_bytes(path, LARGEST))
+        content = parse_yaml(read_bytes(path, LARGEST))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise UserError(f"{path} cannot be read as YAML: {one_line(error)}") from error
     if not isinstance(content, dict) or content.keys() != {"scale", "questions"}:
