@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 from time import time
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from saliency_bench.leaderboard.view.received import MOST_PACKED
+from saliency_bench.spaces.pages.origins import is_own_origin
 
 LARGEST = 1_000_000  # bytes of a request that uploads nothing
 LARGEST_UPLOAD = MOST_PACKED + 10_000  # bytes of one that does: an archive and what a browser puts around it
@@ -121,7 +121,8 @@ class Guard:
             return
         headers, path = Headers(scope=scope), scope["path"].rstrip("/")
         try:
-            _check_origin(headers)
+            if not is_own_origin(headers):
+                raise RefusedError(403, "the page of another site may not send anything here")
             is_form = headers.get("content-type", "").lower().startswith("multipart/")
             if is_form or path.endswith(UPLOAD):
                 await self._upload(scope, headers, receive, send)
@@ -184,14 +185,6 @@ def account_of(scope: Scope) -> str | None:
     if (signed.get("expires_at") or 0) < time():
         return None
     return (signed.get("userinfo") or {}).get("preferred_username")
-
-
-def _check_origin(headers: Headers) -> None:
-    """Whether a request comes from a page of ours. X-Forwarded-Host is not believed: scripts of others can send it."""
-    origin = headers.get("origin")
-    own = [headers.get("host", ""), *os.environ.get("SPACE_HOST", "").split(",")]
-    if origin is not None and urlsplit(origin).netloc not in [name.strip() for name in own if name.strip()]:
-        raise RefusedError(403, "the page of another site may not send anything here")
 
 
 def _stated(headers: Headers) -> int | None:

@@ -22,6 +22,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from saliency_bench.errors import UserError
+from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
 from saliency_bench.studies.study import Person, Study
 from saliency_bench.studies.sync import Sync
 from saliency_bench.utils.interrupts import slow_to_end
@@ -71,7 +72,7 @@ def application(
     for name, method in (get | post).items():
         endpoint = _endpoint(study, method, largest)
         routes.append(Route(f"/api/{name}", endpoint, methods=["POST" if name in post else "GET"]))
-    return Starlette(routes=routes, middleware=[Middleware(GZipMiddleware, minimum_size=2000)])
+    return Starlette(routes=routes, middleware=[Middleware(OwnOrigins), Middleware(GZipMiddleware, minimum_size=2000)])
 
 
 def refusal(status: int, text: str) -> JSONResponse:
@@ -130,6 +131,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     """
     import uvicorn
 
+    app.add_middleware(OwnHosts, host=host)
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
