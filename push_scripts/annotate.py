@@ -60,32 +60,40 @@ def main(args: Namespace) -> int:
         raise UserError("--import PATH and --person NAME are given together")
     serving = not (args.report or args.export or args.imported)
     sync = _people.restored(args, serving=serving)
-    annotating = opened(args)
+    annotating, imported = opened(args)
     if args.report:
         _show_report(annotating, args)
     elif args.export:
         _export(annotating, args)
     elif args.imported:
-        _import(annotating, args)
+        _import(annotating, imported, args)
     else:
         serve(annotating, args, sync)
     return 0
 
 
-def opened(args: Namespace) -> Any:
-    """The study that the arguments name, made if there is none."""
+def opened(args: Namespace) -> tuple[Any, Any]:
+    """The study that the arguments name, made if there is none, and the masks that are to be imported.
+
+    These are read before, so that a file that is refused leaves no study behind.
+    """
     from saliency_bench.data.fingerprints import fingerprint
     from saliency_bench.data.loading import find
     from saliency_bench.studies.annotating import open_study
+    from saliency_bench.studies.exporting import read_masks
     from saliency_bench.studies.images import StudyImages
     from saliency_bench.studies.store import Store
 
-    store = Store(args.store, create=not (args.report or args.export))
+    kept = None if args.imported else Store(args.store, create=not (args.report or args.export))
     found = find(args.dataset)
     rows, split = found.load_usual(args.split)
+    images = StudyImages(rows)
+    imported = read_masks(images, Path(args.imported), args.format, args.person) if args.imported else None
+    store = kept or Store(args.store)
     names = ("annotators", "per_person", "only_missing", "honeypots", "honeypot_every", "seed")
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return open_study(store, args.name or f"{found.text}, {split}", StudyImages(rows), fingerprint(rows), **given)
+    name = args.name or f"{found.text}, {split}"
+    return open_study(store, name, images, fingerprint(rows), **given), imported
 
 
 def _show_report(annotating: Any, args: Namespace) -> None:
@@ -105,10 +113,11 @@ def _export(annotating: Any, args: Namespace) -> None:
     _tell(args, {"images": count, "folder": args.export}, f"the masks of {count} images are in {args.export}")
 
 
-def _import(annotating: Any, args: Namespace) -> None:
-    from saliency_bench.studies.exporting import import_masks
+def _import(annotating: Any, imported: Any, args: Namespace) -> None:
+    from saliency_bench.studies.exporting import store_masks
 
-    count, strange = import_masks(annotating, Path(args.imported), args.format, args.person)
+    store_masks(annotating, imported)
+    count, strange = len(imported.masks), imported.strange
     if strange:
         complain(f"{len(strange)} masks fit no image of the dataset, such as {strange[0]}")
     _tell(args, {"images": count, "unknown": strange}, f"masks of {count} images are stored as those of {args.person}")

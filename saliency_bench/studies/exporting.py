@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import sha256
 from importlib import import_module
 from pathlib import Path, PurePosixPath
@@ -12,8 +13,8 @@ import numpy as np
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.studies.agreement import consensus, votes
 from saliency_bench.studies.annotating import Annotating
-from saliency_bench.studies.database import check_text
-from saliency_bench.studies.formats import CONSENSUS, FORMATS, MODULES, Drawn
+from saliency_bench.studies.formats import CONSENSUS, FORMATS, MODULES, Drawn, check_person
+from saliency_bench.studies.images import StudyImages
 from saliency_bench.studies.study import Answer
 from saliency_bench.utils.pictures import UnreadableError, png
 from saliency_bench.utils.seeds import seed_of
@@ -31,7 +32,7 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
 
     people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs from
     image to image, so that nobody's masks can be put together.
-    Raises: UserError for a folder that exists, or a study without a mask.
+    Raises: UserError for a folder that exists, a study without a mask, or names that the format cannot hold.
     """
     if out.exists():
         raise UserError(f"{out} exists; give a new folder")
@@ -39,6 +40,12 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
     drawn = list(all_drawn(annotating, people))
     if not drawn:
         raise UserError(f"the study {annotating.study.name} has no mask to export")
+    if any(one.person.casefold() == CONSENSUS and one.votes is None for one in drawn):
+        raise UserError(
+            f"the study {annotating.study.name} has a person called {CONSENSUS}, as the mask of most people is; "
+            "export it with --without-people"
+        )
+    writer.check(drawn)
     out.mkdir(parents=True)
     writer.write(out, drawn)
     return len({one.image_id for one in drawn})
@@ -59,30 +66,48 @@ def all_drawn(annotating: Annotating, people: bool = True) -> Iterator[Drawn]:
         yield Drawn(unit, label, CONSENSUS, consensus(masks), votes(masks))
 
 
+@dataclass(frozen=True)
+class Imported:
+    """Masks of a person that were drawn elsewhere. masks: {unit: bool (H, W)}. strange: names that fit no image."""
+
+    person: str
+    masks: dict[str, np.ndarray]
+    strange: list[str]
+
+
 def import_masks(annotating: Annotating, path: Path, format: str, person: str) -> tuple[int, list[str]]:
-    """Store masks that were drawn elsewhere as the answers of a person; (how many images, names that fit none).
+    """`read_masks` and `store_masks`: (how many images, names that fit none)."""
+    found = read_masks(annotating.images, path, format, person)
+    store_masks(annotating, found)
+    return len(found.masks), found.strange
 
-    A mask that this person has already is not stored again. An image is found by its id, or by the last part of it
-    without ending. Raises: UserError for a file that cannot be read, or a mask of another size than its image.
+
+def read_masks(images: StudyImages, path: Path, format: str, person: str) -> Imported:
+    """The masks of a person in a file; all of them where it names nobody.
+
+    An image is found by its id, or by the last part of it without ending.
+    Raises: UserError for a file that cannot be read or is of other people, or a mask of another size than its image.
     """
-    check_text("person", person, 100)
-    units = _units_by_name(annotating)
-    found = module_of(format).read(path)
+    check_person(person)
+    units = _units_by_name(images)
+    found = module_of(format).read(path, person)
     named = {name: units.get(name) or units.get(_stem(name)) for name in found}
+    masks = {unit: found[name] for name, unit in named.items() if unit is not None}
     for name, unit in named.items():
         if unit is not None:
-            _check_mask(annotating, unit, name, found[name])
-    stored = 0
-    for name, unit in named.items():
-        if unit is not None:
-            _store(annotating, unit, found[name], person)
-            stored += 1
-    return stored, [name for name, unit in named.items() if unit is None]
+            _check_mask(images, unit, name, found[name])
+    return Imported(person, masks, [name for name, unit in named.items() if unit is None])
 
 
-def _units_by_name(annotating: Annotating) -> dict[str, str]:
+def store_masks(annotating: Annotating, found: Imported) -> None:
+    """Store masks as the answers of a person; one that this person has already is not stored again."""
+    for unit, mask in found.masks.items():
+        _store(annotating, unit, mask, found.person)
+
+
+def _units_by_name(images: StudyImages) -> dict[str, str]:
     """{what a file may call an image: its unit}, of the names that only one has."""
-    names = [(name, unit) for unit in annotating.images.units for name in {unit, unit.replace("/", "_"), _stem(unit)}]
+    names = [(name, unit) for unit in images.units for name in {unit, unit.replace("/", "_"), _stem(unit)}]
     counts = Counter(name for name, _ in names)
     return {name: unit for name, unit in names if counts[name] == 1}
 
@@ -92,9 +117,9 @@ def _stem(name: str) -> str:
     return last.rsplit(".", 1)[0] if "." in last else last
 
 
-def _check_mask(annotating: Annotating, unit: str, name: str, mask: np.ndarray) -> None:
+def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> None:
     try:
-        shown = annotating.images.shown(unit)
+        shown = images.shown(unit)
     except UnreadableError as error:
         raise UserError(f"image {unit} of the dataset cannot be read: {error}") from None
     if mask.shape != (shown.height, shown.width):

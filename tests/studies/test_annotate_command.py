@@ -84,6 +84,25 @@ def test_masks_that_fit_no_image_are_named(line, tmp_path, capsys):
     assert "has no mask to export" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--person", "bob"], "has no masks of bob; give --person, one of: ada"),
+        (["--person", "../ada"], "--person is 1 to 100 letters"),
+        (["--person", "consensus"], "is reserved"),
+        (["--person", "ada", "--format", "coco"], "is a folder without annotations.json"),
+    ],
+)
+def test_a_refused_import_leaves_no_study(line, tmp_path, options, words, capsys):
+    (tmp_path / "out/masks").mkdir(parents=True)
+    masks(tmp_path / "out/masks/ada", slice(0, 20))
+    assert main([*line, "--import", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert list(tmp_path.glob("study.db*")) == []
+    assert main([*line, "--import", str(tmp_path / "out"), "--person", "ada"]) == 0
+    assert "masks of 12 images" in capsys.readouterr().out
+
+
 def test_a_reason_to_skip_forges_no_line_of_the_report(line, tmp_path, capsys):
     assert main([*line, "--import", masks(tmp_path / "a", slice(0, 20)), "--person", "ada"]) == 0
     study = Store(tmp_path / "study.db").get("study")

@@ -1,19 +1,24 @@
 """Masks of a study in the formats of annotation programs: a module each, with `write` and `read`.
 
-`write(out, drawn)` writes into an empty folder; `read(path)` gives {image id: mask}. Both keep every pixel. What is
+`check(drawn)` refuses names that the format cannot hold; `write(out, drawn)` writes into an empty folder;
+`read(path, person)` gives {image id: mask} of one person, an empty mask for "no region". All keep every pixel. What is
 read may come from a stranger: it is checked, and nothing of it is executed.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from saliency_bench.errors import UserError
+from saliency_bench.errors import SHOWN, UserError, one_line
 from saliency_bench.utils.pictures import MAX_PIXELS
 
 FORMATS = ("png", "coco", "label-studio", "cvat")
 MODULES = {"png": "png_folders", "coco": "coco", "label-studio": "label_studio", "cvat": "cvat"}
+OTHERS = "coco, label-studio"  # which need no file names
+MOST_BYTES = 200  # of a file name
 CONSENSUS = "consensus"  # the person whom the mask of most people is ascribed to
 
 
@@ -28,12 +33,46 @@ class Drawn:
     votes: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class Region:
+    """A region in a file. person: "" where the file does not say whose it is. mask: decodes it, if it is wanted."""
+
+    person: str
+    image_id: str
+    mask: Callable[[], np.ndarray]
+
+
+def check_person(name: str) -> str:
+    """A pseudonym for what is imported. Raises: UserError for one that is reserved or could be more than a name."""
+    if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or len(name.encode()) > MOST_BYTES:
+        raise UserError(
+            f"--person is 1 to 100 letters, digits, '.', '_' and '-', the first of them no '.', "
+            f"not {one_line(ascii(name), 60)}"
+        )
+    if name.casefold() == CONSENSUS:
+        raise UserError(f"--person {name} is reserved for the mask of most people; give another name")
+    return name
+
+
+def folder_name(person: str) -> str:
+    """The name of a person as that of a folder. Raises: UserError for one that is a path or no name."""
+    if person.startswith(".") or "/" in person or not _is_name(person):
+        raise UserError(
+            f"the person {ascii(person)[:100]} cannot be the name of a folder; export as {OTHERS}, or --without-people"
+        )
+    return person
+
+
 def file_stem(image_id: str) -> str:
     """The name of the files of an image: its id, "/" replaced by "_". Raises: UserError for no file name."""
     stem = image_id.replace("/", "_")
-    if stem in ("", ".", "..") or not stem.isprintable() or "\\" in stem or len(stem.encode()) > 200:
+    if stem in (".", "..") or not _is_name(stem):
         raise UserError(f"the image id {ascii(image_id)[:100]} cannot be the name of a file; export another format")
     return stem
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and text.isprintable() and "\\" not in text and len(text.encode()) <= MOST_BYTES
 
 
 def check_stems(drawn: Iterable[Drawn]) -> None:
@@ -42,7 +81,49 @@ def check_stems(drawn: Iterable[Drawn]) -> None:
     for one in drawn:
         stem = file_stem(one.image_id)
         if names.setdefault(stem, one.image_id) != one.image_id:
-            raise UserError(f"the images {names[stem]} and {one.image_id} would share a file name; rename one of them")
+            raise UserError(
+                f"the images {names[stem]} and {one.image_id} would share a file name; export as {OTHERS} or cvat, "
+                "which keep their names"
+            )
+
+
+def file_in(path: Path, name: str) -> Path:
+    """A file, or the one of this name in a folder. Raises: UserError for a folder without it."""
+    if not path.is_dir():
+        return path
+    if not (path / name).is_file():
+        raise UserError(f"{path} is a folder without {name}; give the file to import")
+    return path / name
+
+
+def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
+    """Of folders in `path` that are named after people, that of a person. Raises: UserError if there is none."""
+    named = {folder.name: folder for folder in sorted(folders)}
+    return named[_chosen(named, person, str(path))]
+
+
+def masks_of(regions: Iterable[Region], person: str, path: Path) -> dict[str, np.ndarray]:
+    """{image id: mask}, of several regions of an image all together; only those of `person` where a file names people.
+
+    Raises: UserError for a file of other people.
+    """
+    regions = list(regions)
+    people = {one.person for one in regions}
+    wanted = "" if people <= {""} else _chosen(people - {""}, person, str(path))
+    masks: dict[str, np.ndarray] = {}
+    for one in regions:
+        if one.person == wanted:
+            joined(masks, one.image_id, one.mask())
+    return masks
+
+
+def _chosen(people: Iterable[str], person: str, path: str) -> str:
+    """Raises: UserError for a person whom the file does not name."""
+    people = sorted(set(people) - {CONSENSUS})
+    if person in people:
+        return person
+    some = ", ".join(one[:40] for one in people[:SHOWN]) + (f" and {len(people) - SHOWN} more" * (len(people) > SHOWN))
+    raise UserError(f"{path} has no masks of {person}; give --person, one of: {some or 'nobody'}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:

@@ -1,11 +1,13 @@
 """COCO: `annotations.json`, with uncompressed run lengths, so that every pixel is kept.
 
-An annotation is a person's whole mask of an image, `iscrowd` 1 (the mark of run lengths), its `person` beside it; empty
-masks are left out, as COCO has no such thing. Needs pycocotools to read compressed run lengths and polygons.
+An annotation is a person's whole mask of an image, `iscrowd` 1 (the mark of run lengths), its `person` beside it. COCO
+has no empty masks; `no_region` of an image lists the people who say that it has no region. Needs pycocotools to read
+compressed run lengths and polygons.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,21 +15,30 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats import Drawn, box_of, check_size, joined
+from saliency_bench.studies.formats import Drawn, Region, box_of, check_size, file_in, masks_of
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import parse_json, read_bytes
 
 LARGEST = 2**30  # bytes
 
 
+def check(drawn: Sequence[Drawn]) -> None:
+    """Every name can be written."""
+
+
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
     labels = sorted({one.label for one in drawn})
     images = {one.image_id: one.mask.shape for one in drawn}
     numbers = {image_id: number for number, image_id in enumerate(images, 1)}
+    empty: dict[str, list[str]] = {}
+    for one in drawn:
+        if not one.mask.any():
+            empty.setdefault(one.image_id, []).append(one.person)
     marked = [one for one in drawn if one.mask.any()]
     content = {
         "images": [
             {"id": numbers[key], "file_name": key, "height": height, "width": width}
+            | ({"no_region": empty[key]} if key in empty else {})
             for key, (height, width) in images.items()
         ],
         "categories": [{"id": number, "name": label} for number, label in enumerate(labels, 1)],
@@ -52,21 +63,29 @@ def _annotation(number: int, image: int, category: int, one: Drawn) -> dict[str,
     }
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, person: str) -> dict[str, np.ndarray]:
     """{file name without ending: mask}; of several annotations of an image, all together."""
+    path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
-        names = {one["id"]: (str(one["file_name"]), one) for one in content["images"]}
-        masks: dict[str, np.ndarray] = {}
-        for one in content["annotations"]:
-            name, image = names[one["image_id"]]
-            size = check_size(image["height"], image["width"])
-            joined(masks, name, _mask(one["segmentation"], *size))
-        return masks
+        images = {one["id"]: one for one in content["images"]}
+        regions = [_region(images[one["image_id"]], one) for one in content["annotations"]]
+        return masks_of(regions + [one for image in content["images"] for one in _empty(image)], person, path)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as COCO annotations ({one_line(error)}); export them again") from None
+
+
+def _region(image: dict[str, Any], one: dict[str, Any]) -> Region:
+    size = check_size(image["height"], image["width"])
+    return Region(str(one.get("person") or ""), str(image["file_name"]), partial(_mask, one["segmentation"], *size))
+
+
+def _empty(image: dict[str, Any]) -> Iterator[Region]:
+    for person in image.get("no_region") or []:
+        size = check_size(image["height"], image["width"])
+        yield Region(str(person), str(image["file_name"]), partial(np.zeros, size, bool))
 
 
 def _mask(segmentation: Any, height: int, width: int) -> np.ndarray:

@@ -1,10 +1,11 @@
 """CVAT for images 1.1: PERSON/annotations.xml, with a mask element for each image.
 
-A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. Needs
-defusedxml to read.
+A mask is the box [left, left + width) x [top, top + height) with its run lengths, row by row, zeros first. CVAT
+lists images that nobody has annotated, too; one without a region has `no_region="1"`. Needs defusedxml to read.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,11 +14,17 @@ import numpy as np
 
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.registry import install_hint
-from saliency_bench.studies.formats import Drawn, box_of, check_size, file_stem, joined
+from saliency_bench.studies.formats import Drawn, Region, box_of, check_size, file_in, folder_name, folder_of, masks_of
 from saliency_bench.studies.runs import mask_of, runs_of
 from saliency_bench.utils.files import read_bytes
 
+FILE = "annotations.xml"
 LARGEST = 2**28  # bytes
+
+
+def check(drawn: Sequence[Drawn]) -> None:
+    for person in {one.person for one in drawn}:
+        folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
@@ -27,9 +34,9 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
         for number, one in enumerate(drawn):
             if one.person == person:
                 _add(root, number, one)
-        folder = out / file_stem(person)
+        folder = out / folder_name(person)
         folder.mkdir()
-        ElementTree.ElementTree(root).write(folder / "annotations.xml", encoding="utf-8", xml_declaration=True)
+        ElementTree.ElementTree(root).write(folder / FILE, encoding="utf-8", xml_declaration=True)
 
 
 def _add(root: ElementTree.Element, number: int, one: Drawn) -> None:
@@ -37,6 +44,7 @@ def _add(root: ElementTree.Element, number: int, one: Drawn) -> None:
     about = {"id": str(number), "name": one.image_id, "width": str(columns), "height": str(rows)}
     image = ElementTree.SubElement(root, "image", about)
     if not one.mask.any():
+        image.set("no_region", "1")
         return
     left, top, width, height = box_of(one.mask)
     box = {"left": left, "top": top, "width": width, "height": height}
@@ -45,23 +53,31 @@ def _add(root: ElementTree.Element, number: int, one: Drawn) -> None:
     ElementTree.SubElement(image, "mask", about | {"rle": runs} | {name: str(value) for name, value in box.items()})
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, person: str) -> dict[str, np.ndarray]:
     """{name of the image: mask}; of several masks of an image, all together."""
     try:
         from defusedxml.ElementTree import fromstring
     except ModuleNotFoundError as error:
         raise UserError(f"XML is read with defusedxml: {install_hint('builders')}") from error
     try:
-        masks: dict[str, np.ndarray] = {}
-        for image in fromstring(read_bytes(path, LARGEST)).iter("image"):
-            size = check_size(int(image.attrib["height"]), int(image.attrib["width"]))
-            for one in image.iter("mask"):
-                joined(masks, image.attrib["name"], _mask(one.attrib, *size))
-        return masks
+        folders = [one.parent for one in path.glob(f"*/{FILE}")]
+        if folders and not (path / FILE).is_file():
+            path = folder_of(path, folders, person)
+        path = file_in(path, FILE)
+        root = fromstring(read_bytes(path, LARGEST))
+        return masks_of((one for image in root.iter("image") for one in _regions(image)), person, path)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, SyntaxError) as error:
         raise UserError(f"{path} cannot be read as CVAT for images 1.1 ({one_line(error)}); export it again") from None
+
+
+def _regions(image: Any) -> Iterator[Region]:
+    name, size = image.attrib["name"], check_size(int(image.attrib["height"]), int(image.attrib["width"]))
+    for one in image.iter("mask"):
+        yield Region("", name, partial(_mask, one.attrib, *size))
+    if image.attrib.get("no_region") == "1":
+        yield Region("", name, partial(np.zeros, size, bool))
 
 
 def _mask(attributes: Any, height: int, width: int) -> np.ndarray:

@@ -4,10 +4,16 @@ A brush mask is the picture (H, W, 4) of bytes, the mask in all four channels (0
 bits: the number of bytes (32 bits), the size of a word less 1 (5), four sizes of a length less 1 (4 each); then, until
 all bytes are there, either 1, the choice of a size (2), the length less 1 (as many bits as chosen), and one byte that
 is repeated; or 0, choice, length less 1, and so many bytes.
+
+An annotation without a result may be one that nobody has drawn; where it says that there is no region, `no_region`
+beside it holds the height and width of the image.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.studies.formats import Drawn, check_size, joined
+from saliency_bench.studies.formats import Drawn, Region, check_size, file_in, masks_of
 from saliency_bench.utils.files import parse_json, read_bytes
 
 SIZES = (3, 4, 8, 16)  # bits of a length
@@ -23,11 +29,16 @@ CHANNELS = 4
 LARGEST = 2**30  # bytes
 
 
+def check(drawn: Sequence[Drawn]) -> None:
+    """Every name can be written."""
+
+
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
     tasks: dict[str, dict[str, Any]] = {}
     for one in drawn:
         task = tasks.setdefault(one.image_id, {"data": {"image": one.image_id, "label": one.label}, "annotations": []})
-        task["annotations"].append({"completed_by": {"email": one.person}, "result": _result(one)})
+        empty = {} if one.mask.any() else {"no_region": list(one.mask.shape)}
+        task["annotations"].append({"completed_by": {"email": one.person}, "result": _result(one)} | empty)
     (out / "tasks.json").write_text(json.dumps(list(tasks.values())), encoding="utf-8")
     (out / "labelling_config.xml").write_text(_config(drawn), encoding="utf-8")
 
@@ -103,19 +114,46 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
     return found.reshape(height, width, CHANNELS)[:, :, -1] > 0
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
+def read(path: Path, person: str) -> dict[str, np.ndarray]:
     """{image: mask} of an export as JSON; of several regions of an image, all together."""
+    path = file_in(path, "tasks.json")
     try:
-        masks: dict[str, np.ndarray] = {}
-        for task in parse_json(read_bytes(path, LARGEST)):
-            name = str(task["data"]["image"])
-            for annotation in task["annotations"]:
-                for one in annotation["result"]:
-                    if one.get("type") == "brushlabels":
-                        size = check_size(one["original_height"], one["original_width"])
-                        joined(masks, name, decode(one["value"]["rle"], *size))
-        return masks
+        tasks = parse_json(read_bytes(path, LARGEST))
+        return masks_of(_named([one for task in tasks for one in _regions(task)]), person, path)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as Label Studio's JSON ({one_line(error)}); export it again") from None
+
+
+def _regions(task: Any) -> Iterator[Region]:
+    name = str(task["data"]["image"])
+    for annotation in task["annotations"]:
+        person = _person(annotation)
+        if annotation.get("no_region"):
+            yield Region(person, name, partial(np.zeros, check_size(*annotation["no_region"]), bool))
+        for one in annotation["result"]:
+            if one.get("type") == "brushlabels":
+                size = check_size(one["original_height"], one["original_width"])
+                yield Region(person, name, partial(decode, one["value"]["rle"], *size))
+
+
+def _person(annotation: dict[str, Any]) -> str:
+    """A pseudonym of ours, or the account of Label Studio as its address or number; "" without one."""
+    account = annotation.get("completed_by")
+    if isinstance(account, dict):
+        account = account.get("email") or account.get("id")
+    return "" if account is None else str(account)
+
+
+def _named(regions: list[Region]) -> list[Region]:
+    """Of a single account of Label Studio, regions of nobody named: --person says who it is.
+
+    Of several, an address is what is before its @, where that is one person's, as --person has no @.
+    """
+    people = {one.person for one in regions}
+    if len(people) == 1 and all("@" in one or one.isdecimal() for one in people):
+        return [replace(one, person="") for one in regions]
+    short = Counter(one.partition("@")[0] for one in people)
+    names = {one: start if short[start := one.partition("@")[0]] == 1 else one.replace("@", ".") for one in people}
+    return [replace(one, person=names[one.person]) for one in regions]

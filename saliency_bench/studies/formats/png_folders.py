@@ -10,19 +10,24 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.errors import UserError
-from saliency_bench.studies.formats import CONSENSUS, Drawn, check_stems, file_stem
+from saliency_bench.studies.formats import Drawn, check_stems, file_stem, folder_name, folder_of
 from saliency_bench.utils.pictures import UnreadableError, png, values
 
 
-def write(out: Path, drawn: Sequence[Drawn]) -> None:
+def check(drawn: Sequence[Drawn]) -> None:
     check_stems(drawn)
+    for person in {one.person for one in drawn}:
+        folder_name(person)
+
+
+def write(out: Path, drawn: Sequence[Drawn]) -> None:
     for one in drawn:
         name = f"{file_stem(one.image_id)}.png"
-        if one.person == CONSENSUS and one.votes is not None:
+        if one.votes is not None:
             _save(out / "consensus" / name, one.mask)
             _save(out / "votes" / name, np.minimum(one.votes, 255).astype(np.uint8))
         else:
-            _save(out / "masks" / one.person / name, one.mask)
+            _save(out / "masks" / folder_name(one.person) / name, one.mask)
 
 
 def _save(path: Path, pixels: np.ndarray) -> None:
@@ -30,12 +35,17 @@ def _save(path: Path, pixels: np.ndarray) -> None:
     path.write_bytes(png(pixels))
 
 
-def read(path: Path) -> dict[str, np.ndarray]:
-    """{name of the file without .png: bool (H, W), what is not 0} of one folder."""
+def read(path: Path, person: str) -> dict[str, np.ndarray]:
+    """{name of the file without .png: bool (H, W), what is not 0} of the folder of a person, or of all people."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
+    files = sorted(path.glob("*.png"))
+    above = path / "masks" if (path / "masks").is_dir() else path
+    if not files and (folders := [one for one in above.iterdir() if any(one.glob("*.png"))]):
+        path = folder_of(path, folders, person)
+        files = sorted(path.glob("*.png"))
     try:
-        masks = {file.stem: values(file) > 0 for file in sorted(path.glob("*.png"))}
+        masks = {file.stem: values(file) > 0 for file in files}
     except UnreadableError as error:
         raise UserError(f"{path} holds a file that is not a mask: {error}") from None
     if not masks:

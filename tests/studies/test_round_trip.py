@@ -1,0 +1,180 @@
+"""Export and import again: every answer of every person, and nothing of anybody else."""
+
+import json
+
+import numpy as np
+import pytest
+from pages import dataset
+from test_annotating import study_of
+
+from saliency_bench.errors import UserError
+from saliency_bench.studies.annotation_report import annotation_report
+from saliency_bench.studies.exporting import export, import_masks, module_of
+from saliency_bench.studies.formats import FORMATS
+
+FILES = {"coco": "annotations.json", "label-studio": "tasks.json"}  # those of all people in one file
+PEOPLE = ("p-a", "p-b", "p-c")
+
+
+def drawn(seed, marked=0.3):
+    return np.random.default_rng(seed).random((60, 80)) < marked
+
+
+@pytest.fixture
+def annotated(tmp_path):
+    """Six images of three people: masks, "no region" of some or all, one image that one of them has not answered."""
+    annotating = study_of(tmp_path, dataset(6))
+    for number, person in enumerate(PEOPLE):
+        for image in range(6):
+            unit, request = f"image-{image:03d}", f"{person} {image}"
+            if image == 3 or (image == 2 and number == 1):
+                annotating.study.record(person, unit, request, {"kind": "no_region"})
+            elif image == 4 and number == 2:
+                annotating.study.record(person, unit, request, {"kind": "skip", "reason": "blurred"})
+            else:
+                mask = drawn(image) ^ drawn(10 * image + number, 0.05)
+                annotating.study.record(person, unit, request, {"kind": "mask"}, mask=mask)
+    return annotating
+
+
+@pytest.fixture
+def other(tmp_path):
+    (tmp_path / "other").mkdir()
+    return study_of(tmp_path / "other", dataset(6))
+
+
+def answers(annotating):
+    """{(person, unit): mask, None for no region} of the answers that say something about the image."""
+    found = [one for one in annotating.study.answers() if one.payload["kind"] != "skip"]
+    return {(one.person, one.unit): None if one.pixels is None else one.pixels.tobytes() for one in found}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_every_answer_of_every_person_comes_back(annotated, other, tmp_path, format):
+    export(annotated, tmp_path / "out", format)
+    for person in PEOPLE:
+        import_masks(other, tmp_path / "out", format, person)
+    assert answers(other) == answers(annotated)
+    assert [unit for (_, unit), mask in answers(other).items() if mask is None].count("image-003") == 3
+    read, drawn = (annotation_report(one)["agreement"] for one in (other, annotated))
+    assert {name: one["n"] for name, one in read.items()} == dict.fromkeys(drawn, 6)
+    values = {name: one["value"] for name, one in drawn.items()}
+    assert {name: one["value"] for name, one in read.items()} == pytest.approx(values, rel=1e-12)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("person", ["ada", "p"])
+def test_masks_of_others_are_nobody_elses(annotated, other, tmp_path, format, person):
+    export(annotated, tmp_path / "out", format)
+    with pytest.raises(UserError, match=rf"has no masks of {person}; give --person, one of: p-a, p-b, p-c$"):
+        import_masks(other, tmp_path / "out", format, person)
+    assert other.study.answers() == []
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_a_file_is_as_good_as_its_folder(annotated, other, tmp_path, format):
+    export(annotated, tmp_path / "out", format)
+    assert import_masks(other, tmp_path / "out" / FILES[format], format, "p-c") == (5, [])
+    with pytest.raises(UserError, match=f"is a folder without {FILES[format]}; give the file"):
+        import_masks(other, tmp_path / "other", format, "p-a")
+
+
+NAMES = [
+    "consensus",
+    "Consensus",
+    "../../x",
+    "/tmp/x",
+    "a/b",
+    "a\\b",
+    ".hidden",
+    "..",
+    "",
+    " ",
+    "a b",
+    "x" * 101,
+    "a\nb",
+]
+
+
+@pytest.mark.parametrize("person", NAMES)
+def test_what_is_no_pseudonym_is_not_imported(annotated, other, tmp_path, person):
+    export(annotated, tmp_path / "out", "coco")
+    with pytest.raises(UserError, match="--person"):
+        import_masks(other, tmp_path / "out", "coco", person)
+    assert other.study.answers() == []
+
+
+@pytest.mark.parametrize("format", ["png", "cvat"])
+@pytest.mark.parametrize("person", ["../../outside", "/tmp/outside", "..", ".", ".git", "a/b", "a\\b", "ü" * 101])
+def test_a_person_of_a_store_from_elsewhere_leads_to_no_other_folder(annotated, tmp_path, format, person):
+    annotated.study.record(person, "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match=r"the person .* cannot be the name of a folder; export as coco, label-studio"):
+        export(annotated, tmp_path / "out", format)
+    assert sorted(tmp_path.rglob("*")) == before
+    export(annotated, tmp_path / "out", format, people=False)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_person_called_consensus_is_not_exported_as_one(annotated, tmp_path, format):
+    annotated.study.record("consensus", "image-000", "a request", {"kind": "mask"}, mask=drawn(1))
+    with pytest.raises(UserError, match="has a person called consensus"):
+        export(annotated, tmp_path / "out", format)
+    assert not (tmp_path / "out").exists()
+
+
+def test_images_that_would_share_a_file_name_are_exported_otherwise(tmp_path):
+    rows = dataset(2).remove_columns("image_id").add_column("image_id", ["a/b_c", "a_b/c"])
+    annotating = study_of(tmp_path, rows)
+    for unit in ("a/b_c", "a_b/c"):
+        annotating.study.record("p-a", unit, unit, {"kind": "mask"}, mask=drawn(1))
+    with pytest.raises(UserError, match="export as coco, label-studio or cvat"):
+        export(annotating, tmp_path / "out", "png")
+    assert export(annotating, tmp_path / "out", "cvat") == 2
+
+
+def test_images_of_other_programs_without_annotations_are_not_answered(tmp_path):
+    """Somebody may not have seen them yet."""
+    size = {"height": 60, "width": 80}
+    content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": []}
+    (tmp_path / "coco").write_text(json.dumps(content))
+    (tmp_path / "label-studio").write_text(json.dumps([{"data": {"image": "a.jpg"}, "annotations": [{"result": []}]}]))
+    (tmp_path / "cvat").write_text('<annotations><image id="0" name="a.jpg" height="60" width="80"/></annotations>')
+    for format in ("coco", "label-studio", "cvat"):
+        assert module_of(format).read(tmp_path / format, "ada") == {}
+
+
+def label_studio(path, accounts):
+    """A file with an annotation of each account, of which nothing is marked in the image of its number."""
+    annotations = [{"completed_by": account, "result": [], "no_region": [60, 80]} for account in accounts]
+    tasks = [{"data": {"image": f"image-{number:03d}"}, "annotations": [one]} for number, one in enumerate(annotations)]
+    path.write_text(json.dumps(tasks))
+    return path
+
+
+@pytest.mark.parametrize("account", [7, {"id": 7, "email": "anna@example.org"}, None])
+def test_the_only_account_of_label_studio_is_the_person_given(tmp_path, account):
+    path = label_studio(tmp_path / "a.json", [account, account])
+    assert list(module_of("label-studio").read(path, "ada")) == ["image-000", "image-001"]
+
+
+def test_accounts_of_label_studio_are_kept_apart(tmp_path):
+    path = label_studio(
+        tmp_path / "a.json", [7, {"id": 8, "email": "anna@example.org"}, {"email": "b@c"}, {"email": "b@d"}]
+    )
+    with pytest.raises(UserError, match=r"one of: 7, anna, b\.c, b\.d$"):
+        module_of("label-studio").read(path, "ada")
+    for person, image in {"7": 0, "anna": 1, "b.c": 2, "b.d": 3}.items():
+        assert list(module_of("label-studio").read(path, person)) == [f"image-{image:03d}"]
+
+
+def test_people_of_a_coco_file_by_other_programs_are_kept_apart(tmp_path):
+    size = {"height": 1, "width": 2}
+    annotation = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [0, 1, 1]}}
+    other = {"image_id": 1, "segmentation": {"size": [1, 2], "counts": [1, 1]}, "person": "bob"}
+    content = {"images": [{"id": 1, "file_name": "a.jpg"} | size], "annotations": [annotation, other]}
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[False, True]]
+    content["annotations"] = [annotation, annotation | {"segmentation": other["segmentation"]}]
+    (tmp_path / "a.json").write_text(json.dumps(content))
+    assert module_of("coco").read(tmp_path / "a.json", "bob")["a.jpg"].tolist() == [[True, True]]
