@@ -6,7 +6,7 @@ import { enter } from "./entry.js";
 import { Mask } from "./mask.js";
 import { Outbox } from "./outbox.js";
 import { Pictures } from "./pictures.js";
-import { call, kept } from "./study.js";
+import { call, dropSecondClicks, kept, settled } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const tell = (text) => ($("live").textContent = text);
@@ -17,7 +17,8 @@ let task = null; // what is on the screen
 let queue = []; // tasks known to come
 const answered = []; // units answered in this tab, for going back
 let startedAt = 0;
-let ready = false; // the image is there
+let ready = false; // the image has been there long enough to be answered
+let asked = 0; // when the page asked whether to leave a drawing out
 const board = new Board($("board"), { changed: keepDraft, announce: tell });
 const reviewing = () => about?.role === "reviewer";
 
@@ -84,6 +85,7 @@ function next() {
 async function show(one) {
   task = one;
   ready = false;
+  asked = 0;
   const draft = reviewing() ? null : JSON.parse(kept.get(draftName(one)) ?? "null");
   const fits = draft && draft.reduce((sum, run) => sum + run, 0) === one.width * one.height;
   const mask = new Mask(one.width, one.height, fits ? draft : one.runs);
@@ -96,12 +98,14 @@ async function show(one) {
     const image = await pictures.get(one);
     if (task !== one) return;
     board.image = image;
-    ready = true;
     startedAt = performance.now();
     board.draw();
-    enable();
     tell(`Image ${about.done + outbox.items.length + 1} of ${about.total}: ${one.label}`);
     if (about.assist && board.tool === "superpixel") loadPieces();
+    await settled();
+    if (task !== one) return;
+    ready = true;
+    enable();
   } catch (error) {
     if (task !== one) return;
     note(`The image cannot be loaded: ${error.message}. Trying again.`);
@@ -139,7 +143,7 @@ function answer(kind, extra = {}) {
   const sent = task;
   answered.push(sent.unit);
   task = null;
-  kept.remove(draftName(sent));
+  if (kind === "mask" || board.mask.isEmpty()) kept.remove(draftName(sent)); // else Back shows it again
   outbox.add("api/answer", body);
   showProgress();
   next();
@@ -167,6 +171,7 @@ const draftName = (one) => "draft:" + one.unit;
 
 function keepDraft() {
   if (task && !reviewing()) kept.set(draftName(task), JSON.stringify(board.mask.runs()));
+  asked = 0;
   if ($("note").classList.contains("urgent")) showNote();
   enable();
 }
@@ -208,14 +213,23 @@ function skip() {
 
 // Pieces and controls
 
+const COMPUTING = "The pieces are being computed.";
+let piecesOf = null; // the task whose pieces are on their way
+
 async function loadPieces() {
   const one = task;
-  if (!one || board.superpixels) return;
+  if (!one || board.superpixels || piecesOf === one) return;
+  piecesOf = one;
+  note(COMPUTING);
   try {
     const bytes = await call(`api/superpixels?unit=${encodeURIComponent(one.unit)}`, { key, as: "bytes" });
-    if (task === one) board.superpixels = new Uint16Array(bytes);
+    if (task !== one) return;
+    board.superpixels = new Uint16Array(bytes);
+    if ($("note").textContent === COMPUTING) showNote();
   } catch (error) {
-    note(`The pieces cannot be loaded: ${error.message}`, true);
+    if (task === one) note(`The pieces cannot be loaded: ${error.message}`, true);
+  } finally {
+    if (piecesOf === one) piecesOf = null;
   }
 }
 
@@ -232,7 +246,19 @@ function enable() {
   $("sizeShown").textContent = board.size;
 }
 
-const none = () => answer("no_region");
+// A drawing is left out only if it is said twice.
+function none() {
+  if (!task || !ready) return;
+  board.liftPen();
+  const isDrawn = !board.mask.isEmpty() || board.corners.length > 0;
+  if (isDrawn && !asked) {
+    asked = performance.now();
+    return note("Something is drawn. Choose “No region” (N) again to leave it out; Back (,) shows it again.", true);
+  }
+  if (!isDrawn || performance.now() - asked > 400) answer("no_region");
+}
+
+dropSecondClicks("#none, #save, #skip, #back");
 const isOpen = () => Boolean(about);
 new Controls(board, { isOpen, reviewing, save, skip, back, none, changed: keepDraft, enable, loadPieces });
 

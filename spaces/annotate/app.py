@@ -5,7 +5,10 @@ the server replaces its image. Here the browser draws, keeps what it has not yet
 confirmed; the server keeps nothing but the store.
 """
 
+import gzip
+from functools import lru_cache
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 from starlette.applications import Starlette
@@ -18,6 +21,7 @@ from saliency_bench.studies.annotating import Annotating
 from saliency_bench.studies.study import Person
 
 LARGEST = 2**24  # bytes of one request, which may hold a mask
+PIECES_KEPT = 256  # images whose pieces are kept in memory, at most a few hundred KB each
 
 
 def create_app(annotating: Annotating, *, assist: bool = False) -> Starlette:
@@ -33,6 +37,8 @@ class Pages:
 
     def __init__(self, annotating: Annotating, assist: bool):
         self.annotating, self.study, self.assist = annotating, annotating.study, assist
+        self.pieces = lru_cache(PIECES_KEPT)(self._pieces)
+        self.computing = Lock()  # one image at a time, and each once
 
     def state(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         about = {"study": self.study.name, "person": person.name, "role": person.role, "assist": self.assist}
@@ -52,14 +58,19 @@ class Pages:
         )
 
     def superpixels(self, person: Person, sent: dict[str, Any]) -> Response:
-        """uint16 little-endian (H, W): the number of each pixel's superpixel."""
-        from saliency_bench.studies.superpixels import superpixels
-
+        """uint16 little-endian (H, W), gzip: the number of each pixel's superpixel."""
         unit = str(sent.get("unit"))
         if not self.assist or not self.annotating.may_see(person, unit):
             return refusal(403, "not offered")
+        with self.computing:
+            found = self.pieces(unit)
+        return Response(found, media_type="application/octet-stream", headers=SAFE | {"Content-Encoding": "gzip"})
+
+    def _pieces(self, unit: str) -> bytes:
+        from saliency_bench.studies.superpixels import superpixels
+
         found = superpixels(self.annotating.images.shown(unit).content)
-        return Response(found.astype("<u2").tobytes(), media_type="application/octet-stream", headers=SAFE)
+        return gzip.compress(found.astype("<u2").tobytes(), compresslevel=1, mtime=0)
 
     def answer(self, person: Person, sent: dict[str, Any]) -> dict[str, Any]:
         if person.role != "annotator":

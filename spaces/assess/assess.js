@@ -1,4 +1,4 @@
-import { Server, kept, randomId } from "./study.js";
+import { Server, dropSecondClicks, kept, randomId, settled } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const LETTERS = "ABCDE";
@@ -47,9 +47,10 @@ async function show(found) {
   await Promise.all([...document.images].map((one) => one.decode().catch(() => {})));
   since = performance.now();
   update();
-  document.body.classList.remove("waiting");
   scrollTo(0, 0);
   focusFirst();
+  await settled();
+  document.body.classList.remove("waiting");
 }
 
 function card(map, index, url, plain) {
@@ -171,6 +172,7 @@ function help(first) {
   $("helpDialog").showModal();
 }
 
+dropSecondClicks("#next");
 $("next").addEventListener("click", next);
 $("help").addEventListener("click", () => help(false));
 $("start").addEventListener("click", () => $("helpDialog").close());

@@ -69,6 +69,17 @@ export async function call(path, { key = "", body = null, as = "json" } = {}) {
 
 const pause = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 
+// Where one click answers, the second of a double click must not answer the next question, which nobody has seen yet:
+// a page takes no answer until `settled`, and the second click of a slower double click is dropped.
+export const settled = () => pause(400);
+export function dropSecondClicks(buttons) {
+  addEventListener("click", (event) => {
+    if (event.detail < 2 || !event.target.closest?.(buttons)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  }, true);
+}
+
 export class Server {
   // kind: of the study. offline(text): called with "" once the server answers again.
   constructor(kind, offline) {

@@ -1,4 +1,4 @@
-import { Server, kept } from "./study.js";
+import { Server, dropSecondClicks, kept, settled } from "./study.js";
 
 const $ = (id) => document.getElementById(id);
 const percent = (share) => `${Math.round(share * 1000) / 10} %`;
@@ -39,7 +39,16 @@ async function show(found) {
   const last = state.next === null;
   $("unknown").firstElementChild.textContent = last ? "I don’t know" : "I don’t know, show more";
   $("choices").replaceChildren(...state.choices.map(choiceButton));
+  await settle();
+}
+
+// The pixels are there; an answer is taken from now on, but not that of a click meant for what was there before.
+async function settle() {
   since = performance.now();
+  wait(true);
+  document.body.classList.add("settling");
+  await settled();
+  document.body.classList.remove("settling");
   wait(false);
 }
 
@@ -108,12 +117,13 @@ function help(first) {
   $("helpDialog").showModal();
 }
 
+dropSecondClicks("#unknown, #choices button");
 $("unknown").addEventListener("click", () => answer(null));
 $("help").addEventListener("click", () => help(false));
 $("start").addEventListener("click", () => $("helpDialog").close());
 $("helpDialog").addEventListener("close", () => {
   kept.set("peekaboom-seen", "yes");
-  since = performance.now();
+  if (!busy) settle();
 });
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("helpDialog").open) return;

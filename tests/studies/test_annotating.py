@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from datasets import Image
 from hypothesis import given
 from hypothesis import strategies as st
 from pages import dataset
@@ -206,7 +207,7 @@ def test_only_images_without_a_mask_and_no_more_than_so_many_a_person(tmp_path):
 
 
 def test_an_image_that_cannot_be_shown_can_be_skipped(tmp_path):
-    from datasets import Dataset, Features, Image, Value
+    from datasets import Dataset, Features, Value
 
     broken = [{"bytes": b"no picture", "path": None}, {"bytes": png(MASK), "path": None}]
     kinds = Features({"image_id": Value("string"), "image": Image()})
@@ -247,6 +248,33 @@ def test_superpixels_cover_the_image():
     found = superpixels(png(picture))
     assert (found.shape, found.dtype) == ((40, 60), np.uint16)
     assert not set(found[:, :29].ravel()) & set(found[:, 31:].ravel()), "none crosses the edge"
+
+
+def test_pieces_of_a_large_image_tile_it_and_are_computed_once(tmp_path, monkeypatch):
+    segmentation = pytest.importorskip("skimage.segmentation")
+    asked, slic = [], segmentation.slic
+
+    def counted(pixels, **options):
+        asked.append(pixels.shape)
+        return slic(pixels, **options)
+
+    monkeypatch.setattr(segmentation, "slic", counted)
+    tiles = np.random.default_rng(0).integers(0, 255, (7, 20, 3), np.uint8).repeat(100, axis=0).repeat(100, axis=1)
+    picture = {"bytes": png(tiles), "path": None}
+    rows = dataset(1).remove_columns(["image", "mask"]).add_column("image", [picture], feature=Image())
+    annotating = study_of(tmp_path, rows)
+    client = TestClient(create_app(annotating, assist=True))
+    me = joined(client)
+    unit = client.get("/api/state", headers=me).json()["tasks"][0]["unit"]
+    first, second = (client.get("/api/superpixels", params={"unit": unit}, headers=me) for _ in range(2))
+    assert asked == [(350, 1000, 3)]
+    assert first.content == second.content
+    assert first.headers["content-encoding"] == "gzip"
+    assert int(first.headers["content-length"]) < 700 * 2000 / 2
+    found = np.frombuffer(first.content, "<u2").reshape(700, 2000)
+    assert 50 < found.max() < 1000
+    pairs = found.reshape(350, 2, 1000, 2)
+    assert (pairs == pairs[:, :1, :, :1]).all(), "each pixel has the piece of the nearest one of half the size"
 
 
 def test_a_study_goes_on_with_its_own_settings_and_refuses_others(tmp_path):

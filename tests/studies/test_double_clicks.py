@@ -1,0 +1,143 @@
+"""One click answers one question: a second click does not answer the next, and no drawing is left out unasked."""
+
+import shutil
+
+import numpy as np
+import pytest
+from pages import Served, chromium, dataset, serving
+
+from saliency_bench.spaces.peekaboom.app import create_app
+from saliency_bench.studies.peekaboom.protocol import KIND, Peekaboom, configuration
+from saliency_bench.studies.store import Store
+
+from .crowd import run_images
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs pip install playwright")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
+]
+READY = "#save:not([disabled])"
+LATER = 700  # milliseconds in which a second click would have been answered
+
+
+@pytest.fixture
+def page():
+    with chromium() as browser:
+        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page.set_default_timeout(15000)
+        yield page
+
+
+@pytest.fixture
+def served(tmp_path):
+    dataset(4).save_to_disk(tmp_path / "data")
+    with Served(tmp_path / "data", tmp_path / "study.db", "--reviewer") as served:
+        served.study = Store(tmp_path / "study.db").find()
+        yield served
+
+
+def twice(page, selector, pause):
+    """A double click with so many milliseconds in between, whatever is there for the second."""
+    box = page.locator(selector).bounding_box()
+    x, y = box["x"] + 20, box["y"] + box["height"] / 2
+    page.mouse.click(x, y)
+    page.wait_for_timeout(pause)
+    page.mouse.click(x, y, click_count=2)
+    page.wait_for_timeout(LATER)
+
+
+def taps(page, selector, pause):
+    """As `twice`, of a finger: each tap is a click of its own."""
+    box = page.locator(selector).bounding_box()
+    for _ in range(2):
+        page.mouse.click(box["x"] + 20, box["y"] + box["height"] / 2)
+        page.wait_for_timeout(pause)
+    page.wait_for_timeout(LATER)
+
+
+def draw(page):
+    box = page.locator("#board").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y + 40)
+    page.mouse.up()
+
+
+def test_annotate_and_review(page, served):
+    page.goto(served.url)
+    for click, pause in ((twice, 150), (twice, 480), (taps, 150)):
+        page.wait_for_selector(READY)
+        before = len(served.study.answers())
+        click(page, "#none", pause)
+        assert len(served.study.answers()) == before + 1
+    page.goto(served.links["review"])
+    page.reload()  # only the part after # differs
+    page.wait_for_selector(READY)
+    twice(page, "#save", 150)
+    assert len(served.study.reviews()) == 1
+    page.wait_for_selector(READY)
+    page.keyboard.press("Enter")  # once it is settled, a key is taken at once
+    playwright.expect(page.locator("#count")).to_have_text("2 of 3")
+
+
+def test_no_region_asks_before_it_leaves_a_drawing_out_and_back_shows_it(page, served):
+    page.goto(served.url)
+    page.wait_for_selector(READY)
+    draw(page)
+    for click in (lambda: page.keyboard.press("n"), lambda: taps(page, "#none", 150)):
+        click()
+        playwright.expect(page.locator("#note")).to_contain_text("Something is drawn")
+        assert served.study.answers() == []
+        page.keyboard.press("z")  # whoever goes on drawing is asked again
+        page.keyboard.press("y")
+    page.keyboard.press("n")
+    page.wait_for_timeout(LATER)
+    page.keyboard.press("n")
+    playwright.expect(page.locator("#count")).to_have_text("1 of 4")
+    page.wait_for_selector(READY)
+    page.keyboard.press(",")
+    playwright.expect(page.locator("#note")).to_contain_text("You answered: no region")
+    page.wait_for_selector(READY)
+    playwright.expect(page.locator("#clear")).to_be_enabled()
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#status")).to_have_text("All saved")
+    first, second = served.study.answers(last=False)
+    assert (first.payload["kind"], second.payload["kind"]) == ("no_region", "mask")
+    assert first.unit == second.unit
+    assert np.any(second.pixels)
+
+
+def test_peekaboom(page, tmp_path):
+    settings = configuration(images := run_images(30, 48), judgements=1, pairs=4, checks=0)
+    game = Peekaboom(Store(tmp_path / "study.db").study(KIND, "colours", configuration=settings), images)
+    with serving(create_app(game)) as address:
+        page.goto(address)
+        page.wait_for_selector("#helpDialog[open]")
+        page.keyboard.press("Enter")
+        for number, (click, pause) in enumerate(((twice, 150), (twice, 480), (taps, 150)), start=1):
+            page.wait_for_selector("body:not(.waiting) #asking:not([hidden])")
+            click(page, "#unknown", pause)
+            assert len(game.study.answers(last=False)) == number
+        page.wait_for_selector("body:not(.waiting)")
+        page.keyboard.press("0")
+        page.wait_for_timeout(LATER)
+        assert len(game.study.answers(last=False)) == 4
+
+
+def test_the_page_says_that_pieces_are_being_computed(page, tmp_path):
+    pytest.importorskip("skimage", reason="needs scikit-image")
+    dataset(1).save_to_disk(tmp_path / "data")
+    with Served(tmp_path / "data", tmp_path / "study.db", "--assist") as served:
+        held = []
+        page.route("**/api/superpixels*", held.append)
+        page.goto(served.url)
+        page.wait_for_selector(READY)
+        page.keyboard.press("a")
+        playwright.expect(page.locator("#note")).to_have_text("The pieces are being computed.")
+        page.keyboard.press("a")
+        page.wait_for_timeout(200)
+        (asked,) = held
+        asked.continue_()
+        playwright.expect(page.locator("#note")).to_be_hidden()
