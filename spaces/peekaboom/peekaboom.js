@@ -120,10 +120,13 @@ function help(first) {
 dropSecondClicks("#unknown, #choices button");
 $("unknown").addEventListener("click", () => answer(null));
 $("help").addEventListener("click", () => help(false));
-$("start").addEventListener("click", () => $("helpDialog").close());
+$("start").addEventListener("click", () => {
+  $("helpDialog").close();
+  if (!busy && state?.place !== null) settle(); // a label may be under the second click
+});
 $("helpDialog").addEventListener("close", () => {
   kept.set("peekaboom-seen", "yes");
-  if (!busy) settle();
+  since = performance.now();
 });
 addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("helpDialog").open) return;

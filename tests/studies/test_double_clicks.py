@@ -43,7 +43,8 @@ def twice(page, selector, pause):
     x, y = box["x"] + 20, box["y"] + box["height"] / 2
     page.mouse.click(x, y)
     page.wait_for_timeout(pause)
-    page.mouse.click(x, y, click_count=2)
+    page.mouse.down(click_count=2)
+    page.mouse.up(click_count=2)
     page.wait_for_timeout(LATER)
 
 
@@ -131,7 +132,7 @@ def test_the_page_says_that_pieces_are_being_computed(page, tmp_path):
     dataset(1).save_to_disk(tmp_path / "data")
     with Served(tmp_path / "data", tmp_path / "study.db", "--assist") as served:
         held = []
-        page.route("**/api/superpixels*", held.append)
+        page.route("**/api/superpixels*", lambda route: held.append(route))
         page.goto(served.url)
         page.wait_for_selector(READY)
         page.keyboard.press("a")
