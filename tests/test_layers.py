@@ -28,7 +28,6 @@ LAYERS = (
     ("leaderboard",),
 )
 FACADE = ("__init__", "__main__", "cli", "completion", "composing", "terminal")
-LARGEST = 14
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 FILES = sorted(path for path in CORE.rglob("*.py") if path.relative_to(CORE).parts[0].removesuffix(".py") not in FACADE)
 
@@ -71,9 +70,7 @@ def test_imports_are_seen():
 
 
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES} - {CORE}), ids=lambda folder: folder.name)
-def test_a_folder_is_small_and_says_what_lives_in_it(folder):
-    files = [path for path in folder.glob("*.py") if path.stem != "__init__"]
-    assert len(files) <= LARGEST, f"{folder.name} has more than {LARGEST} files: split it by what the files are about"
+def test_a_folder_says_what_lives_in_it(folder):
     assert (ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or "").partition("\n")[0]
 
 
