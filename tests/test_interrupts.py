@@ -90,6 +90,7 @@ def half_written(folder):
     return [path for path in folder.rglob("*") if path.suffix == ".tmp" or path.name.endswith(".part")]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "limited"),  # under a limit of time, another process watches
     [("SIGTERM", False), ("SIGTERM", True), ("SIGHUP", False), ("SIGINT", False), ("SIGINT", True)],
@@ -118,6 +119,7 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, limited
         assert all(path.stat().st_mtime_ns == before for path, before in kept.items() if path.exists())
 
 
+@pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     """As under nohup."""
     code = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.cli import main; "
@@ -151,6 +153,7 @@ def test_a_signal_ends_what_waits_in_c_code(tmp_path):
     assert shown == f"saliency-bench: {line}\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["build", "train"])
 def test_a_build_and_a_training_say_what_is_kept(what, shapes, tmp_path, resnet):
     lines = {
@@ -179,6 +182,7 @@ def children_of(process):
     return [int(pid) for pid in found.split()]
 
 
+@pytest.mark.slow
 def test_a_lost_process_of_torchrun_ends_the_others_with_how_to_resume(shapes, resnet, tmp_path):
     launch = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "saliency_bench")
     process = started(words(shapes, resnet), tmp_path, launch)
@@ -284,6 +288,7 @@ def test_a_metric_that_hangs_is_named_with_the_explainer(shapes, resnet, tmp_pat
     assert "error: the metric saliency_pointing_game of random on the chunk of image" in shown
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["loop", "blocks"])
 def test_in_a_library_call_the_caller_gets_an_error(kind, shapes, resnet, tmp_path):
     def hang(classifier, images, target):
@@ -334,6 +339,7 @@ def test_work_in_time_is_left_alone_and_inner_limits_do_not_count():
 # Text where the locale knows ASCII alone.
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_path):
     plain = {key: value for key, value in environment(tmp_path).items() if key not in ("LANG", "PYTHONIOENCODING")}
@@ -357,6 +363,7 @@ def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_p
     assert "\N{UPWARDS ARROW}" in page
 
 
+@pytest.mark.slow
 def test_no_file_is_opened_in_the_encoding_of_the_locale(shapes, resnet, tmp_path):
     """Python warns where an encoding is left out; a library may, our files may not."""
     line = words(shapes, resnet, explainers=["random"], limit=4)
