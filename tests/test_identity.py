@@ -107,7 +107,6 @@ KEEPS = {
     "device": "cpu",
     "groups": {},
     "only": ("correct",),
-    "chunk_timeout": 60.0,
 }
 
 
