@@ -119,8 +119,9 @@ def test_what_a_function_uses_is_in_its_version_wherever_it_is(change, first, tm
     assert version(loaded(tmp_path / "changed", monkeypatch, change).mine) != first
 
 
-def test_the_same_files_in_another_folder_give_the_same_version(first, tmp_path, monkeypatch):
-    assert version(loaded(tmp_path / "same", monkeypatch).mine) == first
+@pytest.mark.parametrize("change", [("", "", ""), ("own_main", "def mine(", "# of mine\ndef mine(")])
+def test_the_same_code_in_another_folder_has_the_same_version(change, first, tmp_path, monkeypatch):
+    assert version(loaded(tmp_path / "same", monkeypatch, change).mine) == first
 
 
 def test_the_methods_of_parents_are_part_of_a_class(tmp_path, monkeypatch):

@@ -60,7 +60,8 @@ def code_hash(function: Callable) -> CodeHash:
     try:
         pickled = _pickled(function)
         names = _module_names(pickled)
-        sources = [_source(module) for module in _own_modules(names)]
+        # As syntax trees, in which comments and layout are not.
+        sources = [ast.dump(ast.parse(_source(module))).encode() for module in _own_modules(names)]
         versions = [str(getattr(sys.modules[name], "VERSION", "")) for name in names if _is_this_package(name)]
     except Exception as error:  # pickling calls methods of whatever the function holds
         return CodeHash(secrets.token_hex(8), described(error))
