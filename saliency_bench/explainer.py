@@ -12,8 +12,7 @@ for one image of that size, given all options; what else it depends on is a furt
 suggestions. The function sees a target with one row per image (B, K), a classifier in evaluation mode whose parameters
 ask for no gradient, and autograd switched on; images and target are its own copies. It may switch modes, gradients,
 autograd and the working directory, and draw from global generators: all of these are as before afterwards. What every
-map must be, and what no explainer may leave changed (weights, hooks, modules, global settings), is enforced here, once,
-around all.
+map must be is enforced here, once, around all; whether the network answers as before, a run asks (`engine/probe.py`).
 """
 
 import inspect
@@ -34,7 +33,6 @@ from saliency_bench.target import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.interrupts import handlers_end_work
-from saliency_bench.utils.isolation import Snapshot
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 
@@ -65,8 +63,7 @@ class Explainer:
         if len(seeds) != len(images):
             raise UserError(f"{self.name} got {len(seeds)} seeds for {len(images)} images; give one for each")
         extra = {"seeds": seeds} if "seeds" in inspect.signature(self.function).parameters else {}
-        guard = unchanged(classifier, self.name, "explainer", self.function)
-        with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), guard:
+        with untouched(classifier), torch.inference_mode(False), torch.enable_grad(), same_directory():
             # Copies: what the function does to them is its own. One made outside of inference mode takes gradients.
             given = images.clone(memory_format=torch.contiguous_format).detach(), expand(target, images).clone()
             with no_exit():
@@ -125,10 +122,6 @@ class NotFiniteError(UserError):
     def __init__(self, message: str, maps: Maps, where: list[int]):
         super().__init__(message)
         self.maps, self.where = maps, where
-
-
-class ChangedError(UserError):
-    """A function left the network, its hooks or global settings changed, on which all other scores rest."""
 
 
 def list_explainers() -> list[str]:
@@ -204,35 +197,6 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def unchanged(
-    classifier: nn.Module, name: str, kind: str, function: Callable, *, contents: bool = True
-) -> Iterator[None]:
-    """Refuse a function (of an explainer or metric, the `kind`) that leaves the network or global settings changed.
-
-    Hooks, global settings and the working directory are set back. contents: whether the bits of the weights are
-    compared too, which a function that gets no network need not wait for.
-    Raises: ChangedError that says what was changed, also where the function raised something else.
-    """
-    ours = is_ours(function)
-    before = Snapshot(classifier, contents=contents)
-
-    def check(cause: Exception | None = None) -> None:
-        if what := before.changes():
-            before.restore()
-            raise ChangedError(_refusal(f"{kind} {name}", what, ours)) from cause
-
-    try:
-        with same_directory():
-            yield
-    except ChangedError:  # of an explainer inside of this one, which is named
-        raise
-    except Exception as error:
-        check(error)
-        raise
-    check()
-
-
-@contextmanager
 def same_directory() -> Iterator[None]:
     """The working directory, which relative paths go by, is afterwards as before; unless it is gone."""
     try:
@@ -245,17 +209,6 @@ def same_directory() -> Iterator[None]:
         if before is not None:
             with suppress(OSError):
                 os.chdir(before)
-
-
-def _refusal(who: str, what: str, ours: bool) -> str:
-    if ours:
-        return (
-            f"{what} changed while {who} ran, so that no score of this model can be repeated; give a network whose "
-            f"passes in evaluation mode leave it as it is, or let the {who.partition(' ')[0]} put back what it changes"
-        )
-    fixes = {"hooks": "remove its hooks", "model": "work on copy.deepcopy(classifier)", "": "set them back"}
-    fix = next(fix for word, fix in fixes.items() if word in what)
-    return f"{who} changed {what}, which all other scores depend on; {fix} before it returns"
 
 
 def is_ours(function: Callable) -> bool:

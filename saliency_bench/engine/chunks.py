@@ -14,12 +14,22 @@ import torch
 
 from saliency_bench.engine.context import Cell, KeptMaps, RunContext
 from saliency_bench.engine.examples import compact_thumbnails, save_thumbnails, thumbnail_strays
+from saliency_bench.engine.precomputed import PrecomputedMaps
 from saliency_bench.engine.predictions import predicted_chunks, prediction_parts, wanted
+from saliency_bench.engine.probe import FIX, Probe, depends_on_batch
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
 from saliency_bench.explaining.stored_maps import table_of
-from saliency_bench.reasons import HALVED, NO_PROBABILITIES, NOT_FINITE, is_expected, lacks
+from saliency_bench.reasons import (
+    CHANGES_NETWORK,
+    DEPENDS_ON_BATCH,
+    HALVED,
+    NO_PROBABILITIES,
+    NOT_FINITE,
+    is_expected,
+    lacks,
+)
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import (
@@ -175,10 +185,12 @@ def explain_and_score(
     positions: Sequence[int],
     outputs: list[Output],
     by_other: list[dict] | None = None,
+    probes: Sequence[Probe] = (),
 ) -> Callable[[], None]:
     """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the files.
 
-    outputs: of one explainer. by_other: what the other model says of the chunk.
+    outputs: of one explainer. by_other: what the other model says of the chunk. probes: of the networks; where one
+    finds another network than at the start of the run, it is set back, and the scores of the chunk are not believed.
     """
     explainer = outputs[0].explainer
     cells = [output for output in outputs if isinstance(output, Cell)]
@@ -220,6 +232,13 @@ def explain_and_score(
                 scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
                 passes[cell.id] = context.classifier.passes - before
             halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
+            if number == 0 and whole and _depends_on_batch(context, chunk.batch, explainer, target, maps):
+                for scores in scored.values():
+                    scores.mark(DEPENDS_ON_BATCH)
+        if _set_back(probes, explainer, context.spec.strict):
+            kept, thumbnails = None, None
+            reasons = dict.fromkeys(range(len(readable)), CHANGES_NETWORK)
+            scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
     if halved := halved + _halved(context) - halved_passes:
         for scores in scored.values():
             scores.mark(HALVED)
@@ -244,6 +263,39 @@ def explain_and_score(
             folder.write(number, tables, own, **about)
 
     return write
+
+
+def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
+    """Return whether an explainer or one of its metrics has changed a network; each is then as at the start again.
+
+    Raises:
+        UserError: The run is strict, or a network cannot be set back.
+    """
+    changed = [probe for probe in probes if probe.differs()]
+    for probe in changed:
+        if strict:
+            raise UserError(f"{explainer}, or one of its metrics, {CHANGES_NETWORK} {probe.classifier.id}; {FIX}")
+        probe.restore(f"{explainer}, or one of its metrics,")
+    return bool(changed)
+
+
+def _depends_on_batch(context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps) -> bool:
+    """Return whether samples get other maps when the batch holds fewer others; once per explainer."""
+    if explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+        return False
+    passes, halved = context.classifier.passes, context.classifier.halved
+    seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
+
+    def explain(part: slice) -> Maps:
+        own = target if len(target) == 1 else target[part]
+        return explainer.seeded(context.spec.seed)(context.classifier, batch.images[part], own, seeds=seeds[part])
+
+    try:
+        return depends_on_batch(explain, maps)
+    except (UserError, RuntimeError, MemoryError):  # too small a batch for it, or no memory: nothing is known
+        return False
+    finally:
+        context.classifier.passes, context.classifier.halved = passes, halved
 
 
 def _is_fault(row: dict) -> bool:

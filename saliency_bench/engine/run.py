@@ -47,6 +47,7 @@ from saliency_bench.engine.predictions import (
     unpredicted,
 )
 from saliency_bench.engine.preflight import check_run_folder, check_settings
+from saliency_bench.engine.probe import Probe
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.engine.retraining.stage import retrain_for
@@ -270,6 +271,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     span = span_of(context.spec.batch_size)
     predictions, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
     previous = next(iter(plan), 0) // span
+    probes: list[Probe] = []
     total = sum(map(len, plan.values()))
     with bar(shown=shown and bool(plan), total=total, desc="explain", unit="batch") as advance, Behind() as written:
         for number, chunk in ahead(context.chunk, list(plan), waited.append):
@@ -280,11 +282,13 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
                 of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
+            if not probes and chunk.batch is not None and plan[number]:
+                probes = [Probe(one.classifier, chunk.batch.images) for one in context.of_both]
             for explainer, cells in plan[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
                 for positions, own in missing(chosen, cells, share[number]).items():
-                    written.put(explain_and_score(context, number, chunk, predicted, positions, own, by_other))
+                    written.put(explain_and_score(context, number, chunk, predicted, positions, own, by_other, probes))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()

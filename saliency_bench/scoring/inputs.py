@@ -1,7 +1,6 @@
 """From a metric's declared needs to its scores and their reasons, for one batch: the same inside and outside a run."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
@@ -11,7 +10,7 @@ from torch import Tensor, nn
 
 from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.errors import UserError
-from saliency_bench.explainer import Explainer, is_ours, unchanged
+from saliency_bench.explainer import Explainer, is_ours, same_directory
 from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider, reason_of
 from saliency_bench.maps import is_flat, mean_of_parts
 from saliency_bench.metric import Metric
@@ -30,7 +29,6 @@ from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.types import Column, Images, Maps, Target
 
 Value = float | None
-REACHING = {"classifier", "curves", "explain", "other", "partners"}  # needs by which a metric reaches the network
 
 
 @dataclass
@@ -184,7 +182,7 @@ class MetricInputs:
         explain = self._provider(asked, metric.asks_of_target)
         try:
             inputs = self._inputs(metric, asked, explain)
-            with self._guarded(metric):
+            with same_directory():
                 scores, parts, marked = metric.checked(inputs, len(asked), names)
         except ExplainerRaisedError as error:
             result.raised = True
@@ -218,17 +216,6 @@ class MetricInputs:
                 result.reasons[sample] = reason_for(value, flat, metric.undefined, mark, parts_only)
                 for column, values in enumerate(result.parts.values()):
                     values[sample] = None if parts is None else _finite(parts[index, column])
-
-    @contextmanager
-    def _guarded(self, metric: Metric) -> Iterator[None]:
-        """What a metric leaves changed is refused; a plugin that is given no network can change no weights."""
-        contents = bool(REACHING & set(metric.needs)) or not is_ours(metric.function)
-        second = [self.other.classifier] if self.other is not None and "other" in metric.needs else []
-        with ExitStack() as guards:
-            for network in [self.classifier, *second]:
-                guard = unchanged(network, metric.name, "metric", metric.function, contents=contents)
-                guards.enter_context(guard)
-            yield
 
     def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
         """Whether the map that was scored is constant, or one of those that the metric asked for itself."""

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from threading import Thread, current_thread, main_thread
 from time import monotonic, sleep
 from types import FrameType
+from typing import cast
 
 SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 REPEATED = 1.0  # seconds; a terminal and a launcher may send the same signal twice, later ones are meant
@@ -79,7 +80,7 @@ def handlers_end_work() -> Iterator[None]:
     faulty explainers and networks would mistake it for such a fault, leave a sample out and carry on.
     """
     handlers = {number: signal.getsignal(number) for number in signal.valid_signals()}
-    raising = {number: handler for number, handler in handlers.items() if _may_raise(handler)}
+    raising = {number: cast(Handler, handler) for number, handler in handlers.items() if _may_raise(handler)}
     if current_thread() is not main_thread() or not raising:
         yield
         return
