@@ -78,8 +78,8 @@ def load_groups(
 
     Args:
         given: {group: [class, ...]}, classes by name or number; or a file of it: JSON, or CSV with the columns
-            class,group. Without it, the table whose classes are the classifier's is taken, or else the one whose classes
-            are the dataset's.
+            class,group. Without it, the table is taken whose classes are the classifier's, or else the one with the
+            classes of the dataset.
         names: Names of the classifier's classes.
         classes: Number of the classifier's classes.
         dataset: Names of the dataset's classes.

@@ -1,6 +1,6 @@
 """Derive `groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
 
-example:
+Example:
   python -m saliency_bench.targets.wordnet FOLDER
 
 FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
