@@ -7,6 +7,7 @@ gathered/EXPLAINER-SPLIT.npy       all spans as one array that is read without l
 """
 
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,6 @@ def _read(path: Path, images: int) -> np.ndarray | None:
     try:
         with np.load(path) as content:
             first = content["first"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
         return None
     return first if len(first) == images else None

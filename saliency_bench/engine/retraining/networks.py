@@ -48,7 +48,7 @@ class Task:
     protocol: Protocol
 
     @classmethod
-    def of(cls, explainer: Explainer, exposure: int, number: int, protocol: Protocol) -> "Task":
+    def make(cls, explainer: Explainer, exposure: int, number: int, protocol: Protocol) -> "Task":
         """Return the task of a training; equal trainings are equal tasks, whatever explainer or metric they serve."""
         trained = replace(protocol, test="modified", trainings=1, exposures=EXPOSURES)
         if 0 < exposure < len(EXPOSURES) - 1:
@@ -105,7 +105,7 @@ class Changed:
     device: torch.device
 
     @classmethod
-    def of(cls, task: Task, split: Split, pictures: Pictures, device: torch.device) -> "Changed":
+    def make(cls, task: Task, split: Split, pictures: Pictures, device: torch.device) -> "Changed":
         """Return a source of all samples with an image, a label and, where it matters, a map; UserError for none."""
         is_kept, first = (pictures.predicted[split.name] >= 0) & (split.labels >= 0), None
         if task.explainer is not None:
@@ -154,7 +154,7 @@ def retrain(
         UserError: The loss is not finite.
     """
     classifier = new_classifier(setup, task.number, task.protocol.initial != "new")
-    train, validation, test = (Changed.of(task, split, pictures, classifier.device) for split in splits.all)
+    train, validation, test = (Changed.make(task, split, pictures, classifier.device) for split in splits.all)
     protocol = task.protocol
     seed = seed_of(setup.seed, "retraining", task.number)
     training = Training(Recipe(protocol.epochs, protocol.learning_rate, protocol.batch_size, seed=seed), classifier)

@@ -30,7 +30,7 @@ class Setup:
     batch_size: int
 
     @classmethod
-    def of(cls, context: RunContext) -> "Setup":
+    def from_context(cls, context: RunContext) -> "Setup":
         """Return the setup of a run."""
         return cls(context.classifier, context.base, context.classes, context.spec.seed, context.spec.batch_size)
 
@@ -59,7 +59,7 @@ class Splits:
         return self.train, self.validation, self.test
 
     @classmethod
-    def of(cls, context: RunContext, images: int | None) -> "Splits":
+    def from_context(cls, context: RunContext, images: int | None) -> "Splits":
         """Return the splits of a run, with this many training images, drawn by the run's seed.
 
         Raises:

@@ -51,9 +51,9 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
     retraining = [cell for cell in cells if cell.metric.keeps]
     for images in dict.fromkeys(Protocol.of(cell.metric).images for cell in retraining):
         same_images = [cell for cell in retraining if Protocol.of(cell.metric).images == images]
-        splits = Splits.of(context, images)
+        splits = Splits.from_context(context, images)
         folder = context.out / "retraining" / hash_of([splits.content, images])
-        _train(Setup.of(context), splits, folder, same_images, accelerator, shown)
+        _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
         for cell in same_images:
             context.retrained[cell.id] = _outcomes(folder, cell)
 
@@ -119,7 +119,7 @@ def tasks_of(cell: Cell) -> list[Task]:
     protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
     places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
     numbers = range(1, protocol.trainings + 1)
-    return [Task.of(cell.explainer, place, number, protocol) for place in places for number in numbers]
+    return [Task.make(cell.explainer, place, number, protocol) for place in places for number in numbers]
 
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
@@ -157,7 +157,7 @@ def _seconds_per_batch(setup: Setup, splits: Splits, pictures: Pictures, size: i
     classifier = new_classifier(setup, 1)
     training = Training(Recipe(epochs=1, batch_size=size), classifier)
     task = Task(None, 0, 1, Protocol("rest", "modified", 1, 1, 1e-3, size, None))
-    whole = Changed.of(task, splits.train, pictures, classifier.device)
+    whole = Changed.make(task, splits.train, pictures, classifier.device)
     seconds = 0.0
     for kept in (whole.kept[:size], whole.kept[: TIMED * size]):
         start = time.perf_counter()

@@ -130,6 +130,7 @@ class Value(Strict):
 
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
+        """Check that it is exactly one kind of quantity."""
         if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
         if self.part and not self.metric:
@@ -178,6 +179,7 @@ class Table(Strict):
 
     @model_validator(mode="after")
     def _check_axes(self) -> Self:
+        """Check that each axis stands once, and that those with several names stand somewhere."""
         axes = [*self.rows, *self.columns, *self.over]
         if len(set(axes)) < len(axes):
             raise ValueError("an axis may stand only once, in rows, columns or over")
@@ -230,6 +232,7 @@ class Suite(Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Self:
+        """Check that every name is that of an entry, and that tables have one place for each number."""
         for name, run in self.runs.items():
             _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
             _check_names(f"runs.{name}.models", run.models, self.models)
