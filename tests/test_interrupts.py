@@ -367,4 +367,5 @@ def test_no_file_is_opened_in_the_encoding_of_the_locale(shapes, resnet, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     root = str(Path(sb.__file__).parents[1])
-    assert [one for one in done.stderr.splitlines() if "EncodingWarning" in one and root in one] == []
+    ours = [line for line in done.stderr.splitlines() if "EncodingWarning" in line and root in line]
+    assert [line for line in ours if "site-packages" not in line] == []  # an environment may lie inside the checkout
