@@ -53,11 +53,22 @@ class Source(Protocol):
 
 
 class Rows:
-    """The rows of a dataset, prepared anew for each batch."""
+    """The rows of a dataset, prepared anew for each batch.
 
-    def __init__(self, classifier: Classifier, rows: Dataset):
+    Args:
+        classifier: The classifier that prepares them.
+        rows: The rows.
+        labels: Class numbers of each row, where images have several classes and rows are images.
+    """
+
+    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]] | None = None):
         self.classifier = classifier
         self.rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+        self.classes: Tensor | None = None
+        if labels is not None:
+            self.classes = torch.zeros(len(labels), len(classifier.labels or ()))
+            for row, numbers in zip(self.classes, labels, strict=True):
+                row[numbers] = 1
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -65,25 +76,8 @@ class Rows:
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
         """Return the images and labels of these rows."""
         batch = self.classifier.prepare(self.rows[positions])
-        return batch.images, batch.labels.to(self.classifier.device)
-
-
-class SeveralClasses:
-    """The rows of a dataset whose images have several classes: a row per image, its class numbers in `labels`."""
-
-    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]], classes: int):
-        self.rows, self.classifier = Rows(classifier, rows), classifier
-        self.truth = torch.zeros(len(labels), classes)
-        for row, classes_of_image in zip(self.truth, labels, strict=True):
-            row[classes_of_image] = 1
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        """Return the images of these rows, and 1 for each of their classes."""
-        images, _ = self.rows.batch(positions)
-        return images, self.truth[torch.from_numpy(positions)].to(self.classifier.device)
+        labels = batch.labels if self.classes is None else self.classes[torch.from_numpy(positions)]
+        return batch.images, labels.to(self.classifier.device)
 
 
 class Counted:

@@ -15,8 +15,7 @@ from saliency_bench.data.build_report import read_report
 from saliency_bench.data.hub_datasets import UnknownSplitError
 from saliency_bench.data.loading import Found, class_names, find, fingerprint
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
-from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, SeveralClasses, accuracy_of, fit
-from saliency_bench.engine.fitting import Source as Samples
+from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
 from saliency_bench.engine.reading import classes_of, group_names, labelled, sample_ids
@@ -96,26 +95,24 @@ def train(
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
     source = find(dataset)
     splits = _splits(source, recipe, label_column)
-    several = (
-        {name: _one_row_per_image(rows, source) for name, rows in splits.items()} if activation == "sigmoid" else {}
-    )
-    splits |= {name: rows for name, (rows, _) in several.items()}
+    labels: dict[str, list[list[int]]] = {}
+    if activation == "sigmoid":
+        for name in SPLITS:
+            splits[name], labels[name] = _one_row_per_image(splits[name], source)
     start = start_of(model)
     classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out), activation)
     classifier.to(accelerator.device).computing(precision, None)
 
     text = dataset if isinstance(dataset, str) else source.text
     settings = {"dataset": text, **asdict(recipe), "images": fingerprint(splits["train"]),  # of these labels
-                "start": classifier.digest} | ({"activation": activation} if several else {})  # fmt: skip
+                "start": classifier.digest} | ({"activation": activation} if labels else {})  # fmt: skip
     settings |= {"precision": precision} if precision != "fp32" else {}
     if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
         state_file.unlink()
         return out
-    sources: dict[str, Samples] = {name: Rows(classifier, rows) for name, rows in splits.items()}
-    for name, (rows, labels) in several.items():
-        sources[name] = SeveralClasses(classifier, rows, labels, len(classifier.labels or ()))
+    sources = {name: Rows(classifier, rows, labels.get(name)) for name, rows in splits.items()}
     try:
         log = fit(recipe, classifier, sources["train"], sources["validation"],
                   state_file=state_file, settings=settings, progress=progress)  # fmt: skip

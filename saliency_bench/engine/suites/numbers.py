@@ -111,8 +111,10 @@ class Results:
                      for text in (value.metric, value.against)]  # fmt: skip
             return correlation(numbers, [self.number(table, place, "against") for place in places], signs)
         number = numbers[0] if len(numbers) == 1 else mean(list(group["dataset"]), numbers)
-        ends = {"value": number.value, "low": number.low, "high": number.high}
-        return replace(number, **{name: end if end is None else end * value.scale for name, end in ends.items()})
+        scaled, low, high = (
+            None if end is None else end * value.scale for end in (number.value, number.low, number.high)
+        )
+        return replace(number, value=scaled, low=low, high=high)
 
     def number(self, table: Table, place: Mapping[str, str], column: str = "metric") -> Number:
         """Look up the number at a place, before any mean.

@@ -257,11 +257,12 @@ def write_tables(
 
 def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
     """Return the remarks on all runs of a table: datasets that are not used whole, and accuracies."""
-    accuracies, used = {}, {}
+    accuracies: dict[tuple[str, str], str] = {}
+    used: dict[str, tuple[int, int]] = {}
     for job, run in results.finished(runs):
         dataset, model = (content.names.get(name, name) for name in (job.dataset, job.model))
         accuracies[job.dataset, job.model] = f"{model} on {dataset} {words.number(run.accuracy.value)}"
-        count = tuple(run.summary["dataset"][name] for name in ("used", "samples"))
+        count = run.summary["dataset"]["used"], run.summary["dataset"]["samples"]
         if count[0] < count[1]:
             used[job.dataset] = min(used.get(job.dataset, count), count)
     limits = ", ".join(f"{count[0]} of {count[1]} of {content.names.get(name, name)}" for name, count in used.items())
