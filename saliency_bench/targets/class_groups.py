@@ -112,6 +112,7 @@ def load_groups(
 
 def _groups(name: str, members: dict[str, list[int]], joined: Sequence[str] = ()) -> ClassGroups:
     """Return groups of {name: class numbers}; `joined` are the names of joined groups."""
+    # Members are sorted, so that the identity does not depend on the order in a file.
     numbers = frozenset(index for index, group in enumerate(members) if group in set(joined))
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), numbers)
 

@@ -69,6 +69,7 @@ class TargetRule:
             if not members[label]:
                 raise UserError(f"image {image_id}: its label is {NO_CLASS}")
             return TargetTerms(tuple(members[label]))
+        # A stable sort: of equal logits the first class counts as predicted, wherever the run is made.
         ordered = [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
         if self.name == "predicted":
             return TargetTerms((ordered[0],))

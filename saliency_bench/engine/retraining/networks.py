@@ -163,7 +163,7 @@ def retrain(
     for _ in range(len(training.log), protocol.epochs):
         training.next_epoch(Counted(train, advance), Counted(validation, advance))
         training.write(state, settings)
-    classifier.model.load_state_dict(training.best)
+    classifier.model.load_state_dict(training.best)  # the epoch that is best on the validation images
     answers = _answers(classifier, test, protocol.batch_size)
     outcome = {"hash": hash_of(answers), "answers": answers, "weights": classifier.digest, "epochs": training.log}
     write_json(outcome_file(folder, task), outcome)

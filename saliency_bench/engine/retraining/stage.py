@@ -63,6 +63,7 @@ def _train(
 ) -> None:  # fmt: skip
     """Do the trainings of these cells that have no outcome; all of them are on the same images."""
     tasks = {task.key: task for cell in cells for task in tasks_of(cell)}
+    # Agreed upon, as a process may finish a training while another one looks.
     shown, processes = shown and accelerator.is_local_main_process, accelerator.num_processes
     todo = agreed(accelerator, lambda: [key for key, task in tasks.items() if not is_done(folder, task)])
     if not todo:

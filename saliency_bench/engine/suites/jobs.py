@@ -199,7 +199,7 @@ def _spec(
     if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
-        key.pop("other_model")
+        key.pop("other_model")  # a folder below --out; `networks` stands for it
     folder = choice.out / "runs" / f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
     return spec.model_copy(update={"out": str(folder)}), networks
 

@@ -105,7 +105,7 @@ class Results:
         value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
         numbers = [self.number(table, place) for place in places]
         if missing := [number for number in numbers if number.missing]:
-            return Number(missing=missing[0].missing)
+            return Number(missing=missing[0].missing)  # a mean over fewer datasets or models would be another number
         if value.against:
             signs = [1 if load_metric(fill(text, variant)).higher_is_better else -1
                      for text in (value.metric, value.against)]  # fmt: skip
@@ -125,6 +125,7 @@ class Results:
             column: "metric", or "against" for the second metric of a correlation.
         """
         value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
+        # An accuracy depends on the explainer only where the table has that axis, as different runs may have them.
         has_explainer = not value.accuracy or "explainer" in (*table.rows, *table.columns, *table.over)
         job = self._job((value.run,) if value.run else table.runs, place, has_explainer)
         run = NOT_RUN if job is None else self.runs[job.folder]
@@ -176,7 +177,8 @@ def places_of(suite: Suite, table: Table) -> pd.DataFrame:
         for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
     ]
     frame, axes = pd.DataFrame(rows, columns=list(AXES)), [*table.rows, *table.columns, *table.over]
-    frame = frame.drop_duplicates(axes)
+    frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
+    # As ordered categories, names sort as the paper has them, then as the runs have them; the first axis is slowest.
     order = {}
     for axis in axes:
         names = dict.fromkeys([*(table.show.get(axis) or ()), *frame[axis]])
@@ -261,10 +263,11 @@ def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
 
 def _standard_error(numbers: Sequence[Number]) -> float:
     """Return the standard error of the models' mean on the images of one dataset that all score, or NaN."""
+    # Without samples, as of parts and accuracies, or as aggregates of means, the error of the mean is not known.
     samples = [number.samples for number in numbers if number.samples is not None]
     if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
         return nan
-    run = samples[0][0]
+    run = samples[0][0]  # images are taken in its order
     columns = [
         [other.values[cell.cell_id][other.position[image_id]] if image_id in other.position else nan
          for image_id in run.ids]

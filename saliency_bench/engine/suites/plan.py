@@ -101,7 +101,7 @@ def side_by_side(steps: Sequence[Step], processes: int) -> list[list[int]] | Non
         return None
     is_known = all(step.passes is not None for step in steps)
     costs = [step.passes if is_known and step.passes is not None else step.cells - step.done for step in steps]
-    shared = 0.0
+    shared = 0.0  # cost if all processes share the chunks of each run: that of whoever has most of them
     for step, cost in zip(steps, costs, strict=True):
         chunks = ceil(step.images / step.job.spec.batch_size) if step.images else processes
         shared += cost * ceil(chunks / processes) / chunks

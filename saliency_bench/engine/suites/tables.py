@@ -135,6 +135,7 @@ def make_table(name: str, results: Results, compare: bool = False, about: Sequen
     frame = results.numbers_of(name).rename(columns={"value": QUANTITY})
     for column in SHOWN:
         frame[column] = [getattr(number, column) for number in frame["number"]]
+    # NaN for missing numbers; Int64 is pandas' integer with missing values.
     frame = frame.astype({"value": float, "low": float, "high": float, "least": "Int64"})
     frame = frame.merge(figures_of(table, frame), how="left", on=axes)
     frame["difference"] = frame["value"] - frame["paper"]
