@@ -26,7 +26,7 @@ Scalar = str | int | float | bool
 # Settings of a run that the suite itself fills in, so that `settings` must not.
 RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
 # Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
-FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "chunk_timeout", "strict")
+FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
 
 
 class Strict(BaseModel):
