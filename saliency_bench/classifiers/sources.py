@@ -120,14 +120,16 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     """Return the readable error for a repository that cannot be loaded."""
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:
-        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {_nearest(repo)}")
+        near = _suggestions(repo)
+        fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
+        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
         message = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
-        if near := [full_name] if (full_name := _with_owner(repo)) else _near_checkpoints(Path(repo)):
+        if near := _suggestions(repo):
             return UserError(f"{message}; did you mean {' or '.join(near)}? ({why})")
         return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):
@@ -146,18 +148,16 @@ def _not_local(name: str) -> str:
     return f"no folder ({parent} holds {beside or 'no checkpoint'})"
 
 
-def _nearest(name: str) -> str:
-    """Suggest names. Only very near ones are: resnet-50 is no suggestion for resnet-18."""
-    near = [other for other in get_close_matches(name, KNOWN, n=3, cutoff=0.9) if other != name]
-    near = [full_name] if (full_name := _with_owner(name)) else [*_near_checkpoints(Path(name)), *near]
-    if near and name not in KNOWN:
-        return f"did you mean {' or '.join(near)}?"
-    return "give a Hub id, a folder or torchvision:NAME"
+def _suggestions(name: str) -> list[str]:
+    """Return the checkpoints that a name may mean.
 
-
-def _with_owner(name: str) -> str | None:
-    """Return the checkpoint that its owner calls so: microsoft/resnet-18 for resnet-18."""
-    return next((full_name for full_name in KNOWN if full_name.partition("/")[2].lower() == name.lower()), None)
+    Those that their owner calls so (microsoft/resnet-18 for resnet-18), else near folders and very near names:
+    resnet-50 is no suggestion for resnet-18.
+    """
+    if name in KNOWN:
+        return []
+    with_owner = [full_name for full_name in KNOWN if full_name.partition("/")[2].lower() == name.lower()]
+    return with_owner or [*_near_checkpoints(Path(name)), *get_close_matches(name, KNOWN, n=3, cutoff=0.9)]
 
 
 def _no_folder(name: str, path: Path) -> str:
