@@ -78,17 +78,10 @@ def train(
         UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
             not empty, or there are several processes.
     """
-    if activation not in ("softmax", "sigmoid"):
-        raise unknown("activation", activation, ("softmax", "sigmoid"))
-    if precision not in TRAINED_IN:
-        raise unknown("precision", precision, TRAINED_IN)
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
+    _check_inputs(dataset, model, activation, precision)
     _check_output(out, state_file)
-    if isinstance(dataset, str):
-        check_dataset(dataset)
-    if isinstance(model, str | Path):
-        check_start(str(model))
     recipe = Recipe(epochs, learning_rate, batch_size, size, seed, limit)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
@@ -119,17 +112,31 @@ def train(
     except DivergedError:
         state_file.unlink(missing_ok=True)
         raise
-    about = {
+    classifier.computing("fp32", None)  # as runs use the checkpoint
+    content = {
         "model": model if isinstance(model, str) else None,
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
         "dataset": {"name": source.name, "repo": source.repo, "revision": source.revision},
+        "settings": settings,
+        "test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
+        "test_samples": len(splits["test"]),
+        "epochs": log,
     }
-    classifier.computing("fp32", None)  # as runs use the checkpoint
-    result = {"test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
-              "test_samples": len(splits["test"]), "epochs": log}  # fmt: skip
-    save_checkpoint(out, classifier.model, processor, about | {"settings": settings} | result)
+    save_checkpoint(out, classifier.model, processor, content)
     state_file.unlink(missing_ok=True)
     return out
+
+
+def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str, precision: str) -> None:
+    """Raise UserError for settings and names that cannot be right; this is checked before anything is loaded."""
+    if activation not in ("softmax", "sigmoid"):
+        raise unknown("activation", activation, ("softmax", "sigmoid"))
+    if precision not in TRAINED_IN:
+        raise unknown("precision", precision, TRAINED_IN)
+    if isinstance(dataset, str):
+        check_dataset(dataset)
+    if isinstance(model, str | Path):
+        check_start(str(model))
 
 
 def new_classifier(

@@ -190,18 +190,26 @@ def _spec(
     overrides = {"limit": limit, "device": choice.device, "batch_size": choice.batch_size}
     settings |= {key: value for key, value in overrides.items() if value is not None}
     spec = RunSpec.read(settings | {"explainers": explainers, "metrics": metrics, "out": "-"})
-    # The folder's name hashes what the suite calls datasets and models, as --data and --out may lie anywhere.
+    folder = choice.out / "runs" / _run_name(suite, run, dataset, model, spec, networks)
+    return spec.model_copy(update={"out": str(folder)}), networks
+
+
+def _run_name(
+    suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
+) -> str:  # fmt: skip
+    """Return the name of a run's folder, which is the same wherever --data and --out lie."""
+    entry = suite.datasets[dataset]
+    # Datasets and models are told apart by what the suite calls them, not by their folders.
     key = identity_of(spec) | {
-        "dataset": [dataset, dataset_entry.name, dataset_entry.folder],
-        "model": [model, *([] if networks else [model_entry.name])],
+        "dataset": [dataset, entry.name, entry.folder],
+        "model": [model, *([] if networks else [suite.models[model].name])],
         "networks": [network.out.name for network in networks],
     }
     if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
         key.pop("other_model")  # a folder below --out; `networks` stands for it
-    folder = choice.out / "runs" / f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
-    return spec.model_copy(update={"out": str(folder)}), networks
+    return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
 def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
