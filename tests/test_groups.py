@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from saliency_bench import registry
 from saliency_bench.errors import UserError
-from saliency_bench.targets import wordnet as wordnet_groups
+from saliency_bench.hub_builders import _wordnet as wordnet_groups
+from saliency_bench.hub_builders._wordnet import derive, table_of
 from saliency_bench.targets.class_groups import HERE, ClassGroups, load_groups
 from saliency_bench.targets.rules import TargetTerms, load_rule
-from saliency_bench.targets.wordnet import derive, table_of
 
 WORDNET = Path(__file__).parents[2] / "shared" / "data" / "imagenet-hierarchy"
 needs_wordnet = pytest.mark.skipif(not WORDNET.is_dir(), reason="WordNet's relation is not here")

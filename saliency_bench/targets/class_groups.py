@@ -1,9 +1,9 @@
 """Groups of classes, for questions such as "why a car?" and "why this car and not another?".
 
-Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see `wordnet.py`), the
-breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai (round and angular outlines). A
-table is found by the names of the classes, so it applies to every dataset or model with these classes; others need a
-file.
+Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
+`hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
+(round and angular outlines). A table is found by the names of the classes, so it applies to every dataset or model with
+these classes; others need a file.
 """
 
 import csv

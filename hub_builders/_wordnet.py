@@ -1,7 +1,7 @@
-"""Derive `groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
+"""Derive `targets/groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
 
 Example:
-  python -m saliency_bench.targets.wordnet FOLDER
+  python -m saliency_bench.hub_builders._wordnet FOLDER
 
 FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
 name]}). The table includes WordNet's licence, as the licence requires.
@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import saliency_bench.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
 ENOUGH, MOST = 5, 50  # classes in a group; without the upper end some of ImageNet's would have 522
-TABLE = Path(__file__).parent / "groups_imagenet.json"
+TABLE = Path(saliency_bench.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
 database, you agree that you have read, understood, and will comply with these terms and conditions: Permission to use,
