@@ -47,7 +47,7 @@ def summed_gradients(
         for one in passes:
             at, factors = points(one.samples, one.pictures)
             gradient = factors * gradient_at(classifier, at, target[one.samples], on)
-            own = gradient[: one.own].view(len(one.images), -1, *images.shape[1:])
+            own = gradient[: one.count].view(len(one.images), -1, *images.shape[1:])
             total[one.images.start : one.images.stop] += own.sum(dim=1)
         return total
 

@@ -49,7 +49,7 @@ from saliency_bench.hub_builders._source import (
     text_of,
     xml_of,
 )
-from saliency_bench.targets.wordnet import TABLE
+from saliency_bench.hub_builders._wordnet import TABLE
 from saliency_bench.utils.pictures import Picture, UnreadableError, turned_box
 
 VERSION = "2"

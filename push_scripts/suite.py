@@ -77,17 +77,17 @@ def main(args: Namespace) -> int:
         print(json.dumps(result.as_json(), indent=2))
         return 2 if result.failed else 0
     _print(result)
-    empty = [laid.grid.name for laid in result.tables if not laid.has_numbers]
+    empty = [table.name for table in result.tables if not table.has_numbers]
     if empty:
         complain(f"no number of {', '.join(empty)} is there; the notes of the table say why")
     return 2 if result.failed or empty else 0
 
 
 def _print(result) -> None:
-    for laid in result.tables:
-        print(f"{laid.grid.name}: {laid.grid.table.title}")
-        _shared.show_rows(laid.printed.texts())
-        for note in laid.notes:
+    for table in result.tables:
+        print(f"{table.name}: {table.table.title}")
+        _shared.show_rows(table.printed.texts())
+        for note in table.notes:
             print(note)
         print()
     if result.tables:

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from saliency_bench import registry
 from saliency_bench.errors import UserError
-from saliency_bench.targets import wordnet as wordnet_groups
+from saliency_bench.hub_builders import _wordnet as wordnet_groups
+from saliency_bench.hub_builders._wordnet import derive, table_of
 from saliency_bench.targets.class_groups import HERE, ClassGroups, load_groups
 from saliency_bench.targets.rules import TargetTerms, load_rule
-from saliency_bench.targets.wordnet import derive, table_of
 
 WORDNET = Path(__file__).parents[2] / "shared" / "data" / "imagenet-hierarchy"
 needs_wordnet = pytest.mark.skipif(not WORDNET.is_dir(), reason="WordNet's relation is not here")
@@ -84,16 +84,16 @@ def test_the_cars_are_those_of_the_paper_and_no_group_is_larger_than_fifty():
     groups = load_groups(None, classes, 1000)
     cars = {"ambulance", "beach_wagon", "cab", "convertible", "jeep", "limousine", "minivan", "Model_T", "racer",
             "sports_car"}  # fmt: skip
-    assert {classes[member] for member in groups.of(classes.index("sports_car"))} == cars
+    assert {classes[member] for member in groups.group_of(classes.index("sports_car"))} == cars
     assert {len(members) for members in groups.members} <= set(range(5, 51))
 
 
 def test_every_class_of_imagenet_has_a_group_of_five_or_more_and_dogs_are_dogs():
     groups = load_groups(None, table("imagenet")["classes"], 1000)
-    assert all(len(groups.of(label)) >= 5 for label in range(1000))
+    assert all(len(groups.group_of(label)) >= 5 for label in range(1000))
     beagle, persian = 162, 283
-    assert all(151 <= member <= 268 for member in groups.of(beagle))
-    assert groups.of(persian) == (281, 282, 283, 284, 285)  # the five cats
+    assert all(151 <= member <= 268 for member in groups.group_of(beagle))
+    assert groups.group_of(persian) == (281, 282, 283, 284, 285)  # the five cats
 
 
 def test_the_rule_on_a_small_relation():
@@ -168,7 +168,7 @@ def test_a_table_is_found_by_the_names_of_the_classifier_or_of_the_dataset():
     through = load_groups(None, None, 20, shapes, members)
     assert through.members == ((0, 1, 8, 9, 12, 13, 14, 15), (2, 3, 4, 5, 6, 7, 10, 11))
     voc = [*table("voc")["classes"][:-1], "tv/monitor"]
-    assert load_groups(None, voc, 20).of(14) == (14,)
+    assert load_groups(None, voc, 20).group_of(14) == (14,)
     assert load_groups(None, shapes[:7], 7) is None
     assert load_groups(None, None, 8) is None
 
@@ -234,7 +234,7 @@ def test_group_runner_up_and_rival_by_loops(sets, scores):
         for members in groups.members:
             if label in members and (own is None or len(members) < len(own)):
                 own = members
-        assert groups.of(label) == (own or ())
+        assert groups.group_of(label) == (own or ())
         best = None
         for member in own or ():
             if member != label and (best is None or scores[member] > scores[best]):
@@ -273,9 +273,9 @@ def test_a_class_with_a_hypernym_group_is_not_given_one_that_was_joined_for_othe
     for number in range(1000):
         sizes = [len(held) for held in alone if number in held]
         assert (
-            len(groups.of(number)) == min(sizes)
+            len(groups.group_of(number)) == min(sizes)
             if sizes
-            else "+" in groups.called[groups.members.index(groups.of(number))]
+            else "+" in groups.called[groups.members.index(groups.group_of(number))]
         )
-    named = {name: len(groups.of(table["classes"].index(name))) for name in ("iPod", "swing", "puck")}
+    named = {name: len(groups.group_of(table["classes"].index(name))) for name in ("iPod", "swing", "puck")}
     assert named == {"iPod": 13, "swing": 9, "puck": 13}

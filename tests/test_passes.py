@@ -54,7 +54,7 @@ def test_every_picture_counts_once_in_passes_of_one_size(images, count, size, mo
     for one in found:
         samples = one.samples.expand(len(one.pictures))
         assert set(samples.tolist()) == set(one.images)
-        counted += list(zip(samples.tolist(), one.pictures.tolist(), strict=True))[: one.own]
+        counted += list(zip(samples.tolist(), one.pictures.tolist(), strict=True))[: one.count]
         assert len(one.pictures) <= size
         assert count == 1 or len(one.images) <= most
     assert counted == [(sample, picture) for sample in range(images) for picture in range(count)]

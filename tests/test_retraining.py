@@ -19,6 +19,7 @@ import saliency_bench as sb
 from saliency_bench.data.fingerprints import fingerprint
 from saliency_bench.engine import fitting
 from saliency_bench.engine.ordering import first_rows
+from saliency_bench.engine.retraining import maps as span_files
 from saliency_bench.engine.retraining.networks import anew, start_from
 from saliency_bench.engine.training import train
 from saliency_bench.errors import UserError
@@ -38,6 +39,20 @@ def test_the_first_exposure_of_a_pixel_is_the_first_at_which_it_is_among_the_top
     for number, exposure in enumerate(EXPOSURES):
         counts = np.full(3, round(exposure * 42))
         assert np.array_equal(first <= number, top_pixels(maps, counts)), exposure
+
+
+def test_a_span_of_maps_is_read_whole_or_not_at_all(tmp_path):
+    """What is damaged or of another number of images is explained again."""
+    path = tmp_path / "000000.npz"
+    first = np.random.default_rng(0).integers(0, 9, (4, 100)).astype(np.uint8)
+    assert span_files._read(path, 4) is None
+    span_files._write(path, first)
+    assert np.array_equal(span_files._read(path, 4), first)
+    assert span_files._read(path, 5) is None
+    content = path.read_bytes()
+    for damaged in (content[:-30], content[:60], content[:150] + b"\x00" + content[151:], b""):
+        path.write_bytes(damaged)
+        assert span_files._read(path, 4) is None
 
 
 @pytest.mark.parametrize("keeps", ["top", "rest"])

@@ -22,13 +22,12 @@ from test_golden_run import network
 import saliency_bench as sb
 from saliency_bench import cli, registry
 from saliency_bench.engine.suites.drawing import plot_of
-from saliency_bench.engine.suites.grids import grid_of
 from saliency_bench.engine.suites.jobs import Choice, jobs_of, selection
-from saliency_bench.engine.suites.numbers import Scores
+from saliency_bench.engine.suites.numbers import Results
 from saliency_bench.engine.suites.plan import passes_of, side_by_side
-from saliency_bench.engine.suites.pooling import Number
 from saliency_bench.engine.suites.schema import Suite, find_suite, read_suite
 from saliency_bench.engine.suites.suite import planned, suite
+from saliency_bench.engine.suites.tables import make_table
 from saliency_bench.errors import UserError
 from saliency_bench.results.run_folder import read_run
 
@@ -101,7 +100,8 @@ def cell(run, explainer, metric):
 
 
 def numbers_of(done, name):
-    return next(laid.grid for laid in done.tables if laid.grid.name == name).numbers
+    cells = next(table for table in done.tables if table.name == name).cells
+    return {place: SimpleNamespace(**record) for place, record in cells.items()}
 
 
 def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done):
@@ -113,20 +113,20 @@ def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done
         assert number.value == own.value * scale
         assert (number.low, number.high) == (own.low and own.low * scale, own.high and own.high * scale)
         assert (number.n, number.cell) == (own.n, own.cell_id)
-    grid = done.tables[0].grid
-    assert grid.rows[:2] == [("two", "small"), ("two", "wide")]
-    assert [column[0] for column in grid.columns] == ["gradcam"] * 2 + ["gradient"] * 2 + ["random"] * 2
+    table = done.tables[0]
+    assert table.rows[:2] == [("two", "small"), ("two", "wide")]
+    assert [column[0] for column in table.columns] == ["gradcam"] * 2 + ["gradient"] * 2 + ["random"] * 2
 
 
 def test_the_papers_figures_stand_where_it_prints_them(done):
     numbers = numbers_of(done, "scores")
     row = ("two", "small")
-    figures = [numbers[row, column].paper for column in done.tables[0].grid.columns]
+    figures = [numbers[row, column].paper for column in done.tables[0].columns]
     assert figures == [0.5, None, 0.25, 1.0, None, None]
     number = numbers[row, ("gradcam", "mIoU")]
     assert number.difference == number.value - 0.5
-    assert number.notes == ("Strange.",)
-    assert numbers[row, ("gradcam", "iAUC")].notes == ()
+    assert number.notes == "Strange."
+    assert numbers[row, ("gradcam", "iAUC")].notes == ""
     assert all(number.paper is None for (names, _), number in numbers.items() if names != row)
     assert "The paper: Strange." in done.tables[0].notes
 
@@ -206,17 +206,16 @@ def test_tables_are_written_with_every_digit_and_the_page_shows_them(done):
 
 
 def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done):
-    def panels(name, numbers=None):
-        laid = next(one for one in done.tables if one.grid.name == name)
-        grid = laid.grid if numbers is None else replace(laid.grid, numbers=numbers(laid.grid.numbers))
-        return plot_of(replace(laid, grid=grid)).count('id="axes_')
-
-    def without_iauc(numbers):
-        return {key: Number() if key[1][-1] == "iAUC" else number for key, number in numbers.items()}
+    def panels(name, empty=()):
+        table = next(table for table in done.tables if table.name == name)
+        numbers = table.numbers.copy()
+        if empty:
+            numbers.loc[numbers["quantity"].isin(empty), ["value", "low", "high"]] = np.nan
+        return plot_of(replace(table, numbers=numbers)).count('id="axes_')
 
     assert panels("scores") == 2
-    assert panels("scores", without_iauc) == 1
-    assert panels("scores", lambda numbers: dict.fromkeys(numbers, Number())) == 0
+    assert panels("scores", ["iAUC"]) == 1
+    assert panels("scores", ["iAUC", "mIoU"]) == 0
     assert panels("means") == 1  # variants of one quantity are compared in one panel
 
 
@@ -252,24 +251,22 @@ def test_accuracies_and_small_numbers_stand_below_a_table(done):
     note = next(note for note in scores.notes if note.startswith("Accuracy"))
     for (dataset, model), run in runs.items():
         assert f"{model} on {dataset} {run.accuracy.value:.3f}" in note
-    numbers = means.grid.numbers.values()
-    assert all(number.least <= 16 and number.n >= 3 * number.least for number in numbers)
-    few = {number for number in numbers if number.least < 10}
-    assert means.printed.texts()[1][1].endswith("†") == (next(iter(numbers)) in few)
-    assert any("fewer than 10" in note for note in means.notes) == bool(few)
+    least = [number["least"] for number in means.records]
+    assert all(count <= 16 and number["n"] >= 3 * count for count, number in zip(least, means.records, strict=True))
+    assert means.printed.texts()[1][1].endswith("†") == (least[0] < 10)
+    assert any("fewer than 10" in note for note in means.notes) == (min(least) < 10)
 
 
 def test_a_failed_run_is_named_and_stops_no_other(file, done, monkeypatch):
-    from saliency_bench.engine.suites import working
-
-    start = working.start
+    module = sys.modules["saliency_bench.engine.suites.suite"]
+    start = module.start
 
     def failing(spec, objects, **options):
         if "one-small" in spec.out:
             raise RuntimeError("no power")
         return start(spec, objects, **options)
 
-    monkeypatch.setattr(working, "start", failing)
+    monkeypatch.setattr(module, "start", failing)
     result = suite(f"{file}:accuracy", out=done.folder, smoke=True, device="cpu", progress=False)
     assert [(folder.name[:9], why) for folder, why in result.failed.items()] == [
         ("one-small", "RuntimeError: no power")
@@ -299,7 +296,7 @@ def test_the_crowd_of_a_table_is_its_answers_about_the_pictures_of_the_run(done,
     for model in ("small", "wide"):  # the same pictures
         number = numbers[("one", model), ("gradient", "Crowd")]
         assert number.value == pytest.approx(np.mean(areas), abs=1e-12)
-        assert (number.n, number.is_of_few) == (2, True)
+        assert (number.n, number.least) == (2, 2)
     assert numbers[("one", "small"), ("gradcam", "Crowd")].missing.startswith("no answers of people")
     assert numbers[("one", "small"), ("gradient", "mIoU")].value is not None
     with pytest.raises(UserError, match="cannot be read"):
@@ -436,8 +433,8 @@ def test_a_number_that_was_not_run_says_so(file, tmp_path):
     _, found, tables = find_suite(str(file))
     jobs = jobs_of(found, tables, Choice(tmp_path))
     for name in tables:
-        grid = grid_of(name, Scores(found, jobs, smoke=False))
-        assert {number.missing for number in grid.numbers.values()} == {"not run"}
+        table = make_table(name, Results(found, jobs, Choice(tmp_path)))
+        assert set(table.numbers["missing"]) == {"not run"}
 
 
 def test_files_are_read_as_utf_8_whatever_the_locale():

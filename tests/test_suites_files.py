@@ -17,10 +17,10 @@ from saliency_bench.engine.suites.numbers import part_of
 from saliency_bench.engine.suites.schema import (
     Training,
     Value,
-    filled,
+    fill,
     find_suite,
     list_suites,
-    parts_that_fit,
+    matching_parts,
     read_suite,
     suite_files,
 )
@@ -86,7 +86,7 @@ def texts_of(suite):
     for table in suite.tables.values():
         for value in table.values.values():
             for text in filter(None, (value.metric, value.against)):
-                yield from {filled(text, variant) for variant in table.variants.values() or [{}]}
+                yield from {fill(text, variant) for variant in table.variants.values() or [{}]}
 
 
 def parts_of(suite):
@@ -95,7 +95,7 @@ def parts_of(suite):
         for value in table.values.values():
             for variant in table.variants.values() or [{}]:
                 if value.part is not None:
-                    yield filled(value.metric, variant), filled(value.part, variant)
+                    yield fill(value.metric, variant), fill(value.part, variant)
 
 
 def test_each_paper_has_its_file():
@@ -131,7 +131,7 @@ def test_every_explainer_and_metric_loads_also_with_the_options_of_smoke(suite):
 def test_parts_are_those_of_their_metrics(suite):
     for text, part in parts_of(suite):
         metric = sb.load_metric(text)
-        fitting = parts_that_fit(part, metric.part_names(dict(metric.options), None))
+        fitting = matching_parts(part, metric.part_names(dict(metric.options), None))
         assert len(fitting) == (dict(metric.options)["trainings"] if "*" in part else 1), (text, part)
 
 
@@ -330,7 +330,7 @@ def test_transforms_are_those_of_saliency_consistency(suite):
     for table in suite.tables.values():
         for value in table.values.values():
             for variant in table.variants.values() or [{}]:
-                assert filled(value.transform, variant) in ("", *TRANSFORMS)
+                assert fill(value.transform, variant) in ("", *TRANSFORMS)
 
 
 def test_a_value_s_run_alone_computes_it_and_a_limited_run_has_a_folder_of_its_own(tmp_path):

@@ -288,7 +288,7 @@ def test_a_later_epoch_that_diverges_leaves_no_state(tmp_path, shapes, resnet, m
     from saliency_bench.engine import fitting
 
     losses = iter([0.5, float("nan")])
-    monkeypatch.setattr(fitting, "one_epoch", lambda *_, **__: fitting.finite(next(losses), 1e-3))
+    monkeypatch.setattr(fitting, "one_epoch", lambda *_, **__: fitting.check_loss(next(losses), 1e-3))
     out = tmp_path / "out" / "new"
     out.parent.mkdir()
     with pytest.raises(UserError, match="loss"):

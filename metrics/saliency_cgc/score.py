@@ -22,7 +22,7 @@ UNDEFINED = "no other class in the group of the predicted one"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    others = tuple(member for member in groups.of(a) if member != a)
+    others = tuple(member for member in groups.group_of(a) if member != a)
     return TargetTerms((a,), others) if others else None
 
 

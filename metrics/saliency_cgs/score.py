@@ -23,7 +23,7 @@ UNDEFINED = "the predicted class is in no group, or none is disjoint from it"
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
     rival = groups.rival(a, p)
-    return TargetTerms(groups.of(a), rival) if rival else None
+    return TargetTerms(groups.group_of(a), rival) if rival else None
 
 
 question = _rfxg.question_of(sides)

@@ -22,7 +22,7 @@ UNDEFINED = "the predicted class is in no group"
 
 
 def sides(groups: ClassGroups, a: int, p: np.ndarray) -> TargetTerms | None:
-    return TargetTerms(groups.of(a)) if groups.of(a) else None
+    return TargetTerms(groups.group_of(a)) if groups.group_of(a) else None
 
 
 question = _rfxg.question_of(sides)

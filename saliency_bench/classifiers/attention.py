@@ -1,4 +1,4 @@
-"""Records the attention matrices of a vision transformer during a forward pass, and identifies its tokens.
+"""Record the attention matrices of a vision transformer during a forward pass, and identify its tokens.
 
     with recording_attention(classifier, images, start=0) as recorded:
         total = score(classifier(images), target).sum()
@@ -37,10 +37,13 @@ FIX_OF_STAGES = "use gradcam, which reads its last feature map, integrated_gradi
 
 @dataclass(frozen=True)
 class Tokens:
-    """blocks   number of consecutive attentions
-    prefix   tokens before the patches: class, distillation, registers
-    read     those of them that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT
-    pooled   whether the head reads the patch tokens
+    """The tokens of a vision transformer.
+
+    Attributes:
+        blocks: Number of consecutive attentions.
+        prefix: Number of tokens before the patches: class, distillation, registers.
+        read: Those of them that the head reads: (0,) for a class token, (0, 1) for a distilled DeiT.
+        pooled: Whether the head reads the patch tokens.
     """
 
     blocks: int
@@ -50,12 +53,18 @@ class Tokens:
 
 
 class AttentionRecorder(TorchFunctionMode):
-    """Inside `with`, attention is computed unfused, and its matrices are kept.
+    """Compute attention unfused and keep its matrices, inside `with`.
 
-    matrices   [Float (B, heads, T, T)], one per block; from block `start` on they take gradients (None: no block's)
-    patches    Float (B, C, h, w): the last feature map before the first attention, after norm, activation and pooling
-    inputs     the input of the linear layer before each matrix, Float (B, T, C)
-    `embedded=True` lets gradients flow back to the patches and keeps the inputs; otherwise only their shapes are kept.
+    Args:
+        start: First block whose matrix takes gradients; None for no block.
+        embedded: Whether gradients flow back to the patches and the inputs are kept, not only their shapes.
+
+    Attributes:
+        matrices: [Float (B, heads, T, T)], one per block.
+        patches: Float (B, C, h, w), the last feature map before the first attention, after norm, activation, pooling.
+        inputs: The input of the linear layer before each matrix, Float (B, T, C).
+        convolved_after: Whether a convolution came after the first attention.
+        tokens: The tokens of the classifier, set by `recording_attention`.
     """
 
     tokens: Tokens
@@ -68,7 +77,7 @@ class AttentionRecorder(TorchFunctionMode):
         self.patches: Tensor | None = None
         self.convolved_after = False
         self._linear_inputs: list[Tensor] = []  # since the last matrix
-        self._stem: Tensor | None = None  # what goes on from the patches
+        self._stem: Tensor | None = None  # the patches as the next operation gets them
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -82,22 +91,24 @@ class AttentionRecorder(TorchFunctionMode):
         output = self.compute(function, args, kwargs)
         if function is F.linear:
             self._linear_inputs.append(args[0] if args else kwargs["input"])
-        elif function is F.conv2d or (args and args[0] is self._stem and _is_of_stems(function)):
+        elif function is F.conv2d or (args and args[0] is self._stem and _is_stem_operation(function)):
             return self._record_patches(output)
         elif function in SOFTMAX and output.ndim > 2:
             self._record_matrix(output)
         return output
 
     def compute(self, function: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch; subclasses may compute it otherwise."""
         return function(*args, **kwargs)
 
     @property
     def grid(self) -> tuple[int, int]:
+        """(h, w) of the patches."""
         assert self.patches is not None
         return self.patches.shape[2], self.patches.shape[3]
 
     def read(self, matrix: Tensor) -> Tensor:
-        """(B, h, w): the rows of the tokens that the head reads, at each patch, in a matrix (B, T, T).
+        """Return the rows of the tokens that the head reads, at each patch, (B, h, w), of a matrix (B, T, T).
 
         The class token's row; where the head reads several kinds of tokens (class, distillation, the patches, which
         count as one by their mean), the mean of their rows.
@@ -109,11 +120,11 @@ class AttentionRecorder(TorchFunctionMode):
         return row[:, self.tokens.prefix :].unflatten(1, self.grid)
 
     def maps(self, matrix: Tensor, images: Images) -> Maps:
-        """(B, H, W): `read`, enlarged to the images."""
+        """Return `read` enlarged to the images, (B, H, W)."""
         return enlarge(self.read(matrix), images)
 
-    def refuse_what_is_not_tokens(self, classifier: Classifier, images: Images) -> None:
-        """Raises: UserError unless every block attends from all patch tokens to all patch tokens."""
+    def check_tokens(self, classifier: Classifier, images: Images) -> None:
+        """Raise UserError unless every block attends from all patch tokens to all patch tokens."""
         matrices = self.matrices
         if not matrices:
             refuse_script(classifier)
@@ -136,20 +147,23 @@ class AttentionRecorder(TorchFunctionMode):
             )
 
     def _weights(self, need_weights: bool = True, average_attn_weights: bool = True, **others: Any) -> Tensor | None:
+        """Return the weights that `multi_head_attention_forward` gives beside its output."""
         if not need_weights:
             return None
         return self.matrices[-1].mean(dim=1) if average_attn_weights else self.matrices[-1]
 
     def _windows_or_stages(self, images: int) -> bool:
-        """Of the blocks; a head may attend by itself."""
+        """Return whether blocks attend within parts of the tokens; the last one may be the attention of a head."""
         blocks = self.matrices[:-1]
         return any(matrix.shape[0] != images or matrix.shape[-2:] != blocks[0].shape[-2:] for matrix in blocks)
 
     @property
     def _spare(self) -> int:
+        """Number of tokens that are not patches."""
         return self.matrices[0].shape[-1] - math.prod(self.grid)
 
     def _record_patches(self, output: Tensor) -> Tensor:
+        """Keep a feature map as the patches, if no attention was before it, and return it for the next operation."""
         if self.matrices:
             self.convolved_after = True
             return output
@@ -160,6 +174,7 @@ class AttentionRecorder(TorchFunctionMode):
         return self._stem
 
     def _record_matrix(self, output: Tensor) -> None:
+        """Keep the output of a softmax as an attention matrix, and the input of the linear layer before it."""
         if self.start is not None and len(self.matrices) >= self.start and not output.requires_grad:
             output.requires_grad_()
         self.matrices.append(output)
@@ -179,9 +194,17 @@ def recording_attention(
     mode: type[AttentionRecorder] = AttentionRecorder,
     **options: Any,
 ) -> Iterator[AttentionRecorder]:
-    """An `AttentionRecorder` that knows the classifier's tokens; a negative `start` counts from the last block.
+    """Record with an `AttentionRecorder` that knows the classifier's tokens.
 
-    Raises: UserError for a network whose attention is not from all patches to all patches, or an invalid `start`.
+    Args:
+        classifier: The classifier.
+        images: Images; the first one identifies the tokens.
+        start: First block whose matrix takes gradients; a negative number counts from the last block.
+        mode: Class of the recorder.
+        options: Further arguments of the recorder.
+
+    Raises:
+        UserError: The network's attention is not from all patches to all patches, or `start` is invalid.
     """
     tokens = tokens_of(classifier, images)
     if start is not None and not -tokens.blocks <= start < tokens.blocks:
@@ -190,35 +213,36 @@ def recording_attention(
     recorded.tokens = tokens
     with recorded:
         yield recorded
-    recorded.refuse_what_is_not_tokens(classifier, images)
+    recorded.check_tokens(classifier, images)
 
 
-_known: WeakKeyDictionary[Classifier, Tokens] = WeakKeyDictionary()
+_identified: WeakKeyDictionary[Classifier, Tokens] = WeakKeyDictionary()
 
 
 def tokens_of(classifier: Classifier, images: Images) -> Tokens:
-    """The tokens of a classifier, identified with the first image by a forward and a backward pass, then cached.
+    """Return the tokens of a classifier, identified with the first image by a forward and a backward pass, then cached.
 
-    Raises: UserError for a network whose attention is not from all patches to all patches, one block after the other.
+    Raises:
+        UserError: The network's attention is not from all patches to all patches, one block after the other.
     """
-    if classifier not in _known:
+    if classifier not in _identified:
         with torch.enable_grad():
-            _known[classifier] = _probed(classifier, images[:1])
-    return _known[classifier]
+            _identified[classifier] = _identify(classifier, images[:1])
+    return _identified[classifier]
 
 
-def _probed(classifier: Classifier, image: Images) -> Tokens:
+def _identify(classifier: Classifier, image: Images) -> Tokens:
+    """Return the tokens of a classifier, see `tokens_of`."""
     with AttentionRecorder(start=0, embedded=True) as recorded:
         logits = classifier(image)
     classifier.passes -= 1
-    recorded.refuse_what_is_not_tokens(classifier, image)
+    recorded.check_tokens(classifier, image)
     prefix = recorded._spare
     if not _blocks_are_sequential(recorded) or not _tokens_are_patches(recorded, prefix):
         raise UserError(
             f"the tokens of {classifier.id} are not its patches, row by row, after the class token, or its blocks do "
             f"not follow one another, so its attention is not a map over patches; {FIX}"
         )
-    # Distinct weights of both signs, so that no class cancels another.
     (gradient,) = torch.autograd.grad(_mixed(logits), recorded.matrices[-1])
     is_read = gradient[0].abs().sum(dim=(0, 2)) > 0  # (T,): a row that the head does not read gets no gradient
     read, pooled = tuple(is_read[:prefix].nonzero().flatten().tolist()), bool(is_read[prefix:].any())
@@ -228,13 +252,13 @@ def _probed(classifier: Classifier, image: Images) -> Tokens:
 
 
 def _blocks_are_sequential(recorded: AttentionRecorder) -> bool:
-    """Whether each block depends on the attention of the previous one (rather than running in parallel)."""
+    """Return whether each block depends on the attention of the one before it (rather than running in parallel)."""
     pairs = zip(recorded.matrices[:-1], recorded.inputs[1:], strict=True)
     return all(_gradient(_mixed(later), matrix) is not None for matrix, later in pairs if later is not None)
 
 
 def _tokens_are_patches(recorded: AttentionRecorder, prefix: int) -> bool:
-    """Whether the first, a middle and the last patch token depend on the patch at their position, and on no other."""
+    """Return whether the first, a middle and the last patch token each depend on the patch at their position alone."""
     first, patches = recorded.inputs[0], recorded.patches
     assert first is not None
     assert patches is not None
@@ -246,17 +270,19 @@ def _tokens_are_patches(recorded: AttentionRecorder, prefix: int) -> bool:
     return True
 
 
-def _gradient(of: Tensor, by: Tensor) -> Tensor | None:
-    return torch.autograd.grad(of, by, retain_graph=True, allow_unused=True)[0] if of.requires_grad else None
+def _gradient(total: Tensor, inputs: Tensor) -> Tensor | None:
+    """Return the gradient of a number, or None if it does not depend on the inputs."""
+    return torch.autograd.grad(total, inputs, retain_graph=True, allow_unused=True)[0] if total.requires_grad else None
 
 
-def _is_of_stems(function: Any) -> bool:
-    """Norms, activations and pooling, which keep a feature map a feature map."""
+def _is_stem_operation(function: Any) -> bool:
+    """Return whether a function is a norm, activation or pooling, which keep a feature map a feature map."""
     name = getattr(function, "__name__", "").strip("_")
     return name.endswith(("_norm", "pool2d")) or name in ("relu", "gelu", "silu", "hardswish", "dropout")
 
 
 def _mixed(values: Tensor) -> Tensor:
+    """Return a sum with distinct weights of both signs, so that no entry cancels another."""
     weights = torch.arange(1, values.shape[-1] + 1, device=values.device).cos()
     return (values.float() * weights).sum()
 
@@ -271,7 +297,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`scaled_dot_product_attention` by its definition, in separate operations that can be recorded."""
+    """Compute `scaled_dot_product_attention` by its definition, softmax(q k^T scale) v, in operations to record."""
     if is_causal or dropout_p:
         raise UserError(f"this network has causal attention or attention dropout, for which no map is defined; {FIX}")
     if enable_gqa:
@@ -300,7 +326,7 @@ def _attend_many_heads(
     out_proj_bias: Tensor | None,
     **others: Any,
 ) -> Tensor:
-    """(T, B, C): self-attention of `nn.MultiheadAttention` in separate operations that can be recorded."""
+    """Compute self-attention of `nn.MultiheadAttention`, (T, B, C), in operations that can be recorded."""
     masks = (others.get("key_padding_mask"), others.get("attn_mask"), bias_k, bias_v)
     is_plain = query is key is value and query.ndim == 3 and in_proj_weight is not None and not add_zero_attn
     if not is_plain or any(mask is not None for mask in masks) or (others.get("training") and dropout_p):

@@ -1,4 +1,7 @@
-"""Classifiers from transformers checkpoints (including timm's) and torchvision weights."""
+"""Load classifiers from transformers checkpoints (including timm's) and torchvision weights.
+
+Nothing that is downloaded is executed: safetensors, `weights_only=True` and `trust_remote_code=False` throughout.
+"""
 
 import pickle
 from collections.abc import Iterator
@@ -19,11 +22,12 @@ from saliency_bench.utils.storage import storage_error
 
 
 def torchvision(name: str, layer: str | None) -> Classifier:
+    """Load torchvision's weights by the name of their model; `layer` is the one that Grad-CAM reads."""
     from torchvision import models
     from torchvision.transforms.v2 import functional as T
 
-    if name not in (known := models.list_models(module=models)):
-        raise unknown("torchvision model", name, known)
+    if name not in (names := models.list_models(module=models)):
+        raise unknown("torchvision model", name, names)
     weights: Any = models.get_model_weights(name).DEFAULT
     try:
         state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True)
@@ -58,6 +62,14 @@ def torchvision(name: str, layer: str | None) -> Classifier:
 
 
 def transformers(name: str, revision: str | None, layer: str | None, activation: str | None = None) -> Classifier:
+    """Load a checkpoint of a folder or the Hub.
+
+    Args:
+        name: Folder or Hub id.
+        revision: Branch, tag or commit.
+        layer: The layer that Grad-CAM reads.
+        activation: What the user gave; a single logit needs one.
+    """
     from transformers import AutoModelForImageClassification
 
     source = source_of(name, revision)
@@ -92,7 +104,7 @@ def transformers(name: str, revision: str | None, layer: str | None, activation:
 
 
 def config_of(source: Source) -> Any:
-    """The config of a checkpoint with safetensors. Raises: UserError where there is none, or one of `check_config`."""
+    """Return the checked config of a checkpoint; UserError without safetensors, or for what `check_config` refuses."""
     from transformers import AutoConfig
 
     check_folder(source.folder, source.name)
@@ -110,7 +122,7 @@ def config_of(source: Source) -> Any:
 
 
 def processor_of(folder: Path, name: str) -> Any:
-    """The image processor of a checkpoint; it is not asked to do anything before its settings are checked."""
+    """Return the image processor of a checkpoint, whose settings are checked before it does anything."""
     from transformers import AutoImageProcessor
 
     check_folder(folder, str(folder))
@@ -127,18 +139,19 @@ def processor_of(folder: Path, name: str) -> Any:
 
 
 def labels_of(config: Any) -> list[str]:
+    """Return the class names of a transformers config."""
     return [str(config.id2label[index]) for index in sorted(config.id2label)]
 
 
 def checked(model: nn.Module, **settings: Any) -> Classifier:
-    """A classifier whose masks follow its images. Raises: UserError of `probe`."""
+    """Return a classifier after checking that its masks follow its images (`probe`)."""
     probe(settings["geometry"], settings["frame"], settings["id"])
     return Classifier(model, **settings)
 
 
 @contextmanager
 def readable(name: str) -> Iterator[None]:
-    """Inside, what transformers raises about a checkpoint becomes one readable line, and it logs nothing but errors."""
+    """Turn what transformers raises about a checkpoint into one readable line, and let it log nothing but errors."""
     try:
         with quiet():
             yield
@@ -157,7 +170,7 @@ def readable(name: str) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Inside, transformers logs only errors and shows no progress bars for reading files."""
+    """Let transformers log only errors and show no progress bars for reading files."""
     from transformers.utils import logging
 
     before, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -25,15 +25,15 @@ from saliency_bench.utils.seeds import seed_of, uniform
 from saliency_bench.utils.source_code import code_hash
 
 ONE_LOGIT = "gives one logit, whose softmax is always 1; its probability is a sigmoid: give activation=sigmoid"
-LONGEST_LINE = 110  # of what a classifier prints
+LONGEST_LINE = 110  # characters of what a classifier prints
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 PRECISIONS = ("fp32", "tf32", *DTYPES)
-# How torch rejects a size, by RuntimeError; transformers, timm and torchvision raise AssertionError and ValueError.
+# Words of the RuntimeErrors by which torch rejects a size; transformers, timm and torchvision raise other types.
 NO_SIZE = ("input size", "input dimension", "size is too small", "shapes cannot be multiplied")
 
 
 def check_finite(model: nn.Module, name: str) -> None:
-    """Raises: UserError for weights or statistics of batch norm that are NaN or infinite, naming the first."""
+    """Raise UserError for weights or statistics of batch norm that are NaN or infinite, naming the first."""
     statistics = ((key, value) for key, value in model.named_buffers() if key.endswith(("running_mean", "running_var")))
     for key, value in chain(model.named_parameters(), statistics):
         if is_lazy(value) or value.device.type == "meta":
@@ -43,7 +43,7 @@ def check_finite(model: nn.Module, name: str) -> None:
 
 
 def _has_weights(model: nn.Module) -> bool:
-    """Whether all are there: lazy layers make theirs at the first image."""
+    """Return whether all weights are there: lazy layers make theirs at the first image."""
     tensors = chain(model.parameters(), model.buffers())
     return not any(is_lazy(value) or value.device.type == "meta" for value in tensors)
 
@@ -53,23 +53,25 @@ class RefusedImagesError(UserError):
 
 
 class Classifier(nn.Module):
-    """images Float (B, 3, H, W) in [0, 1] -> logits (B, K); K = 1 under a sigmoid, else K >= 2.
+    """A network from images Float (B, 3, H, W) in [0, 1] to logits (B, K); K = 1 under a sigmoid, else K >= 2.
 
-    id              the name it was loaded by; "module:TYPE" of a model object
-    repo, revision  of the Hub, and its commit, if it was loaded from there; torchvision's weights are a revision too
-    digest          hash of its weights, normalisation and structure, and of the code of `logits`
-    labels          class names, or None
-    geometry        how `prepare` resizes
-    activation      "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`)
-    assumed         whether nothing said so, and the activation is the softmax of most networks
-    channels        3, or 1 of a network that takes grey images, which RGB images are converted to
-    logits          the function that takes the logits from what the network gives, or None
-    layer           name of the layer Grad-CAM reads; None: the last feature map before any pooling
-    precision       "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
-                    computes under autocast. Logits are always float32
-    channels_last   whether the network computes in this memory layout
-    passes          number of images passed through the network
-    halved          how often memory ran out: in a pass, which was then halved, or for a faster copy
+    Attributes:
+        id: The name it was loaded by; "module:TYPE" of a model object.
+        repo: Repository on the Hub, if it was loaded from there.
+        revision: Commit of the repository, or the name of torchvision's weights.
+        labels: Class names, or None.
+        geometry: How `prepare` resizes.
+        frame: The function that does, for one picture.
+        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`).
+        assumed: Whether nothing said so, and the activation is the softmax of most networks.
+        channels: 3, or 1 for a network that takes grey images, which RGB images are converted to.
+        logits: The function that takes the logits from what the network gives, or None.
+        layer: Name of the layer that Grad-CAM reads; None for the last feature map before any pooling.
+        precision: "fp32"; "tf32", products of float32 at 10 bits on a GPU; "bf16" or "fp16", where the network
+            computes under autocast. Logits are always float32.
+        channels_last: Whether the network computes in this memory layout.
+        passes: Number of images passed through the network.
+        halved: How often memory ran out: in a pass, which was then halved, or for a faster copy.
     """
 
     mean: Tensor
@@ -102,7 +104,7 @@ class Classifier(nn.Module):
         self.layer = layer
         self.channels = channels
         self.logits = logits
-        # Of one that cannot be hashed, the same for as long as this classifier lives.
+        # In the place of a hash of code that cannot be hashed; it stays for as long as this classifier lives.
         self._unhashable = secrets.token_hex(8) if logits is not None and code_hash(logits).unhashable else ""
         self.activate(activation or _known_activation(model))
         self.precision = "fp32"
@@ -115,6 +117,7 @@ class Classifier(nn.Module):
             self.module_named(layer)
 
     def forward(self, images: Images) -> Tensor:
+        """Return the logits (B, K) of prepared images, in float32; the images are normalised here."""
         mean, std = self.mean[:, : self.channels], self.std[:, : self.channels]
         normalised = ((grey(images) if self.channels == 1 else images) - mean) / std
         if self.channels_last:
@@ -129,7 +132,7 @@ class Classifier(nn.Module):
         return logits.float()
 
     def _check_labels(self, classes: int) -> None:
-        """A head may have been replaced without the config that names its classes."""
+        """Raise UserError unless there are as many names: a head may have been replaced without the config."""
         if self.labels is not None and len(self.labels) != classes:
             raise UserError(
                 f"{self.id} gives {classes} logits, but {len(self.labels)} class names are known "
@@ -137,8 +140,11 @@ class Classifier(nn.Module):
             )
 
     def _refuse_probabilities(self, images: Images, logits: Tensor) -> None:
-        """Once. Logits may sum to 1 by accident, so what looks like probabilities is compared with that of noise."""
-        if _get_current_dispatch_mode() is not None:  # somebody records the operations of this pass
+        """Raise UserError if the network gives probabilities; checked until a pass has shown logits.
+
+        Logits may sum to 1 by accident, so what looks like probabilities is compared with the output for noise.
+        """
+        if _get_current_dispatch_mode() is not None:  # `fast_forward` records the operations of this pass
             return
         *_, last = self.model.modules()
         if isinstance(last, nn.Sigmoid) and bool(((logits >= 0) & (logits <= 1)).all()):
@@ -155,7 +161,7 @@ class Classifier(nn.Module):
                 others = self(noise.to(images))
             self._gives_logits, self.passes = False, passes
             rows = torch.cat([logits, others])
-            # What gives the same for all pictures is no softmax of anything.
+            # A network that gives the same for all pictures is not taken for a softmax.
             if _are_probabilities(rows, tolerance) and bool((rows != rows[:1]).any()):
                 raise UserError(
                     f"{self.id} gives probabilities (rows that sum to 1), and their softmax would be taken once more; "
@@ -164,6 +170,7 @@ class Classifier(nn.Module):
         self._gives_logits = bool(logits.isfinite().all())
 
     def _output(self, normalised: Tensor) -> Any:
+        """Return the output of the network; what the user can fix becomes a UserError that says how."""
         try:
             with arithmetic(self.precision == "tf32"), self._autocast():
                 return self.model(normalised)
@@ -194,20 +201,22 @@ class Classifier(nn.Module):
             ) from error
 
     def _autocast(self) -> AbstractContextManager:
+        """Return the context that the precision asks for."""
         if self.precision not in DTYPES:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=DTYPES[self.precision])
 
     def activate(self, activation: str | None) -> None:
-        """Set what turns logits into probabilities; None: a softmax that is `assumed`. Raises: UserError if unknown."""
+        """Set what turns logits into probabilities, None for a softmax that is `assumed`; UserError if unknown."""
         if activation not in (None, *ACTIVATIONS):
             raise unknown("activation", str(activation), ACTIVATIONS)
         self.activation, self.assumed = activation or "softmax", activation is None
 
     def computing(self, precision: str | None, channels_last: bool | None) -> "Classifier":
-        """This classifier, set to this precision and memory layout; None keeps the current one.
+        """Set precision and memory layout, None to keep the current one, and return this classifier.
 
-        Raises: UserError for an unknown precision, or tf32 or fp16 without a GPU.
+        Raises:
+            UserError: The precision is unknown, or it is tf32 or fp16 without a GPU.
         """
         precision = precision or self.precision
         if precision not in PRECISIONS:
@@ -228,10 +237,13 @@ class Classifier(nn.Module):
         device: torch.device | None = None,
         activation: str | None = None,
     ) -> "Classifier":
-        """A classifier of the same weights with other settings; None keeps this one's, all None give this one.
+        """Return a classifier of the same weights with other settings; None keeps this one's.
 
-        This classifier is not changed: the other shares its weights, and where layout or device differ it has a copy.
-        Raises: UserError for an unknown layer, or a precision as in `computing`.
+        This classifier is not changed: the other shares its weights, or has a copy if layout or device differ. Without
+        a difference, this classifier itself is returned.
+
+        Raises:
+            UserError: The layer is unknown, or the precision as in `computing`.
         """
         moved = device is not None and device != self.place
         copied = moved or channels_last not in (None, self.channels_last)
@@ -253,7 +265,7 @@ class Classifier(nn.Module):
         return (other.to(device) if moved else other).computing(precision, channels_last)
 
     def __repr__(self) -> str:
-        """What must be known of it in a few lines; `print(classifier.model)` shows the layers."""
+        """Describe it in a few lines; `print(classifier.model)` shows the layers."""
         names = ", ".join(self.labels[:3]) + ", ..." * (len(self.labels) > 3) if self.labels else ""
         classes = f"{len(self.labels):,} classes: {names}" if self.labels else "class names unknown"
         activation = self.activation + " (assumed)" * self.assumed
@@ -274,8 +286,8 @@ class Classifier(nn.Module):
     @property
     def arithmetic(self) -> str:
         """What it computes in, for results: precision, type of the weights if it is another, and memory layout."""
-        own = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
-        weights = own.get(self.dtype, str(self.dtype).removeprefix("torch."))
+        names = {torch.float32: "fp32"} | {value: key for key, value in DTYPES.items()}
+        weights = names.get(self.dtype, str(self.dtype).removeprefix("torch."))
         parts = [self.precision] if weights == "fp32" else [f"{weights} weights"]
         if weights not in ("fp32", self.precision) and self.precision != "fp32":
             parts.append(f"{self.precision} operations")
@@ -283,6 +295,7 @@ class Classifier(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where images must be."""
         return self.mean.device
 
     @property
@@ -293,7 +306,7 @@ class Classifier(nn.Module):
 
     @property
     def digest(self) -> str:
-        """A hash of weights, normalisation and structure, as they are now."""
+        """Hash of weights, normalisation, structure and the code of `logits`, as they are now."""
         hasher = blake2b(type(self.model).__name__.encode(), digest_size=16)
         hasher.update(structure_of(self.model).encode())
         if self.logits is not None:
@@ -304,16 +317,20 @@ class Classifier(nn.Module):
         return hasher.hexdigest()
 
     def prepare(self, rows: Any, columns: Sequence[str] = ()) -> Batch:
-        """A Batch of rows: dicts with `image` and, where available, `mask`, `label`, `image_id`.
+        """Return a Batch of rows in the prepared frame; EXIF orientation is applied.
 
-        Rows may also be a slice of a dataset (a dict of lists). EXIF orientation is applied.
-        columns: further columns, of which pictures are prepared as the images are.
-        Raises: UserError for an image that cannot be read, or whose mask has another size (the image is named).
+        Args:
+            rows: Dicts with `image` and, where available, `mask`, `label`, `image_id`; or a slice of a dataset (a dict
+                of lists).
+            columns: Names of further columns, of which pictures are prepared as the images are.
+
+        Raises:
+            UserError: An image cannot be read, or its mask has another size (the image is named).
         """
         return prepared_batch(rows, self.frame, self.geometry, self.id, self.device, columns)
 
     def module_named(self, name: str) -> nn.Module:
-        """A layer of the model by its dotted name, as `model.named_modules()` gives it."""
+        """Return a layer of the model by its dotted name, as `model.named_modules()` gives it."""
         layers = dict(self.model.named_modules())
         if not name or name not in layers:
             raise unknown(f"layer of {self.id}", name, filter(None, layers))
@@ -321,7 +338,7 @@ class Classifier(nn.Module):
 
 
 def _known_activation(model: nn.Module) -> str | None:
-    """What the config of a `transformers` model says of its head; None of a network without one."""
+    """Return the activation that the config of a `transformers` model tells, or None for other networks."""
     config: Any = getattr(model, "config", None)
     if not hasattr(config, "problem_type"):
         return None
@@ -329,7 +346,7 @@ def _known_activation(model: nn.Module) -> str | None:
 
 
 def _other_channels(taken: int, got: int) -> str:
-    """What to do about a convolution of other channels than it got, in words that follow the classifier's name."""
+    """Say what to do about a convolution of other channels than it got; the words follow the classifier's name."""
     if got > 3 >= taken > 1:
         return (
             "takes images with their channels last, (B, H, W, 3), and these are (B, 3, H, W); put it into a module "
@@ -342,12 +359,12 @@ def _other_channels(taken: int, got: int) -> str:
 
 
 def _are_probabilities(logits: Tensor, tolerance: float) -> bool:
-    """Whether all rows are at least 0 and sum to 1."""
+    """Return whether all rows are at least 0 and sum to 1."""
     sums = logits.detach().double().sum(dim=1)
     return bool((logits >= 0).all()) and bool(((sums - 1).abs() <= tolerance).all())
 
 
 def _is_channels_last(model: nn.Module) -> bool:
-    """Whether the convolutions' weights lie in this layout and in no other."""
+    """Return whether the convolutions' weights lie in channels-last layout and in no other."""
     weights = [m.weight for m in model.modules() if isinstance(m, nn.Conv2d) and not is_lazy(m.weight)]
     return any(w.is_contiguous(memory_format=torch.channels_last) and not w.is_contiguous() for w in weights)

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 
 def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Tensor]:
-    """A function images -> logits for images of this size: the classifier, or a faster equivalent copy.
+    """Return a function images -> logits for images of this size: the classifier, or a faster equivalent copy.
 
     Passes are counted on the classifier. Call it and the returned function in evaluation mode; the function without
     gradients.
@@ -63,6 +63,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
         return classifier
 
     def forward(images: Images) -> Tensor:
+        """Pass images through the copy, counting them on the classifier."""
         classifier.passes += len(images)
         return fused(images)
 
@@ -71,6 +72,7 @@ def fast_forward(classifier: nn.Module, images: Images) -> Callable[[Images], Te
 
 @handlers_end_work()
 def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
+    """Return a faster copy of a classifier, or None where it gains nothing or is not good enough."""
     if sum(isinstance(module, nn.Conv2d) for module in classifier.modules()) < 2:
         return None
     passes, precision = classifier.passes, classifier.precision
@@ -87,7 +89,7 @@ def _fused_copy(classifier: Classifier, images: Images) -> Classifier | None:
 
 
 def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tuple[Classifier | None, str]:
-    """(the copy, or None and why it is not good enough); leaves passes and precision of the classifier changed."""
+    """Return the copy, or None and why it is not good enough; passes and precision of the classifier are changed."""
     classifier.precision = "fp32"  # precise enough to expose a copy that differs
     exact, pairs = _recorded(classifier, probe)
     fused = _folded(classifier, pairs)
@@ -98,18 +100,19 @@ def _checked_copy(classifier: Classifier, probe: Images, precision: str) -> tupl
     if precision != "fp32":
         classifier.precision = fused.precision = precision
         _cast(fused)
-        off, own = _distance(fused(probe), exact), _distance(classifier(probe), exact)
-        if not off <= 2 * own + allowed:
-            return None, f"in {precision} logits of its copy are off by {off:.1e}, its own by {own:.1e}"
+        off, usual = _distance(fused(probe), exact), _distance(classifier(probe), exact)
+        if not off <= 2 * usual + allowed:
+            return None, f"in {precision} logits of its copy are off by {off:.1e}, its own by {usual:.1e}"
     return fused, ""
 
 
 def _distance(logits: Tensor, exact: Tensor) -> float:
+    """Return the largest absolute difference."""
     return float((logits - exact).abs().max())
 
 
 def _cast(fused: Classifier) -> None:
-    """Weights of convolutions and linear layers in the type to which autocast would cast them at each pass."""
+    """Cast the weights of convolutions and linear layers once, as autocast would at each pass."""
     dtype = DTYPES.get(fused.precision, torch.float32)
     for module in fused.modules():
         if _is_plain(module, nn.Conv2d) or _is_plain(module, nn.Linear):
@@ -118,14 +121,14 @@ def _cast(fused: Classifier) -> None:
 
 
 def _probe(images: Images) -> Images:
-    """Two pictures of noise in [0, 1] of the images' size."""
+    """Return two pictures of noise in [0, 1] of the images' size."""
     shape = (2, *images.shape[1:])
     values = uniform(seed_of("probe"), int(torch.Size(shape).numel()))
     return torch.from_numpy(values.reshape(shape)).to(images)
 
 
 class _Record(TorchDispatchMode):
-    """The operations of a forward pass with inputs and outputs. Keeping the tensors alive keeps their ids unique."""
+    """Records the operations of a forward pass with inputs and outputs; as these stay alive, their ids are unique."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,13 +155,14 @@ class _Reads(TorchFunctionMode):
 
 
 def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple[str, str]]]:
-    """(logits of the probe, names of each convolution and the batch norm that can be folded into it)."""
+    """Return the logits of the probe, and the names of each convolution and the batch norm to fold into it."""
     with _Record() as record, _Reads(record):
         logits = classifier(probe)
     if record.reads:
         return logits, []
     uses = Counter(id(leaf) for _, args, kwargs, _ in record.calls for leaf in tree_leaves((args, kwargs)))
-    # (input, weight, ...) -> output, and (input, weight, bias, running mean, ...)
+    # Arguments of a convolution are (input, weight, ...), of a batch norm (input, weight, bias, running mean, ...).
+    # So a norm is found by its running mean, and its convolution by the tensor that one gave and the other got.
     weights = {id(output): args[1] for name, args, _, output in record.calls if name.startswith("aten.convolution.")}
     inputs = {id(args[3]): args[0] for name, args, _, _ in record.calls if "batch_norm" in name and len(args) > 4}
     modules = dict(classifier.named_modules())
@@ -176,7 +180,7 @@ def _recorded(classifier: Classifier, probe: Images) -> tuple[Tensor, list[tuple
 
 
 def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
-    """Whether a module behaves as its class: no subclass, no parametrisation, no hooks, no replaced method."""
+    """Return whether a module behaves as its class: no subclass, parametrisation, hook or replaced method."""
     return (
         type(module) is kind
         and "forward" not in vars(module)
@@ -185,7 +189,7 @@ def _is_plain(module: nn.Module, kind: type[Layer]) -> TypeGuard[Layer]:
 
 
 def _folded(classifier: Classifier, pairs: list[tuple[str, str]]) -> Classifier:
-    """A copy with the pairs folded, in channels-last layout; it shares all tensors but the convolutions' weights."""
+    """Return a copy with the pairs folded, in channels-last layout, that shares all but the convolutions' weights."""
     shared = chain(classifier.parameters(), classifier.buffers())
     memo: dict[int, object] = {id(tensor): tensor for tensor in shared}
     fused = copy.deepcopy(classifier, memo | {id(classifier.frame): classifier.frame})

@@ -20,11 +20,13 @@ from saliency_bench.types import Images, Maps
 
 @dataclass(frozen=True)
 class Geometry:
-    """`resize`: an int scales the shorter side to it and keeps the aspect, (height, width) squashes, None leaves it.
+    """How images become the prepared frame.
 
-    `crop`: (height, width) of the centred crop, None for none; a crop larger than the image pads with black.
-    `rounding`: how an odd margin is halved, "floor" (transformers) or "round" (torchvision, timm).
-    `resample`: the interpolation of the image, recorded only.
+    Attributes:
+        resize: An int scales the shorter side to it and keeps the aspect, (height, width) squashes, None leaves it.
+        crop: (height, width) of the centred crop, or None; a crop larger than the image pads with black.
+        rounding: How an odd margin is halved, "floor" (transformers) or "round" (torchvision, timm).
+        resample: The interpolation of the image, recorded only.
     """
 
     resize: int | tuple[int, int] | None = None
@@ -34,10 +36,11 @@ class Geometry:
 
     @property
     def frame(self) -> tuple[int, int] | None:
-        """(H, W) of every prepared image; None where it depends on the image."""
+        """(H, W) of every prepared image, or None if it depends on the image."""
         return self.crop or (self.resize if isinstance(self.resize, tuple) else None)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
+        """Return (height, width) after resizing and before the crop."""
         if self.resize is None:
             return height, width
         if isinstance(self.resize, tuple):
@@ -47,19 +50,20 @@ class Geometry:
         return (self.resize, scaled) if height <= width else (scaled, self.resize)
 
     def box(self, height: int, width: int) -> tuple[int, int, int, int]:
-        """(left, top, right, bottom) of the crop in the resized image; outside it where the crop pads."""
+        """Return (left, top, right, bottom) of the crop in the resized image; outside it where the crop pads."""
         tall, wide = self.crop or (height, width)
         top, left = self._margin(height, tall), self._margin(width, wide)
         return left, top, left + wide, top + tall
 
     def _margin(self, length: int, crop: int) -> int:
+        """Return where the crop starts along one side; negative where it pads."""
         if crop > length:
             return -((crop - length) // 2)
         half = (length - crop) / 2.0
         return round(half) if self.rounding == "round" else int(half)
 
     def mask(self, mask: Image.Image) -> np.ndarray:
-        """Bool (H, W): a mask (mode L, the image's size) in the prepared frame."""
+        """Return a mask (mode L, the image's size) in the prepared frame, Bool (H, W)."""
         height, width = self.resized(mask.height, mask.width)
         resized = mask.resize((width, height), Image.Resampling.NEAREST)
         return np.asarray(resized.crop(self.box(height, width))) >= 128
@@ -75,6 +79,7 @@ class Geometry:
         return ", ".join(steps) or "as it is"
 
     def as_dict(self) -> dict[str, object]:
+        """Return the settings for run.json."""
         return asdict(self)
 
 
@@ -84,7 +89,8 @@ Frame = Callable[[Image.Image], Tensor]  # an RGB picture -> Float (3, H, W) in 
 def probe(geometry: Geometry, frame: Frame, name: str) -> None:
     """Draw a red rectangle, once in landscape and once in portrait, and check that frame and mask agree.
 
-    Raises: UserError for a processor for which they differ.
+    Raises:
+        UserError: They differ, or the processor fails.
     """
     for width, height in ((300, 200), (200, 300)):
         mask = Image.new("L", (width, height))
@@ -106,7 +112,7 @@ def probe(geometry: Geometry, frame: Frame, name: str) -> None:
 
 
 def enlarge(small: Tensor, images: Images) -> Maps:
-    """(B, H, W) of (B, h, w), bilinear with `align_corners=False`.
+    """Enlarge (B, h, w) to the images' (B, H, W), bilinear with `align_corners=False`.
 
     It is computed in float64, so that pixels that are equal in theory (at the border, between equal cells) are equal in
     fact, and equal cells give equal pixels whatever the batch.
@@ -116,10 +122,12 @@ def enlarge(small: Tensor, images: Images) -> Maps:
 
 
 def _stretched(values: Tensor, length: int) -> Tensor:
-    """(..., length) of (..., n): a + w (b - a) is a where a = b, which (1 - w) a + w b need not be."""
+    """Interpolate (..., n) to (..., length)."""
     cells = values.shape[-1]
-    places = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
-    places = places.clamp(min=0)
-    before = places.long()
+    # Centres of the pixels in units of cells; before the first centre, the first cell is continued.
+    positions = (torch.arange(length, dtype=torch.float64, device=values.device) + 0.5) * cells / length - 0.5
+    positions = positions.clamp(min=0)
+    before = positions.long()
     after = (before + 1).clamp(max=cells - 1)
-    return values[..., before] + (places - before) * (values[..., after] - values[..., before])
+    # a + w (b - a) is exactly a where a = b, which (1 - w) a + w b need not be.
+    return values[..., before] + (positions - before) * (values[..., after] - values[..., before])

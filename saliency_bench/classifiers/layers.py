@@ -1,7 +1,8 @@
-"""Modules of a network that output feature maps, found by one forward pass, and hooks that live only inside `with`.
+"""Find the modules that output feature maps by one forward pass; hooks that live only inside `with`.
 
 A feature map is (B, C, h, w), or as transformers of windows and stages have it (B, h, w, C) or tokens (B, h * w, C).
-Which of them an output is follows from the grids of the convolutions before it, and their halves.
+Which of them an output is follows from the grids of the convolutions before it, and their halves. No library tells:
+modules of transformers, timm and torchvision agree neither on names nor on layouts.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.types import Images
 
-HALVINGS = 5  # of a convolution's grid, which stages without convolutions make
+HALVINGS = 5  # how often stages without convolutions may halve a convolution's grid
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,11 @@ class Layout:
 
     @property
     def pixels(self) -> int:
+        """Number of pixels of the map."""
         return self.grid[0] * self.grid[1]
 
     def channels_first(self, values: Tensor) -> Tensor:
-        """(n, C, h, w) of values (n, ...) in this layout."""
+        """Return values (n, ...) of this layout as (n, C, h, w)."""
         if self.axes == "BNC":
             values = values.unflatten(1, self.grid)
         return values if self.axes == "BCHW" else values.movedim(-1, 1)
@@ -45,10 +47,13 @@ class Layout:
 class Output:
     """What a module gave for one image.
 
-    layout    None for what is not a feature map
-    pooled    whether its resolution was lowered by pooling after the last convolution or linear layer
-    passive   of a module that only pools or drops
-    scores    whether its mean over the pixels is the logits
+    Attributes:
+        name: Name of the module.
+        shape: Shape of the output.
+        layout: How it holds a feature map, or None if it is none.
+        pooled: Whether its resolution was lowered by pooling after the last convolution or linear layer.
+        passive: Whether the module only pools or drops.
+        scores: Whether its mean over the pixels is the logits.
     """
 
     name: str
@@ -60,12 +65,14 @@ class Output:
 
 
 def cam_layer(classifier: Classifier, images: Images) -> str:
-    """The layer Grad-CAM reads: the classifier's own, or the last feature map.
+    """Return the layer that Grad-CAM reads: the classifier's `layer`, or the last feature map.
 
     That is the last module that gives a map of more than one pixel, before any pooling and with its activation: no
     pooling, and no container that ends in it (14 x 14 in VGG, layer4 in ResNet); nor the maps of class scores whose
     mean are the logits (SqueezeNet). Dropout and identity do not count.
-    Raises: UserError for a network whose last features are tokens that are not its patches, row by row.
+
+    Raises:
+        UserError: The network's last features are tokens that are not its patches, row by row.
     """
     name = classifier.layer or last_feature_map(classifier, images)
     if name is None:
@@ -78,7 +85,7 @@ def cam_layer(classifier: Classifier, images: Images) -> str:
 
 
 def refuse_script(classifier: Classifier) -> None:
-    """Raises: UserError for TorchScript, whose layers nobody can read from Python."""
+    """Raise UserError for TorchScript, whose layers cannot be read from Python."""
     if any(isinstance(module, torch.jit.ScriptModule) for module in classifier.model.modules()):
         raise UserError(
             f"{classifier.id} is TorchScript, which has no layers that can be read; give the module that it was made "
@@ -87,7 +94,7 @@ def refuse_script(classifier: Classifier) -> None:
 
 
 def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) -> str | None:
-    """Name of the last, outermost module that gives a map of more than `pixels`, if no other tokens come after.
+    """Return the last, outermost module that gives a map of more than `pixels`, if no other tokens come after.
 
     What lies within a block whose own map is no larger than `pixels` (the first convolutions of one that halves it)
     does not count: other branches of the block go past it. A Sequential, what holds the first convolution as well, or
@@ -113,7 +120,7 @@ def last_feature_map(classifier: Classifier, images: Images, pixels: int = 1) ->
 
 
 def last_convolution(classifier: Classifier, images: Images) -> int | None:
-    """Pixels h * w of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
+    """Return the pixels of the last convolution's output, ignoring outputs of one pixel, which are linear layers."""
     modules = dict(classifier.model.named_modules())
     sizes = [
         output.layout.pixels for output in _outputs(classifier, images[:1])
@@ -123,13 +130,13 @@ def last_convolution(classifier: Classifier, images: Images) -> int | None:
 
 
 def layout_of(classifier: Classifier, images: Images, layer: str) -> Layout | None:
-    """How the last output of a layer holds a feature map; None where it holds none."""
+    """Return how the last output of a layer holds a feature map, or None if it holds none."""
     layouts = [output.layout for output in _outputs(classifier, images[:1]) if output.name == layer]
     return layouts[-1] if layouts else None
 
 
 def _before_scores(outputs: list[Output]) -> list[Output]:
-    """Without what follows the last features: a map of class scores that is the logits once averaged."""
+    """Return the outputs without what follows the last features: a map of class scores whose mean is the logits."""
     maps = [output for output in outputs if output.layout and output.layout.pixels > 1]
     if not maps or not any(output.scores for output in maps):
         return outputs
@@ -140,25 +147,25 @@ def _before_scores(outputs: list[Output]) -> list[Output]:
     return outputs[: outputs.index(last[-1])]
 
 
-_known: WeakKeyDictionary[Classifier, dict[tuple, list[Output]]] = WeakKeyDictionary()
+_recordings: WeakKeyDictionary[Classifier, dict[tuple, list[Output]]] = WeakKeyDictionary()
 
 
 def _outputs(classifier: Classifier, image: Images) -> list[Output]:
-    """The outputs of modules in a forward pass of one image, in the order in which they finish.
-
-    Recorded once per image size.
-    """
-    known = _known.setdefault(classifier, {})
+    """Return the outputs of modules for one image, in the order in which they finish; recorded once per image size."""
+    recordings = _recordings.setdefault(classifier, {})
     key = (image.shape[2:], tuple(map(id, classifier.model.modules())))
-    if key not in known:
-        known[key] = _recorded(classifier, image)
-    return known[key]
+    if key not in recordings:
+        recordings[key] = _record(classifier, image)
+    return recordings[key]
 
 
-def _recorded(classifier: Classifier, image: Images) -> list[Output]:
+def _record(classifier: Classifier, image: Images) -> list[Output]:
+    """Pass one image through the network and return what its modules give."""
     seen: list[tuple[Output, Tensor | None]] = []
 
     def watch(name: str) -> Callable[..., None]:
+        """Return the hook of a module."""
+
         def hook(module: nn.Module, inputs: Any, output: Any) -> None:
             if isinstance(output, Tensor):
                 layout = pooling.layout(output, image) if output.ndim and len(output) == 1 else None
@@ -185,13 +192,14 @@ def _recorded(classifier: Classifier, image: Images) -> list[Output]:
 
 
 def _with_scores(output: Output, means: Tensor | None, logits: Tensor) -> Output:
+    """Return an output marked as scores if its means over the pixels are the logits."""
     if means is None or means.shape != logits.shape:
         return output
     return replace(output, scores=torch.allclose(means.float(), logits, rtol=1e-3, atol=1e-6))
 
 
 class Pooling(TorchFunctionMode):
-    """Inside `with`, what pooling made smaller is marked until a convolution or linear layer works on it."""
+    """Mark what pooling made smaller until a convolution or linear layer works on it, inside `with`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -209,15 +217,17 @@ class Pooling(TorchFunctionMode):
         return output
 
     def _made_smaller(self, name: str, inputs: list[Tensor], output: Tensor) -> bool:
+        """Return whether this call pools, or works on pooled inputs alone."""
         lowers = "pool" in name and bool(inputs) and output.shape[2:].numel() < inputs[0].shape[2:].numel()
         return lowers or (bool(inputs) and all(map(self.is_pooled, inputs)))
 
     @staticmethod
     def is_pooled(values: Tensor) -> bool:
+        """Return whether a tensor is marked."""
         return bool(getattr(values, _MARK, False))
 
     def layout(self, output: Tensor, image: Images) -> Layout | None:
-        """How an output of one image holds a feature map, by the grids of the convolutions so far, the last first."""
+        """Return how an output of one image holds a feature map, by the grids of the convolutions so far."""
         shape = tuple(output.shape)
         if len(shape) == 4:
             tall, wide = shape[2:]
@@ -233,6 +243,7 @@ class Pooling(TorchFunctionMode):
         return None
 
     def _sizes(self) -> Iterator[tuple[int, int]]:
+        """Yield the grids of the convolutions, the last first, each with its halves."""
         for tall, wide in dict.fromkeys(reversed(self.grids)):
             for halving in range(HALVINGS + 1):
                 part = 2**halving
@@ -241,7 +252,7 @@ class Pooling(TorchFunctionMode):
 
 
 def _pictures(values: Any) -> list[Tensor]:
-    """The tensors of more than one pixel or token: neither weights nor one factor per channel."""
+    """Return the tensors of more than one pixel or token: neither weights nor one factor per channel."""
     return [
         value for value in tree_leaves(values)
         if isinstance(value, Tensor) and not isinstance(value, nn.Parameter)
@@ -251,7 +262,7 @@ def _pictures(values: Any) -> list[Tensor]:
 
 @contextmanager
 def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
-    """Cut the graph at a module's output: yields the list of its outputs, one leaf per call, which receive gradients.
+    """Cut the graph at a module's output, and yield the list of its outputs: a leaf per call, which takes gradients.
 
     Later modules get a copy, so that an in-place operation after the module does not overwrite the leaf.
     """
@@ -260,6 +271,7 @@ def detached_at(module: nn.Module) -> Iterator[list[Tensor]]:
         raise UserError("the layer is TorchScript and cannot be read; name another layer, or give the module itself")
 
     def cut(module: nn.Module, inputs: Any, output: Any) -> Tensor:
+        """Keep the output as a leaf and return a copy of it."""
         if not isinstance(output, Tensor):
             raise UserError(
                 f"the layer {type(module).__name__} returns {type(output).__name__}, not a tensor; name another layer"
@@ -279,6 +291,7 @@ def replaced_at(module: nn.Module, value: Tensor) -> Iterator[None]:
     """Replace a module's output by `value`: later modules compute on it, with its batch size."""
 
     def replace(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        """Return the value in the place of the output."""
         return value.to(output.dtype, copy=True)
 
     handle = module.register_forward_hook(replace)

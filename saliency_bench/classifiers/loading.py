@@ -1,4 +1,4 @@
-"""Loads a classifier from a name, a folder or a model object."""
+"""Load a classifier from a name, a folder or a model object."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,31 +32,45 @@ def load_classifier(
     logits: Select | None = None,
     name: str | None = None,
 ) -> Classifier:
-    """A classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
+    """Load a classifier from a Hub id, a local folder, "torchvision:resnet18", or a model object that returns logits.
 
-    A folder of exactly this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case,
-    "owner/name@revision" one commit or branch of it.
-    device: default "cuda" if available, else "cpu"; a model object stays where it is. revision: of a Hub id. layer: the
-    one Grad-CAM reads. precision: "fp32" (default), "bf16", or on a GPU "fp16". channels_last: the memory layout.
-    activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's config
-    says, and a softmax for any other model object, which `classifier.assumed` then tells.
-    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed.
+    Weights are read as safetensors, or with `weights_only=True`; nothing downloaded is executed. A folder of exactly
+    this name is used, and a line says so; "hub:owner/name" is the Hub's model in any case, "owner/name@revision" one
+    commit or branch of it.
 
-    A model object is any nn.Module, or a `transformers` pipeline. Of a `transformers` or `timm` model normalisation,
-    resizing and class names are known (see `model_objects`). Of any other, give `mean` and `std` of the normalisation
-    that comes before it, a number or one per channel; mean=0, std=1 for a module that takes images in [0, 1].
-    labels: class names; size: what `prepare` squashes images to (default: unchanged). What is given replaces what the
-    object knows. logits: where the module returns more than its logits (B, K), a function that takes them from what it
-    returns: logits=lambda out: out["scores"]. name: what results and reports call it, instead of the name of its class.
+    A model object is any nn.Module, or a `transformers` pipeline. Normalisation, resizing and class names of a
+    `transformers` or `timm` model are known (see `model_objects`); of any other module, give `mean` and `std`. What is
+    given replaces what the object knows. A module of one channel gets its images in grey, which a line says. What
+    torch.compile or DataParallel wraps is used unwrapped. TorchScript has outputs and gradients, but no layers, which
+    some explainers read.
 
-    A module of one channel gets its images in grey, which a line says. What torch.compile or DataParallel wraps is used
-    unwrapped. TorchScript has outputs and gradients, but no layers, which some explainers read.
     The model is put into evaluation mode. A `Classifier` is returned as it is, or, with other settings, as a second one
     with the same weights; the given one keeps its settings.
-    Raises: UserError for an unknown model (with the nearest names), unknown mean and std, weights that are not finite,
-    a single logit without activation, or an image processor that masks cannot follow.
+
+    Args:
+        model: The name, folder or object.
+        device: By default "cuda" if available, else "cpu"; a model object stays where it is.
+        revision: Branch, tag or commit of a Hub id.
+        mean: Mean of the normalisation that comes before a module, a number or one per channel; mean=0, std=1 for a
+            module that takes images in [0, 1].
+        std: Its standard deviation, likewise.
+        layer: The layer that Grad-CAM reads.
+        labels: Class names.
+        size: What `prepare` squashes images to, by default unchanged.
+        precision: "fp32" (default), "bf16", or on a GPU "fp16" or "tf32".
+        channels_last: Memory layout.
+        activation: "softmax", or "sigmoid" for multi-label and single-logit heads; by default what the checkpoint's
+            config says, and a softmax for any other model object (`classifier.assumed` is then true).
+        logits: Function that takes the logits (B, K) from what the module returns, where that is more:
+            logits=lambda out: out["scores"].
+        name: What results and reports call a module, instead of the name of its class.
+
+    Raises:
+        UserError: The model is unknown (with the nearest names), mean and std are unknown, weights are not finite,
+            there is a single logit without activation, or masks cannot follow the image processor.
     """
-    target = None if device is None and not isinstance(model, str | Path) else device_of(device)  # None: as it is
+    # None leaves a model object where it is.
+    target = None if device is None and not isinstance(model, str | Path) else device_of(device)
     given = model_objects.Given(mean, std, size, labels, logits, name)
     if isinstance(model, Classifier):
         _refuse(given, revision, "a Classifier has its own")
@@ -81,6 +95,7 @@ def load_classifier(
 
 
 def _named(name: str, revision: str | None, layer: str | None, activation: str | None) -> Classifier:
+    """Load a checkpoint by its name."""
     if name.startswith("torchvision:"):
         _refuse(None, revision, "")
         return checkpoints.torchvision(name.partition(":")[2], layer)
@@ -88,6 +103,7 @@ def _named(name: str, revision: str | None, layer: str | None, activation: str |
 
 
 def _refuse(given: model_objects.Given | None, revision: str | None, reason: str) -> None:
+    """Raise UserError for settings that do not go with this kind of model; `reason` says why."""
     if given is not None and any(value is not None for value in vars(given).values()):
         raise UserError(f"mean, std, size, labels, logits and name are for a torch module; {reason}")
     if revision is not None:

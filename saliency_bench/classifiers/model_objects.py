@@ -1,4 +1,4 @@
-"""What a model object knows of itself: the image processor of its checkpoint, and its class names.
+"""Make classifiers of model objects, with the image processor and class names that they know of.
 
 A `transformers` model is asked for `config.id2label`, and for the processor of its `name_or_path` where that folder, or
 a cached snapshot of that Hub repository, is there; a `timm` model for its `pretrained_cfg`; a `transformers` pipeline
@@ -31,7 +31,7 @@ Values = float | Sequence[float]  # one for all channels, or one per channel
 
 @dataclass(frozen=True)
 class Given:
-    """What the caller says of a model object; None: what the object knows."""
+    """What the caller says of a model object; None stands for what the object knows."""
 
     mean: Values | None = None
     std: Values | None = None
@@ -42,12 +42,12 @@ class Given:
 
 
 def is_pipeline(model: object) -> bool:
-    """Whether this is a pipeline of transformers, which has a model and an image processor."""
+    """Return whether this is a pipeline of transformers, which has a model and an image processor."""
     return isinstance(getattr(model, "model", None), nn.Module) and hasattr(model, "image_processor")
 
 
 def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
-    """A classifier of a module or a pipeline. Raises: UserError where mean and std are neither given nor known."""
+    """Return a classifier of a module or pipeline; UserError if mean and std are neither given nor known."""
     processor = None
     if is_pipeline(model):
         model, processor = model.model, model.image_processor
@@ -57,7 +57,7 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
     called = f"module:{name if given.name is None else _checked_name(given.name)}"
     geometry, frame, mean, std = _preprocessing(model, processor, given, name)
     if mean is None or std is None:
-        raise UserError(_unknown(model, name))
+        raise UserError(_unknown_normalisation(model, name))
     return Classifier(
         model,
         id=called,
@@ -73,13 +73,14 @@ def from_object(model: Any, given: Given, layer: str | None) -> Classifier:
 
 
 def _checked_name(name: object) -> str:
+    """Return a name given for a model; UserError if it is no short plain text."""
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-][\w. -]{0,99}", name):
         raise UserError(f"name={name!r} is not a name of letters, digits, dots, dashes and spaces, at most 100 of them")
     return name
 
 
 def _bare(model: nn.Module) -> nn.Module:
-    """The network inside of what compiles it or spreads it over devices, and hides its layers."""
+    """Return the network inside wrappers that compile it or spread it over devices, and hide its layers."""
     while True:
         inner = vars(model).get("_actual_script_module")  # of torch.jit.trace
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
@@ -92,8 +93,7 @@ def _bare(model: nn.Module) -> nn.Module:
 
 
 def _refuse(model: nn.Module, name: str, given: Given) -> None:
-    """Raises: UserError for a network that cannot be scored, or `logits` that is no function, with what to give."""
-    held = [*model.modules(), *model.parameters()]
+    """Raise UserError for a network that cannot be scored, or `logits` that is no function, with what to give."""
     if given.logits is not None and not callable(given.logits):
         raise UserError(
             'logits= takes a function of what the model returns, such as lambda output: output["scores"]; '
@@ -101,7 +101,8 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
         complain(f"logits= of {name} cannot be hashed ({unhashable}): every start computes anew")
-    quantised = next((one for one in held if type(one).__module__.startswith(QUANTISED)), None)
+    parts = [*model.modules(), *model.parameters()]
+    quantised = next((part for part in parts if type(part).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__
         raise UserError(f"{name} is quantised ({kind}), without gradients; give the network that was quantised")
@@ -123,13 +124,13 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
 def _preprocessing(
     model: Any, processor: Any, given: Given, name: str
 ) -> tuple[Geometry, Frame, Sequence[float] | None, Sequence[float] | None]:
-    """As `frame_of`, of what is given, else of what is known; mean and std None where they are neither."""
+    """Like `frame_of`, preferring what is given over what the model knows; mean and std may be None."""
     geometry: Geometry = Geometry()
     frame: Frame = as_it_is
     mean: Sequence[float] | None = None
     std: Sequence[float] | None = None
-    unknown = any(value is None for value in (given.mean, given.std, given.size))
-    if unknown and (processor := processor or _processor(model)) is not None:
+    is_incomplete = any(value is None for value in (given.mean, given.std, given.size))
+    if is_incomplete and (processor := processor or _processor(model)) is not None:
         geometry, frame, mean, std = frame_of(processor, name)
         probe(geometry, frame, name)
     if given.size is not None:
@@ -139,14 +140,14 @@ def _preprocessing(
 
 
 def as_it_is(image: Image.Image) -> torch.Tensor:
-    """Float (3, H, W) in [0, 1]."""
+    """Return a picture as Float (3, H, W) in [0, 1]."""
     from torchvision.transforms.v2 import functional as T
 
     return T.pil_to_tensor(image).float() / 255
 
 
 def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
-    """Geometry and frame of images squashed to a size, an int for a square."""
+    """Return geometry and frame of images squashed to a size, an int for a square."""
     sides = tuple(size) if isinstance(size, tuple | list) else (size, size)
     if len(sides) != 2:
         raise UserError(f"size={size} must be a number of pixels, or (height, width)")
@@ -154,13 +155,14 @@ def squashed(size: int | tuple[int, int]) -> tuple[Geometry, Frame]:
     height, width = sides
 
     def frame(image: Image.Image) -> torch.Tensor:
+        """Return a picture squashed to the size."""
         return as_it_is(image.resize((width, height), Image.Resampling.BILINEAR))
 
     return Geometry(resize=(height, width)), frame
 
 
 def _processor(model: nn.Module) -> Any:
-    """The image processor that belongs to a model object; None where there is none."""
+    """Return the image processor that belongs to a model object, or None."""
     config = getattr(model, "config", None)
     settings = getattr(config if hasattr(config, "pretrained_cfg") else model, "pretrained_cfg", None)
     if isinstance(settings, dict):
@@ -180,12 +182,13 @@ def _processor(model: nn.Module) -> Any:
 
 
 def _agreeing(snapshots: list[Path]) -> list[Path]:
-    """One of the snapshots if all have the same processor; an object does not know which of them it is from."""
+    """Return a list with one snapshot if all have the same processor; an object does not know which it is from."""
     contents = {tuple((s / f).read_bytes() if (s / f).is_file() else b"" for f in PROCESSORS) for s in snapshots}
     return snapshots[:1] if len(contents) == 1 else []
 
 
 def _labels(model: Any) -> list[str] | None:
+    """Return the class names that a model object knows, or None."""
     config = getattr(model, "config", None)
     if isinstance(getattr(config, "id2label", None), dict):
         return checkpoints.labels_of(config)
@@ -196,11 +199,12 @@ def _labels(model: Any) -> list[str] | None:
 
     # The names that transformers finds for the same network as a checkpoint: the config's own, or ImageNet's.
     names = checkpoints.labels_of(TimmWrapperConfig.from_dict({**settings, "pretrained_cfg": dict(settings)}))
-    known = "label_names" in settings or not names[0].startswith("LABEL_")
-    return names if known and len(names) == getattr(model, "num_classes", None) else None
+    has_names = "label_names" in settings or not names[0].startswith("LABEL_")
+    return names if has_names and len(names) == getattr(model, "num_classes", None) else None
 
 
-def _unknown(model: nn.Module, name: str) -> str:
+def _unknown_normalisation(model: nn.Module, name: str) -> str:
+    """Return the message for a model whose mean and std are neither given nor known."""
     line = (
         f"the mean and standard deviation that {name} was trained with are not known: "
         "load_classifier(model, mean=..., std=...) takes them (mean=0, std=1 if it takes images in [0, 1])"

@@ -1,4 +1,4 @@
-"""What a network is made of, takes and gives: its structure, one channel or three, its logits among its outputs."""
+"""Inspect networks: the logits among their outputs, whether they take one channel or three, and their structure."""
 
 import io
 import json
@@ -24,9 +24,10 @@ Select = Callable[[Any], Tensor]  # what a network gives -> logits (B, K)
 
 
 def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
-    """(B, K) of what a network gives: what `select` takes of it, or its `logits`, or itself.
+    """Return the logits (B, K) in a network's output: what `select` takes of it, or its `logits`, or itself.
 
-    Raises: UserError that says what it gives, and what to do about it.
+    Raises:
+        UserError: They are not there; the message says what the network gives, and the fix.
     """
     logits = _selected(output, select, name)
     if isinstance(logits, Tensor) and logits.ndim == 2 and logits.shape[1] >= 1:
@@ -37,6 +38,7 @@ def logits_in(output: Any, select: Select | None, name: str) -> Tensor:
 
 
 def _selected(output: Any, select: Select | None, name: str) -> Any:
+    """Return what `select`, or the convention of transformers, takes from an output."""
     if select is None:
         return output.get("logits") if isinstance(output, Mapping) else getattr(output, "logits", output)
     try:
@@ -49,7 +51,7 @@ def _selected(output: Any, select: Select | None, name: str) -> Any:
 
 
 def _described(output: Any, logits: Any = None) -> str:
-    """What a network gives, for a message."""
+    """Describe an output for a message."""
     if isinstance(shown := output if isinstance(output, Tensor) else logits, Tensor):
         return str(tuple(shown.shape))
     if isinstance(output, Mapping):
@@ -58,6 +60,7 @@ def _described(output: Any, logits: Any = None) -> str:
 
 
 def _fix(output: Any, logits: Any) -> str:
+    """Say what to do about an output that is not logits, by what it looks like."""
     parts = _parts(output)
     first = output[0] if isinstance(output, tuple | list) and output else output
     if {"boxes", "pred_boxes"} & {key for key, _ in [*parts, *_parts(first)]}:
@@ -65,16 +68,16 @@ def _fix(output: Any, logits: Any) -> str:
     for key, value in parts:
         if isinstance(value, Tensor) and value.ndim == 2 and value.is_floating_point():
             return f"say where they are: load_classifier(model, logits=lambda out: out[{key!r}], ...)"
-    given = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
-    if given is None or given.ndim not in (1, 4):
+    tensor = logits if isinstance(logits, Tensor) else next((v for _, v in parts if isinstance(v, Tensor)), None)
+    if tensor is None or tensor.ndim not in (1, 4):
         return "load_classifier(model, logits=..., ...) takes a function of its output that gives them"
-    if given.ndim == 4:
-        where = "out" if given is output else f"out[{next(k for k, v in parts if v is given)!r}]"
+    if tensor.ndim == 4:
+        where = "out" if tensor is output else f"out[{next(k for k, v in parts if v is tensor)!r}]"
         return (
             "a network without its head gives features, one for segmentation a map for each class, whose mean are "
             f"logits: load_classifier(model, logits=lambda out: {where}.mean((2, 3)), ...)"
         )
-    if not given.is_floating_point():
+    if not tensor.is_floating_point():
         return "give the network without the argmax at its end"
     return (
         "if it is one logit for each image: load_classifier(model, logits=lambda out: out[:, None], "
@@ -83,18 +86,19 @@ def _fix(output: Any, logits: Any) -> str:
 
 
 def _parts(output: Any) -> list[tuple[Any, Any]]:
+    """Return (key, value) of an output that holds several."""
     if isinstance(output, Mapping):
         return list(output.items())
     return list(enumerate(output)) if isinstance(output, tuple | list) else []
 
 
 def grey(images: Images) -> Tensor:
-    """Float (B, 1, H, W) of RGB images; a picture of three equal channels is its first."""
+    """Convert RGB images to grey, Float (B, 1, H, W); a picture of three equal channels becomes its first."""
     return (images * images.new_tensor(GREY).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
 
 
 def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
-    """Whether a network takes images of one channel: of three it complains.
+    """Return whether a network takes images of one channel, which shows by its complaint about three.
 
     It is tried only where the first layer is linear, a convolution of one channel, or not to be seen (TorchScript).
     """
@@ -119,51 +123,66 @@ def _takes_grey(model: nn.Module, size: tuple[int, int]) -> bool:
 
 
 def channels_of(model: nn.Module, name: str, geometry: Geometry, mean: Sequence[float], std: Sequence[float]) -> int:
-    """1 of a network that takes grey images, which a line says, else 3.
+    """Return 1 for a network that takes grey images, after a line that says so, else 3.
 
-    Raises: UserError where its mean or std are those of three channels.
+    Args:
+        model: The network.
+        name: Its name, for messages.
+        geometry: Its geometry, which gives the size of the picture that it is tried with.
+        mean: Mean of its normalisation, which must be one number for a network of one channel.
+        std: Standard deviation, likewise.
+
+    Raises:
+        UserError: The mean or standard deviation are those of three channels.
     """
     size = geometry.crop or geometry.resize or SIDE
     if not _takes_grey(model, size if isinstance(size, tuple) else (size, size)):
         return 3
-    for what, values in (("mean", mean), ("std", std)):
+    for setting, values in (("mean", mean), ("std", std)):
         if len(set(values)) > 1:
-            raise UserError(f"{name} takes one channel, and {what} has three; give {what}= as one number")
+            raise UserError(f"{name} takes one channel, and {setting} has three; give {setting}= as one number")
     complain(f"{name} takes one channel: images are converted to grey (0.299 R + 0.587 G + 0.114 B)")
     return 1
 
 
 def structure_of(model: nn.Module) -> str:
-    """What the weights do not contain (activations, strides): the config if there is one, else the printed module; and
-    what is known of code outside of libraries."""
+    """Describe what the weights do not contain, such as activations and strides, for the classifier's digest.
+
+    That is the config if there is one, else the printed module, and what is known of code outside of libraries.
+    """
     scripts = [module for module in model.modules() if isinstance(module, torch.jit.ScriptModule)]
     inner = {id(module) for script in scripts for module in list(script.modules())[1:]}
-    return _printed(model) + "".join(_own_parts(module) for module in model.modules() if id(module) not in inner)
+    return _printed(model) + "".join(_user_parts(module) for module in model.modules() if id(module) not in inner)
 
 
-def _own_parts(module: nn.Module) -> str:
-    """Of a module with code of your own: its methods, its plain attributes, its hooks and a forward of its own.
+def _user_parts(module: nn.Module) -> str:
+    """Describe a module with code of the user's: its methods, plain attributes, hooks and replaced forward.
 
-    Not seen are tensors and objects that it holds beside parameters and buffers, and what its methods call elsewhere.
+    Tensors and objects that it holds beside parameters and buffers are not seen, nor what its methods call elsewhere.
     """
     if isinstance(module, torch.jit.ScriptModule):
         return _script(module)
-    held = vars(module)
-    functions = [held.get("forward"), *held["_forward_pre_hooks"].values(), *held["_forward_hooks"].values()]
+    attributes = vars(module)
+    hooks = [*attributes["_forward_pre_hooks"].values(), *attributes["_forward_hooks"].values()]
+    functions = [attributes.get("forward"), *hooks]
     codes = [class_code(type(module)), *(own_code(function) for function in functions if function is not None)]
     if not any(codes):
         return ""
-    plain = {key: value for key, value in held.items() if key[0] != "_" and key != "training" and _is_plain(value)}
+    plain = {
+        key: value for key, value in attributes.items() if key[0] != "_" and key != "training" and _is_plain(value)
+    }
     return f"{codes} {sorted(plain.items())}"
 
 
 def _is_plain(value: object) -> bool:
+    """Return whether a value is a number, text or None, or holds nothing else."""
     if isinstance(value, tuple | dict):
         return all(map(_is_plain, (*value, *(value.values() if isinstance(value, dict) else ()))))
     return value is None or isinstance(value, bool | int | float | str)
 
 
 def _printed(model: nn.Module) -> str:
+    """Return the config of a network without what varies between equal ones, or the printed module."""
     if isinstance(model, torch.jit.ScriptModule):
         return ""  # which is another text after loading
     if not hasattr(model, "config"):
@@ -174,7 +193,7 @@ def _printed(model: nn.Module) -> str:
 
 
 def _script(module: torch.jit.ScriptModule) -> str:
-    """Code, attributes and constants of TorchScript as its file holds them, wherever it was traced and lies now.
+    """Describe TorchScript by code, attributes and constants of its file, wherever it was traced and lies now.
 
     Constants are those of a frozen module, its weights. Only files are read that torch writes here.
     """
@@ -199,27 +218,30 @@ class _Attributes(pickle.Unpickler):
     """Reads the attributes of TorchScript as text; of tensors the shape, and nothing is built or called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        return _shape if name.startswith("_rebuild") else _Held
+        """Return a stand-in for a class or function of the pickle."""
+        return _shape if name.startswith("_rebuild") else _ScriptObject
 
     def persistent_load(self, index: Any) -> None:
+        """Leave out the storage of a tensor."""
         return None
 
 
 def _shape(storage: None, offset: int, size: tuple, *others: object) -> str:
+    """Describe a tensor."""
     return f"tensor {size}"
 
 
-class _Held:
+class _ScriptObject:
     """An object of TorchScript: what it was made of, and its attributes but for its mode."""
 
-    held: tuple = ()
+    content: tuple = ()
 
-    def __init__(self, *held: object):
-        self.held = held
+    def __init__(self, *content: object):
+        self.content = content
 
     def __setstate__(self, state: Any) -> None:
         plain = {k: v for k, v in state.items() if k != "training"} if isinstance(state, dict) else state
-        self.held = (*self.held, plain)
+        self.content = (*self.content, plain)
 
     def __repr__(self) -> str:
-        return repr(self.held)
+        return repr(self.content)

@@ -1,6 +1,6 @@
-"""Many pictures made of each image, through the classifier: the one loop of every method that needs them.
+"""Classify many pictures made of each image: the one loop of every method that needs them.
 
-A pass holds one image's own pictures, in ceil(n / P) equal pieces, of which the last is filled up with copies of its
+A pass holds the pictures of one image, in ceil(n / P) equal pieces, of which the last is filled up with copies of its
 last picture. So the shape of a pass depends on n alone, and no bit of a result on the size of a chunk, on the order of
 the images or on what else is in a batch. Two exceptions: where an image needs one picture only, the pass is the batch
 itself; and on a GPU, which few pictures would leave idle, a pass holds the pictures of up to `TOGETHER` images if they
@@ -25,7 +25,7 @@ from saliency_bench.utils.devices import is_out_of_memory
 
 # 10 images of 224 x 224 on the CPU, where more leave its cache and take longer each; 256 on a GPU.
 PIXELS_PER_PASS = {"cpu": 2**19, "cuda": 256 * 224**2}
-TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU the place of a picture in a pass may change its last bits
+TOGETHER = {"cpu": 1, "cuda": 8}  # images in a pass; on a CPU a picture's position in a pass may change last bits
 
 # (samples, pictures) -> Float (n, 3, H, W), picture number pictures[i] of image samples[i]; both as in `Pass`
 Draw = Callable[[Tensor, Tensor], Images]
@@ -34,17 +34,19 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass holds: of each image of `images` equally many pictures, and behind them what fills it up.
+    """What one pass holds: equally many pictures of each of `images`, and behind them what fills it up.
 
-    samples    Int (1,), the number of the only image, or Int (n,) of that of each picture
-    pictures   Int (n,), which of an image's pictures
-    own        how many of them count
+    Attributes:
+        images: Indices of its images.
+        samples: Int (1,), the index of the only image, or Int (n,), that of each picture.
+        pictures: Int (n,), the number of each picture among those of its image.
+        count: How many of the pictures count; the others fill up the pass.
     """
 
     images: range
     samples: Tensor
     pictures: Tensor
-    own: int
+    count: int
 
 
 def forward_many(
@@ -55,23 +57,29 @@ def forward_many(
     read: Callable[[Tensor, Tensor], Tensor],
     batch_size: int | None = None,
 ) -> Tensor:
-    """(B, count, ...): what `read` makes of the logits of `count` pictures of each image.
+    """Return what `read` makes of the logits of `count` pictures of each image, (B, count, ...).
+
+    Only one pass of pictures is in memory at a time. The network runs as its faster copy (`fast_forward`), but for a
+    single picture of each image.
 
     Args:
+        classifier: The classifier.
+        images: The images.
+        count: Pictures of each image.
+        draw: (samples, pictures) -> these pictures, see `Pass`.
         read: (logits (n, K), samples) -> (n, ...), row by row.
-        batch_size: pictures in a pass; None: see `pictures_per_pass`.
-
-    Only one pass of pictures is in memory at a time. A network that gradients are not asked of runs as its faster copy
-    (`fast_forward`), but for a single picture of each image.
+        batch_size: Pictures in a pass, by default `pictures_per_pass`.
     """
     forward = fast_forward(classifier, images) if count > 1 else classifier
 
     def work(passes: Iterator[Pass]) -> Tensor:
-        return torch.cat([read(forward(draw(one.samples, one.pictures)), one.samples)[: one.own] for one in passes])
+        """Return what is read of all passes, without what fills them up."""
+        rows = (read(forward(draw(item.samples, item.pictures)), item.samples)[: item.count] for item in passes)
+        return torch.cat(list(rows))
 
     with torch.no_grad():
-        found = in_passes(classifier, images, count, batch_size, work)
-    return found.view(len(images), count, *found.shape[1:])
+        values = in_passes(classifier, images, count, batch_size, work)
+    return values.view(len(images), count, *values.shape[1:])
 
 
 def scores_of(
@@ -83,9 +91,10 @@ def scores_of(
     on: str,
     batch_size: int | None = None,
 ) -> Tensor:
-    """Float (B, count): the scores of `count` pictures made of each image, as `forward_many` makes them."""
+    """Return the scores of `count` pictures made of each image, Float (B, count), see `forward_many`."""
 
     def read(logits: Tensor, samples: Tensor) -> Tensor:
+        """Return the score of each picture by the target of its image."""
         return score(logits, target[samples], on, classifier)
 
     return forward_many(classifier, images, count, draw, read, batch_size)
@@ -98,13 +107,13 @@ def in_passes(
     batch_size: int | None,
     work: Callable[[Iterator[Pass]], Result],
 ) -> Result:
-    """`work` of the passes of `count` pictures of each image; anew in passes of half the size where one does not fit.
+    """Call `work` with the passes of `count` pictures of each image, in passes of half the size if memory runs out.
 
     A `Classifier` counts the pictures, without those that fill up passes.
     """
     size = len(images) if count == 1 else pictures_per_pass(images, batch_size)
-    known = classifier if isinstance(classifier, Classifier) else None
-    before = known.passes if known else 0
+    counter = classifier if isinstance(classifier, Classifier) else None
+    before = counter.passes if counter else 0
     while True:
         try:
             result = work(plan(len(images), count, size, images.device, TOGETHER[images.device.type]))
@@ -113,15 +122,15 @@ def in_passes(
             if not is_out_of_memory(error) or min(size, count if count > 1 else len(images)) == 1:
                 raise
         size //= 2
-        if known:
-            known.halved += 1
-    if known:
-        known.passes = before + len(images) * count
+        if counter:
+            counter.halved += 1
+    if counter:
+        counter.passes = before + len(images) * count
     return result
 
 
 def plan(images: int, count: int, size: int, device: torch.device, most: int = 1) -> Iterator[Pass]:
-    """The passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
+    """Yield the passes of `count` pictures of each image: `size` pictures and `most` images in each, at most.
 
     With one picture of each image, `most` does not count. The numbers are made on the device: nothing waits for it.
     """
@@ -130,14 +139,14 @@ def plan(images: int, count: int, size: int, device: torch.device, most: int = 1
     numbers = torch.arange(-(-count // each) * each, device=device).clamp(max=count - 1)
     samples = torch.arange(images + together, device=device).clamp(max=images - 1)
     for first in range(0, images, together):
-        of = range(first, min(first + together, images))
-        some = samples[first : first + together]
+        indices = range(first, min(first + together, images))
+        numbers_of_images = samples[first : first + together]
         for start in range(0, count, each):
             pictures = numbers[start : start + each]
-            own = len(of) * min(each, count - start)
-            yield Pass(of, some.repeat_interleave(each) if together > 1 else some, pictures.repeat(together), own)
+            rows = numbers_of_images.repeat_interleave(each) if together > 1 else numbers_of_images
+            yield Pass(indices, rows, pictures.repeat(together), len(indices) * min(each, count - start))
 
 
 def pictures_per_pass(images: Images, batch_size: int | None = None) -> int:
-    """`batch_size`, or as many as hold `PIXELS_PER_PASS` pixels."""
+    """Return `batch_size`, or how many pictures hold `PIXELS_PER_PASS` pixels."""
     return batch_size or max(1, PIXELS_PER_PASS[images.device.type] // (images.shape[2] * images.shape[3]))

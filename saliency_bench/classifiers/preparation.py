@@ -26,7 +26,16 @@ class SampleError(UserError):
 def prepared_batch(
     rows: Any, frame: Frame, geometry: Geometry, model: str, device: torch.device, columns: Sequence[str] = ()
 ) -> Batch:
-    """A Batch of rows (see `Classifier.prepare`). model: the classifier's id, for messages."""
+    """Return a Batch of rows, see `Classifier.prepare`.
+
+    Args:
+        rows: Rows, or a slice of a dataset.
+        frame: Function that prepares a picture.
+        geometry: What it does, for the masks.
+        model: Id of the classifier, for messages.
+        device: Device of the images.
+        columns: Names of further columns.
+    """
     rows = _as_rows(rows)
     ids = [str(row.get("image_id", position)) for position, row in enumerate(rows)]
     samples = [_sample(row, id, frame, geometry) for row, id in zip(rows, ids, strict=True)]
@@ -45,33 +54,33 @@ def prepared_batch(
 
 
 def _column(name: str, values: list, sizes: Sequence[tuple[int, int]], frame: Frame, device: torch.device) -> Column:
-    """Pictures as the images are prepared, anything else as it is. sizes: (width, height) of the images as stored."""
+    """Return a further column: pictures are prepared as the images are, whose stored (width, height) are `sizes`."""
     if all(value is None or isinstance(value, str | int | float) for value in values):
         return Column(values, [lacks(name) if value is None else None for value in values])
-    found = [_further(name, value, size) for value, size in zip(values, sizes, strict=True)]
-    pictures, lacking = zip(*found, strict=True)
+    pairs = [_further_picture(name, value, size) for value, size in zip(values, sizes, strict=True)]
+    pictures, lacking = zip(*pairs, strict=True)
     return Column(torch.stack([frame(picture) for picture in pictures]).to(device), list(lacking))
 
 
-def _further(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
-    """(a further picture of a row, black where there is none; why there is none). size: of the row's image."""
-    none = Image.new("RGB", size)
+def _further_picture(name: str, value: object, size: tuple[int, int]) -> tuple[Image.Image, str | None]:
+    """Return a further picture of a row whose image has this size, or a black one and why there is none."""
+    black = Image.new("RGB", size)
     if value is None:
-        return none, lacks(name)
+        return black, lacks(name)
     try:
         picture = open_picture(value).convert("RGB")
     except UnreadableError as error:
-        return none, f"the {name} cannot be read: {error}"
+        return black, f"the {name} cannot be read: {error}"
     if picture.size == size:
         return picture, None
     sizes = f"{picture.width} x {picture.height}, the image {size[0]} x {size[1]}"
-    return none, f"the {name} is {sizes}; they must have the same size"
+    return black, f"the {name} is {sizes}; they must have the same size"
 
 
 def _sample(
     row: Mapping, id: str, frame: Frame, geometry: Geometry
 ) -> tuple[Tensor, np.ndarray, str | None, tuple[int, int]]:
-    """(image, mask, why there is no usable mask) of a row, in the prepared frame, and the image's size as stored."""
+    """Return a row's prepared image and mask, why there is no usable mask, and the image's stored size."""
     try:
         picture = open_picture(row.get("image")).convert("RGB")
     except UnreadableError as error:
@@ -99,12 +108,13 @@ def _sample(
 
 
 def framed_mask(mask: Image.Image, geometry: Geometry) -> np.ndarray:
-    """Bool (H, W), in the prepared frame: a mask as stored (mode L), as 0 and 255 or as 0 and 1."""
+    """Return a stored mask (mode L, of 0 and 255 or 0 and 1) in the prepared frame, Bool (H, W)."""
     highest = mask.getextrema()[1]  # values above the middle are inside
     return geometry.mask(mask.point(lambda value: 255 * (2 * value > highest)))
 
 
 def _as_rows(rows: Any) -> list[Mapping]:
+    """Return one row, several rows or a slice of a dataset as a list of rows."""
     if isinstance(rows, Mapping) and isinstance(rows.get("image"), list | tuple):
         return [dict(zip(rows, values, strict=True)) for values in zip(*rows.values(), strict=True)]
     rows = [rows] if isinstance(rows, Mapping) else list(rows)

@@ -1,4 +1,4 @@
-"""The geometry of an image processor: how transformers, timm and torchvision resize, crop and normalise."""
+"""Read the geometry of image processors: how transformers, timm and torchvision resize, crop and normalise."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,9 +16,10 @@ MAX_FRAME = 2**22  # pixels; 50 MB for one image in float32, and the features of
 
 
 def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
-    """Geometry, frame function, mean and std of an image processor of transformers, or of timm's wrapper.
+    """Return geometry, frame function, mean and std of an image processor of transformers, or of timm's wrapper.
 
-    Raises: UserError for a processor whose steps masks cannot follow.
+    Raises:
+        UserError: Masks cannot follow its steps, or its settings cannot be used.
     """
     try:
         return (_timm_frame if hasattr(processor, "val_transforms") else _transformers_frame)(processor, name)
@@ -30,6 +31,7 @@ def frame_of(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float
 
 
 def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    """Like `frame_of`, for a processor of transformers."""
     settings, where = processor.to_dict(), f"the image processor of {name}: "
     if settings.get("do_pad"):
         raise UserError(f"the image processor of {name} pads images (do_pad), which masks cannot follow")
@@ -51,6 +53,7 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
         check_sides(f"{where}crop_size", crop)
 
     def frame(image: Image.Image) -> torch.Tensor:
+        """Return a picture as the processor prepares it, without normalisation."""
         return processor(images=image, do_normalize=False, return_tensors="pt")["pixel_values"][0].float()
 
     normalised = settings.get("do_normalize", True)
@@ -61,10 +64,12 @@ def _transformers_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Seq
 
 
 def _lengths(size: Any) -> dict[str, int]:
+    """Return the lengths that a size of transformers gives."""
     return {key: value for key, value in dict(size or {}).items() if value is not None}
 
 
 def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[float], Sequence[float]]:
+    """Like `frame_of`, for a processor of timm's wrapper."""
     from torchvision import transforms as T
 
     steps = [step for step in processor.val_transforms.transforms if not isinstance(step, T.Normalize)]
@@ -86,51 +91,59 @@ def _timm_frame(processor: Any, name: str) -> tuple[Geometry, Frame, Sequence[fl
 
 
 def pair_of(size: Any) -> int | tuple[int, int] | None:
-    """A size that torchvision writes as 256, [256] or [224, 224]."""
+    """Return a size that torchvision writes as 256, [256] or [224, 224]."""
     if size is None or isinstance(size, int):
         return size
     return int(size[0]) if len(size) == 1 else (int(size[0]), int(size[1]))
 
 
 def _sides(size: int | tuple[int, int] | None) -> tuple[int, ...]:
+    """Return the sides that a size has."""
     return () if size is None else size if isinstance(size, tuple) else (size,)
 
 
-def check_sides(what: str, sides: Iterable[Any]) -> None:
-    """Raises: UserError for a side of a frame that is not a whole number from 1 to `MAX_SIDE`, or too large an area.
+def check_sides(name: str, sides: Iterable[Any]) -> None:
+    """Raise UserError for a side of a frame that is not a whole number from 1 to `MAX_SIDE`, or too large an area.
 
-    None is no side; one side alone is that of a square.
+    Args:
+        name: What they are the sides of, for messages.
+        sides: Sides in pixels; None is ignored, and one side alone is that of a square.
     """
-    known = [side for side in sides if side is not None]
-    for side in known:
+    given = [side for side in sides if side is not None]
+    for side in given:
         if not (type(side) is int and 1 <= side <= MAX_SIDE):
             got = one_line(repr(side), 80)
-            raise UserError(f"{what} has a side of {got}; whole numbers of pixels from 1 to {MAX_SIDE} are possible")
-    if known and known[0] * known[-1] > MAX_FRAME:
+            raise UserError(f"{name} has a side of {got}; whole numbers of pixels from 1 to {MAX_SIDE} are possible")
+    if given and given[0] * given[-1] > MAX_FRAME:
         raise UserError(
-            f"{what} of {known[0]} x {known[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
+            f"{name} of {given[0]} x {given[-1]} has more than {MAX_FRAME} pixels ({int(MAX_FRAME**0.5)} x "
             f"{int(MAX_FRAME**0.5)}); choose a smaller one"
         )
 
 
-def channels(what: str, values: Any) -> Sequence[float]:
-    """Three numbers, of one for all channels or one per channel.
+def channels(name: str, values: Any) -> Sequence[float]:
+    """Return three numbers, one per channel, of one for all channels or three.
 
-    Raises: UserError for anything else, a standard deviation (a name that ends in "std") that is not above 0, and
-    numbers that belong to images from 0 to 255.
+    Args:
+        name: What they are, for messages; a name that ends in "std" is that of a standard deviation, which must be
+            above 0.
+        values: The numbers.
+
+    Raises:
+        UserError: They are anything else, or belong to images from 0 to 255.
     """
     try:
         numbers = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
         numbers = np.empty(0)
-    positive = what.endswith("std")
+    positive = name.endswith("std")
     if numbers.shape not in ((), (1,), (3,)) or not np.isfinite(numbers).all() or (positive and (numbers <= 0).any()):
         kind = "one number above 0, or three" if positive else "one number, or three"
-        raise UserError(f"{what} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
+        raise UserError(f"{name} must be {kind}, one per channel; got {one_line(repr(values), 80)}")
     if numbers.max() > (LARGEST_STD if positive else 1):
         fix = ", ".join(f"{number / 255:.4g}" for number in numbers.flat)
         raise UserError(
-            f"{what} is that of images from 0 to 255, and these are from 0 to 1; divide by 255: "
+            f"{name} is that of images from 0 to 255, and these are from 0 to 1; divide by 255: "
             f"{fix} instead of {one_line(repr(values), 80)}"
         )
     return np.broadcast_to(numbers, 3).tolist()

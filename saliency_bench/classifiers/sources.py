@@ -1,4 +1,4 @@
-"""Where the files of a checkpoint are: a local folder, or the cached snapshot of a Hub repository at one commit."""
+"""Find the files of a checkpoint: a local folder, or the cached snapshot of a Hub repository at one commit."""
 
 import os
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from saliency_bench.utils.files import near_folders
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.storage import storage_error
 
-# Checkpoints the papers use, for `list models` and for suggestions.
+# Checkpoints that the papers use, for `list models` and for suggestions.
 KNOWN = (
     "facebook/convnext-base-224",
     "facebook/deit-small-patch16-224",
@@ -44,7 +44,7 @@ TIMEOUT = 10  # seconds for the first answer of the Hub
 
 @dataclass(frozen=True)
 class Source:
-    """The folder of a checkpoint; `repo` and `revision` (a commit) where it is the snapshot of a Hub repository."""
+    """The folder of a checkpoint; `repo` and `revision` (a commit) if it is the snapshot of a Hub repository."""
 
     name: str
     folder: Path
@@ -53,17 +53,19 @@ class Source:
 
 
 def source_of(name: str, revision: str | None = None) -> Source:
-    """The files of a checkpoint: those of a folder of exactly this name, else of a Hub repository, downloaded once.
+    """Return the files of a checkpoint: a folder of exactly this name, else a Hub repository, downloaded once.
 
     "hub:owner/name" is the repository also where such a folder exists, and "owner/name@revision" names a branch, tag or
-    commit. Where the Hub cannot be reached, its cached snapshot is used.
-    Raises: UserError for a name that is neither, a Hub that cannot be reached, or a revision of a folder.
+    commit. If the Hub cannot be reached, its cached snapshot is used.
+
+    Raises:
+        UserError: The name is neither, the Hub cannot be reached, or a folder is given a revision.
     """
     path = Path(name).expanduser()
     if not path.is_dir():
         check_name(name)
-        given = hub_name(name, revision)
-        return _snapshot(given.name, given.revision)
+        repository = hub_name(name, revision)
+        return _snapshot(repository.name, repository.revision)
     if revision is not None:
         raise UserError(f"{name} is a folder and has no revisions; leave out revision=")
     if "/" in name and could_be_on_the_hub(name):
@@ -72,7 +74,7 @@ def source_of(name: str, revision: str | None = None) -> Source:
 
 
 def check_name(name: str) -> None:
-    """Without the Hub. Raises: UserError for what is neither the folder of a checkpoint nor could be on the Hub."""
+    """Raise UserError for a name that is no folder of a checkpoint and cannot be on the Hub, which is not asked."""
     path = Path(name).expanduser()
     if path.is_file():
         raise UserError(_about_file(path))
@@ -88,13 +90,14 @@ def check_name(name: str) -> None:
 
 
 def cached_snapshots(repo: str) -> list[Path]:
-    """The snapshots of a repository that are in the cache; the network is not asked."""
+    """Return the snapshots of a repository that are in the cache; the network is not asked."""
     if not could_be_on_the_hub(repo):
         return []
     return sorted(config.parent for config in folder_of("model", repo).glob("snapshots/*/config.json"))
 
 
 def _snapshot(repo: str, revision: str | None) -> Source:
+    """Return the snapshot of a Hub repository, downloaded if the Hub can be reached, else from the cache."""
     error: Exception | None = None
     try:
         # Bounded and not repeated: huggingface_hub itself would ask again for half a minute.
@@ -114,18 +117,21 @@ def _snapshot(repo: str, revision: str | None) -> Source:
 
 
 def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
+    """Return the readable error for a repository that cannot be loaded."""
     missing = isinstance(error, RepositoryNotFoundError | HFValidationError) and not isinstance(error, GatedRepoError)
     if missing:
-        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {_nearest(repo)}")
+        near = _suggestions(repo)
+        fix = f"did you mean {' or '.join(near)}?" if near else "give a Hub id, a folder or torchvision:NAME"
+        return UserError(f"unknown model '{repo}': {_not_local(repo)} and not found on the Hub; {fix}")
     if isinstance(error, RevisionNotFoundError):
         return UserError(f"the Hub has no revision '{revision}' of {repo}; give a branch, tag or commit")
     offline = isinstance(error, OfflineModeIsEnabled)
     if offline or is_network_error(error):
-        told = f"'{repo}' is {_not_local(repo)} and not in the cache"
+        message = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
-        if near := [owned] if (owned := _owned(repo)) else _near_checkpoints(Path(repo)):
-            return UserError(f"{told}; did you mean {' or '.join(near)}? ({why})")
-        return UserError(f"{told}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
+        if near := _suggestions(repo):
+            return UserError(f"{message}; did you mean {' or '.join(near)}? ({why})")
+        return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):
         return named
     if status_of(error) is None:
@@ -134,7 +140,7 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
 
 
 def _not_local(name: str) -> str:
-    """Where the folder above it exists, a path may be meant, and what lies there is said."""
+    """Say that a name is no local folder; if its parent exists, a path may be meant, and its checkpoints are listed."""
     parent = Path(name).parent
     if not parent.name or not parent.is_dir():
         return "not a local folder"
@@ -142,21 +148,20 @@ def _not_local(name: str) -> str:
     return f"no folder ({parent} holds {beside or 'no checkpoint'})"
 
 
-def _nearest(name: str) -> str:
-    """Only a name that is very near is suggested: resnet-18 and resnet-50 are not."""
-    near = [other for other in get_close_matches(name, KNOWN, n=3, cutoff=0.9) if other != name]
-    near = [owned] if (owned := _owned(name)) else [*_near_checkpoints(Path(name)), *near]
-    if near and name not in KNOWN:
-        return f"did you mean {' or '.join(near)}?"
-    return "give a Hub id, a folder or torchvision:NAME"
+def _suggestions(name: str) -> list[str]:
+    """Return the checkpoints that a name may mean.
 
-
-def _owned(name: str) -> str | None:
-    """The checkpoint that is called so by its owner: microsoft/resnet-18 for resnet-18."""
-    return next((known for known in KNOWN if known.partition("/")[2].lower() == name.lower()), None)
+    Those that their owner calls so (microsoft/resnet-18 for resnet-18), else near folders and very near names:
+    resnet-50 is no suggestion for resnet-18.
+    """
+    if name in KNOWN:
+        return []
+    with_owner = [full_name for full_name in KNOWN if full_name.partition("/")[2].lower() == name.lower()]
+    return with_owner or [*_near_checkpoints(Path(name)), *get_close_matches(name, KNOWN, n=3, cutoff=0.9)]
 
 
 def _no_folder(name: str, path: Path) -> str:
+    """Return the message for a path without a folder."""
     if near := _near_checkpoints(path):
         return f"there is no folder '{name}'; did you mean {' or '.join(near)}?"
     if not path.parent.is_dir():
@@ -165,11 +170,12 @@ def _no_folder(name: str, path: Path) -> str:
 
 
 def _near_checkpoints(path: Path) -> list[str]:
-    """Local folders of checkpoints that this path may mean."""
+    """Return local folders of checkpoints that a path may mean."""
     return near_folders(path, lambda folder: (folder / "config.json").is_file())
 
 
 def _about_file(path: Path) -> str:
+    """Return the message for a file in the place of a checkpoint's folder."""
     if path.suffix in (".safetensors", ".json"):
         return f"{path} is one file of a checkpoint; give its folder, with config.json and preprocessor_config.json"
     if path.suffix in (".pt", ".pth", ".bin", ".ckpt", ".pkl", ".pickle"):

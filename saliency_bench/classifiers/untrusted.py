@@ -1,7 +1,8 @@
-"""Checkpoints as strangers may have made them: what of a folder is read, and what its config may ask for.
+"""Check checkpoints as strangers may have made them: which files are read, and what a config may ask for.
 
 A config of a few bytes can ask for a network of any size, name the weights of another folder or the Hub's, or a kernel,
-which is code. It is read as plain JSON before transformers sees it, and a network that is built of it is counted.
+which is code. It is read as plain JSON before transformers sees it, and the modules and parameters of a network built
+from it are counted. All bounds here are for downloads; a model object of one's own is never checked against them.
 """
 
 import json
@@ -20,25 +21,25 @@ if TYPE_CHECKING:  # files are checked before torch is imported
 INDEX = "model.safetensors.index.json"
 JSON = ("config.json", "preprocessor_config.json", "processor_config.json", INDEX)
 LARGEST_JSON = 10_000_000  # bytes; the names of ImageNet-21k take 2 MB
-LARGEST = 2**20  # number in a config, and sum of a list of them
+LARGEST = 2**20  # largest number in a config, and largest sum of a list of them
 CLASSES = 100_000
 MODULES = 20_000  # a ViT of 6 billion parameters has 1,000
 SPARE = 2**24  # parameters that a small file may lack, such as a head that is replaced
 WITHOUT_WEIGHTS = 2**30  # parameters of a network that starts from random weights
-LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # whatever their keys are, nothing follows
+LABELS = ("id2label", "label2id", "label_names", "label_descriptions")  # names of classes, which lead nowhere
 ATTENTION = ("eager", "sdpa")
 PLAIN = re.compile(r"[\w.+, -]{0,100}", re.ASCII)  # a name; no path, no address
 
 
 def check_folder(folder: Path, name: str) -> None:
-    """Raises: UserError for a pipe, device or broken link where a file of the checkpoint should be, or a large JSON."""
+    """Raise UserError for a pipe, device or broken link in the place of a checkpoint's file, or a large JSON."""
     for file in sorted(folder.iterdir()):
         if file.name in JSON or file.suffix == ".safetensors":
             check_file(file)
 
 
 def check_weights(folder: Path, name: str) -> None:
-    """Raises: UserError for weights that lie elsewhere, by an index or an adapter."""
+    """Raise UserError for weights that lie elsewhere, by an index or an adapter."""
     if (index := folder / INDEX).exists():
         _check_index(index)
     if (folder / "adapter_config.json").exists():
@@ -49,7 +50,7 @@ def check_weights(folder: Path, name: str) -> None:
 
 
 def _check_index(file: Path) -> None:
-    """The names in it are opened as they are, so they are those of files beside it, which `check_folder` has seen."""
+    """Raise UserError unless an index names files beside it alone: they are opened by these names."""
     index = json.loads(file.read_text(encoding="utf-8"))
     places = index.get("weight_map") if isinstance(index, dict) else None
     beside = {path.name for path in file.parent.glob("*.safetensors")}
@@ -59,6 +60,7 @@ def _check_index(file: Path) -> None:
 
 
 def check_file(file: Path) -> None:
+    """Raise UserError for what is no regular file, or a JSON that is too large for a config."""
     if not file.is_file():
         raise UserError(f"{file} is not a readable file (a folder, pipe, device or broken link); put the file there")
     if file.suffix == ".json" and file.stat().st_size > LARGEST_JSON:
@@ -66,7 +68,7 @@ def check_file(file: Path) -> None:
 
 
 def check_config(file: Path, name: str) -> None:
-    """Raises: UserError for a config that asks for too much, for other files than its own, or for code."""
+    """Raise UserError for a config that asks for too much, for other files than its own, or for code."""
     check_file(file)
     config = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(config, dict):
@@ -80,7 +82,7 @@ def check_config(file: Path, name: str) -> None:
 
 
 def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(key, value) of every dictionary at any depth; lists and numbers in them as well, under the key they are in."""
+    """Yield (key, value) of every dictionary at any depth, and the items of lists under the list's key."""
     waiting: list[tuple[str, Any]] = [("", config)]
     while waiting:
         key, value = waiting.pop()
@@ -93,7 +95,7 @@ def _entries(config: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _refused(key: str, value: Any) -> str | None:
-    """Why an entry of a config is not followed."""
+    """Return why an entry of a config is refused, or None."""
     if isinstance(value, list):
         value, many = sum(abs(item) for item in value if _is_number(item)), True
     else:
@@ -117,15 +119,17 @@ def _refused(key: str, value: Any) -> str | None:
 
 
 def _is_number(value: Any) -> bool:
+    """Return whether a value of a config is a number; True and False are none."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _is_plain(value: Any) -> bool:
-    """A plain name, or a dictionary, whose entries are checked one by one."""
+    """Return whether a value is a plain name, or a dictionary, whose entries are checked one by one."""
     return isinstance(value, dict) or (isinstance(value, str) and PLAIN.fullmatch(value) is not None)
 
 
 def _is_attention(value: Any) -> bool:
+    """Return whether a value names an implementation of attention that is part of transformers or installed here."""
     if isinstance(value, dict):
         return all(_is_attention(item) for item in value.values())
     if value == "flash_attention_2":
@@ -134,7 +138,7 @@ def _is_attention(value: Any) -> bool:
 
 
 def _leads_outside(arguments: Any) -> str | None:
-    """Why arguments for timm are not followed: some of them, and any path, lead to other files."""
+    """Return why arguments for timm are refused, or None: certain keys, and any path, lead to other files."""
     for key, value in _entries({"model_args": arguments}):
         elsewhere = key.startswith("pretrained") or key in ("checkpoint_path", "cache_dir", "file", "url", "hf_hub_id")
         if elsewhere or (isinstance(value, str) and not _is_plain(value)):
@@ -143,15 +147,18 @@ def _leads_outside(arguments: Any) -> str | None:
 
 
 def room_of(folder: Path) -> int:
-    """Parameters that the weights of a folder can hold: none takes less than a byte."""
+    """Return how many parameters the weights of a folder can hold at most: none takes less than a byte."""
     return SPARE + sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
 
 @contextmanager
 def counted(name: str, room: int = WITHOUT_WEIGHTS) -> Iterator[None]:
-    """Inside, a network that is built may have `MODULES` modules, and `room` numbers in parameters and buffers.
+    """Limit networks built inside to `MODULES` modules, and `room` numbers in parameters and buffers.
 
-    They are counted where torch registers them, which is before they are filled. Raises: UserError beyond that.
+    They are counted where torch registers them, which is before they are filled.
+
+    Raises:
+        UserError: The network is larger.
     """
     from torch.nn.modules import module as registration
     from torch.nn.parameter import is_lazy

@@ -24,9 +24,10 @@ LOG = "training_log.json"
 
 
 def start_of(model: Any) -> Any:
-    """Where the pretrained weights are that a Hub id or folder names; a transformers config stays what it is.
+    """Return where the pretrained weights of a Hub id or folder are; a transformers config is returned as it is.
 
-    Raises: UserError for a model that cannot be found, or that transformers cannot save.
+    Raises:
+        UserError: The model cannot be found, or transformers cannot save it.
     """
     if str(model).startswith("torchvision:"):
         raise UserError(
@@ -37,9 +38,10 @@ def start_of(model: Any) -> Any:
 
 
 def base_of(model: object) -> Classifier:
-    """The checkpoint that the training of a model started from, as the log in its folder names it, on the CPU.
+    """Load the checkpoint that the training of a model started from, as the log in its folder names it, on the CPU.
 
-    Raises: UserError for what is not the folder of a trained model, or was trained from random weights.
+    Raises:
+        UserError: It is not the folder of a trained model, or was trained from random weights.
     """
     path = Path(model).expanduser() / LOG if isinstance(model, str) else Path(LOG)
     if not isinstance(model, str) or not path.is_file():
@@ -53,18 +55,23 @@ def base_of(model: object) -> Classifier:
             f"{path} names no pretrained weights: the training started from random ones; leave out initial=base"
         )
     repo, revision = base.get("repo"), base.get("revision")
-    found = (f"{repo}@{revision}" if revision else repo) if repo else name
-    if not isinstance(found, str):
+    weights = (f"{repo}@{revision}" if revision else repo) if repo else name
+    if not isinstance(weights, str):
         raise UserError(f"{path} does not say where the pretrained weights are; leave out initial=base")
-    return load_classifier(found, device="cpu")
+    return load_classifier(weights, device="cpu")
 
 
 def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
-    """A network with one logit per class name, and the processor that squashes images to size x size.
+    """Return a network with one logit per class name, and the processor that squashes images to size x size.
 
-    model: a Hub id or folder of pretrained weights, whose head is replaced; or a transformers config (an object or a
-    `config.json`), which starts from random weights; or what `start_of` makes of these.
-    Raises: UserError for a model that cannot be loaded, or that transformers cannot save.
+    Args:
+        model: Hub id or folder of pretrained weights, whose head is replaced; or a transformers config (an object or a
+            `config.json`), which starts from random weights; or what `start_of` makes of these.
+        names: Names of the classes.
+        size: Side of the images in pixels.
+
+    Raises:
+        UserError: The model cannot be loaded, or transformers cannot save it.
     """
     from transformers import AutoConfig, AutoModelForImageClassification, ViTImageProcessor
 
@@ -98,13 +105,14 @@ def new_network(model: Any, names: list[str], size: int) -> tuple[Any, Any]:
 
 
 def _name_classes(config: Any, names: list[str]) -> None:
+    """Write the class names into a transformers config."""
     config.id2label, config.label2id = dict(enumerate(names)), {name: index for index, name in enumerate(names)}
     if getattr(config, "label_names", None):  # where timm's wrapper keeps them
         config.label_names = list(names)
 
 
 def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
-    """The timm wrapper keeps the processor's settings in the model's config."""
+    """Return the processor of a timm network; its settings go into the model's config, where the wrapper keeps them."""
     settings = {"input_size": [3, size, size], "crop_mode": "squash", "crop_pct": 1.0}
     config: Any = network.config
     config.pretrained_cfg = {**pretrained.data_config, **(config.pretrained_cfg or {}), **settings}
@@ -112,7 +120,7 @@ def _timm_processor(network: nn.Module, pretrained: Any, size: int) -> Any:
 
 
 def save_checkpoint(out: Path, network: Any, processor: Any, log: dict[str, Any]) -> None:
-    """Write the checkpoint folder atomically. Raises: UserError where it cannot be written."""
+    """Write the checkpoint folder atomically; UserError if it cannot be written."""
     for stale in out.parent.iterdir():  # left by a training that was killed while writing
         if stale.name.startswith(f".{out.name}.") and stale.name.endswith(".tmp"):
             shutil.rmtree(stale, ignore_errors=True) if stale.is_dir() else stale.unlink()

@@ -41,51 +41,47 @@ class DivergedError(UserError):
 
 
 class Source(Protocol):
-    """Images with their labels, which are trained on or looked at."""
+    """Images with their labels, to train or validate on."""
 
     def __len__(self) -> int: ...
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        """(images in the prepared frame, labels) of these samples, on the classifier's device.
+        """Return images in the prepared frame, and labels, of these samples on the classifier's device.
 
-        labels: Int (B,); of images with several classes Float (B, K), 1 for each of theirs and 0 for the others.
+        Labels are Int (B,); of images with several classes Float (B, K), 1 for each of theirs and 0 for the others.
         """
 
 
 class Rows:
-    """The rows of a dataset, prepared whenever they are asked for."""
+    """The rows of a dataset, prepared anew for each batch.
 
-    def __init__(self, classifier: Classifier, rows: Dataset):
+    Args:
+        classifier: The classifier that prepares them.
+        rows: The rows.
+        labels: Class numbers of each row, where images have several classes and rows are images.
+    """
+
+    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]] | None = None):
         self.classifier = classifier
         self.rows = rows.select_columns([name for name in ("image", "label", "image_id") if name in rows.column_names])
+        self.classes: Tensor | None = None
+        if labels is not None:
+            self.classes = torch.zeros(len(labels), len(classifier.labels or ()))
+            for row, numbers in zip(self.classes, labels, strict=True):
+                row[numbers] = 1
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return the images and labels of these rows."""
         batch = self.classifier.prepare(self.rows[positions])
-        return batch.images, batch.labels.to(self.classifier.device)
-
-
-class SeveralClasses:
-    """The rows of a dataset whose images have several classes, one row per image, whose numbers `labels` holds."""
-
-    def __init__(self, classifier: Classifier, rows: Dataset, labels: list[list[int]], classes: int):
-        self.rows, self.classifier = Rows(classifier, rows), classifier
-        self.truth = torch.zeros(len(labels), classes)
-        for row, own in zip(self.truth, labels, strict=True):
-            row[own] = 1
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
-        images, _ = self.rows.batch(positions)
-        return images, self.truth[torch.from_numpy(positions)].to(self.classifier.device)
+        labels = batch.labels if self.classes is None else self.classes[torch.from_numpy(positions)]
+        return batch.images, labels.to(self.classifier.device)
 
 
 class Counted:
-    """A source that moves a bar."""
+    """A source that advances a progress bar with each batch."""
 
     def __init__(self, source: Source, step: Callable[[], object]):
         self.source, self.step = source, step
@@ -94,6 +90,7 @@ class Counted:
         return len(self.source)
 
     def batch(self, positions: np.ndarray) -> tuple[Images, Tensor]:
+        """Return a batch of the source, counting it."""
         self.step()
         return self.source.batch(positions)
 
@@ -102,14 +99,16 @@ class Counted:
 class Recipe:
     """How a classifier is trained.
 
-    epochs          passes over the training images
-    learning_rate   of Adam
-    batch_size      images per step
-    size            side of the square that images are squashed to, in pixels
-    seed            of the initial weights, the order of the samples and dropout
-    limit           number of training images, drawn by the seed as whole groups; None: all
+    Attributes:
+        epochs: Passes over the training images.
+        learning_rate: Learning rate of Adam.
+        batch_size: Images per step.
+        size: Side of the square that images are squashed to, in pixels.
+        seed: Seed of the initial weights, the order of the samples and dropout.
+        limit: Number of training images, drawn by the seed as whole groups; None for all.
 
-    Raises: UserError for values that cannot be trained with.
+    Raises:
+        UserError: A value cannot be trained with.
     """
 
     epochs: int = 30
@@ -129,13 +128,10 @@ class Recipe:
         if self.size < SMALLEST:
             raise UserError(f"--size {self.size} is too small for a network; use {SMALLEST} or more")
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass
 class Training:
-    """A training between two epochs: optimizer state, weights of the best epoch so far, log of the epochs."""
+    """A training between two epochs: optimizer state, weights of the best epoch so far, and log of the epochs."""
 
     recipe: Recipe
     classifier: Classifier
@@ -158,6 +154,7 @@ class Training:
         return self.log[-1]
 
     def write(self, state_file: Path, settings: dict[str, Any]) -> None:
+        """Write the state atomically; `settings` tell later whose state it is."""
         state = {"settings": json.dumps(settings), "model": self.classifier.model.state_dict(), "best": self.best,
                  "log": self.log, "optimizer": self.optimizer.state_dict()}  # fmt: skip
 
@@ -170,7 +167,8 @@ class Training:
     def resume(self, state_file: Path, settings: dict[str, Any]) -> None:
         """Continue an interrupted training, if `state_file` exists and is whole.
 
-        Raises: UserError for the state of a training with other settings.
+        Raises:
+            UserError: The state is that of a training with other settings.
         """
         if not state_file.exists():
             return
@@ -200,15 +198,24 @@ def fit(
 ) -> list[dict[str, Any]]:
     """Train a classifier in place; it ends with the weights of the epoch that is best on `validation`.
 
-    state_file: written after each epoch; a later call with equal `settings` resumes from it.
-    Returns: for each epoch its number, mean training loss and validation accuracy.
+    Args:
+        recipe: How to train.
+        classifier: The classifier.
+        train: Images to train on.
+        validation: Images that choose the epoch.
+        state_file: Written after each epoch; a later call with equal `settings` resumes from it.
+        settings: What the state depends on, by default the recipe.
+        progress: Whether a bar is shown.
+
+    Returns:
+        Number, mean training loss and validation accuracy of each epoch.
     """
-    training, settings = Training(recipe, classifier), settings or recipe.as_dict()
+    training, settings = Training(recipe, classifier), settings or asdict(recipe)
     if state_file is not None:
         training.resume(state_file, settings)
     start = len(training.log)
-    steps = sum(math.ceil(len(rows) / recipe.batch_size) for rows in (train, validation))  # of an epoch
-    initial, total = start * steps, recipe.epochs * steps
+    batches_per_epoch = sum(math.ceil(len(source) / recipe.batch_size) for source in (train, validation))
+    initial, total = start * batches_per_epoch, recipe.epochs * batches_per_epoch
     with bar(shown=progress, desc="train", unit="batch", initial=initial, total=total) as shown:
         train, validation = Counted(train, shown.update), Counted(validation, shown.update)
         for epoch in range(start, recipe.epochs):
@@ -228,7 +235,10 @@ def one_epoch(
     batch_size: int,
     seed: int,
 ) -> float:
-    """Mean loss. The order and dropout depend on the seed alone, so an epoch is the same in a resumed training."""
+    """Train for one epoch and return the mean loss.
+
+    The order and dropout depend on the seed alone, so an epoch is the same in a resumed training.
+    """
     order = np.argsort(random_bits(seed, len(source)), kind="stable")
     classifier.train()
     total = 0.0
@@ -238,7 +248,7 @@ def one_epoch(
             if len(images) == 1 and len(source) > 1:  # batch norm cannot learn from a single image
                 continue
             loss = loss_of(classifier(images), labels)
-            total += finite(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
+            total += check_loss(loss.item(), optimizer.param_groups[0]["lr"]) * len(images)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -246,14 +256,14 @@ def one_epoch(
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of a softmax, or of the sigmoid of each logit where images have several classes; the mean."""
+    """Return the mean cross-entropy of a softmax or, where images have several classes, of each logit's sigmoid."""
     if labels.ndim == 1:
         return nn.functional.cross_entropy(logits, labels)
     return nn.functional.binary_cross_entropy_with_logits(logits, labels)
 
 
-def finite(loss: float, learning_rate: float) -> float:
-    """The loss. Raises: DivergedError for one that is NaN or infinite."""
+def check_loss(loss: float, learning_rate: float) -> float:
+    """Return the loss; DivergedError if it is NaN or infinite."""
     if not math.isfinite(loss):
         raise DivergedError(f"the loss became {loss}; use a smaller --learning-rate than {learning_rate:g}")
     return loss
@@ -261,17 +271,17 @@ def finite(loss: float, learning_rate: float) -> float:
 
 @torch.no_grad()
 def accuracy_of(classifier: Classifier, source: Source, batch_size: int) -> float:
-    """The share of correctly classified samples; of images with several classes the mean average precision."""
+    """Return the accuracy, or the mean average precision where images have several classes."""
     classifier.eval()
     every = batches(source, np.arange(len(source)), batch_size)
-    found = [(classifier(images).cpu(), labels.cpu()) for images, labels in every]
-    logits, labels = (torch.cat(parts) for parts in zip(*found, strict=True))
+    outputs = [(classifier(images).cpu(), labels.cpu()) for images, labels in every]
+    logits, labels = (torch.cat(parts) for parts in zip(*outputs, strict=True))
     if labels.ndim == 1:
         return int((logits.argmax(dim=1) == labels).sum()) / len(source)
     return average_precision(logits.numpy(), labels.numpy() > 0)
 
 
 def batches(source: Source, order: np.ndarray, batch_size: int) -> Iterator[tuple[Images, Tensor]]:
-    """(images, labels) in this order."""
+    """Yield (images, labels) of a source in this order."""
     for start in range(0, len(order), batch_size):
         yield source.batch(order[start : start + batch_size])

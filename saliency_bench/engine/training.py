@@ -1,5 +1,6 @@
-"""Trains a classifier on a dataset by the recipe of P0 and saves it as a transformers checkpoint."""
+"""Train a classifier on a dataset by the recipe of P0 and save it as a transformers checkpoint."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,7 @@ from saliency_bench.data.build_report import read_report
 from saliency_bench.data.hub_datasets import UnknownSplitError
 from saliency_bench.data.loading import Found, class_names, find, fingerprint
 from saliency_bench.engine.checkpoint_writing import LOG, WEIGHTS, new_network, save_checkpoint, start_of
-from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, SeveralClasses, accuracy_of, fit
-from saliency_bench.engine.fitting import Source as Samples
+from saliency_bench.engine.fitting import DivergedError, Recipe, Rows, accuracy_of, fit
 from saliency_bench.engine.ordering import first_rows
 from saliency_bench.engine.preflight import check_dataset, check_start, check_writable
 from saliency_bench.engine.reading import classes_of, group_names, labelled, sample_ids
@@ -47,77 +47,102 @@ def train(
     device: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Train on the split "train", keep the epoch that is best on "validation", evaluate on "test"; returns `out`.
+    """Train on the split "train", keep the epoch that is best on "validation", and evaluate on "test".
 
-    model: a Hub id or folder of pretrained weights (the head is replaced), or a transformers config (an object or a
-    `config.json`), which starts from random weights. size: side of the square that images are squashed to, in pixels.
-    label_column: which column is the label. activation: "softmax", one class for each image; or "sigmoid", all classes
-    of each image, for datasets with a column `labels`: the loss is the binary cross-entropy of every class, the
-    accuracy the mean average precision, and an image with several rows counts once. precision: "fp32"; or "bf16", mixed
-    precision: passes in bfloat16; weights, loss, steps and the final test in float32. limit: number of training images,
-    drawn by the seed as whole groups. A training that was killed resumes after the last complete epoch and ends with
-    the same weights.
-    Raises: UserError for an unknown dataset or model, weights or a loss that are not finite, invalid settings, an
-    `out` that is not empty, or several processes.
+    A training that was killed resumes after the last complete epoch and ends with the same weights.
+
+    Args:
+        dataset: Name, folder or DatasetDict with the three splits.
+        model: Hub id or folder of pretrained weights (the head is replaced), or a transformers config (an object or a
+            `config.json`), which starts from random weights.
+        out: Folder of the checkpoint.
+        epochs: Passes over the training images.
+        learning_rate: Learning rate of Adam.
+        batch_size: Images per step.
+        size: Side of the square that images are squashed to, in pixels.
+        seed: Seed of the initial weights, the order of the samples and dropout.
+        limit: Number of training images, drawn by the seed as whole groups.
+        label_column: The column that is the label.
+        activation: "softmax", one class for each image; or "sigmoid", all classes of each image, for datasets with a
+            column `labels`: the loss is the binary cross-entropy of every class, the accuracy the mean average
+            precision, and an image with several rows counts once.
+        precision: "fp32"; or "bf16", mixed precision: passes in bfloat16; weights, loss, steps and the final test in
+            float32.
+        device: Device, by default the best one there is.
+        progress: Whether a bar is shown.
+
+    Returns:
+        `out`.
+
+    Raises:
+        UserError: The dataset or model is unknown, weights or the loss are not finite, a setting is invalid, `out` is
+            not empty, or there are several processes.
     """
-    if activation not in ("softmax", "sigmoid"):
-        raise unknown("activation", activation, ("softmax", "sigmoid"))
-    if precision not in TRAINED_IN:
-        raise unknown("precision", precision, TRAINED_IN)
     out = Path(out).resolve()
     state_file = out.with_name(out.name + ".training.pt")
+    _check_inputs(dataset, model, activation, precision)
     _check_output(out, state_file)
-    if isinstance(dataset, str):
-        check_dataset(dataset)
-    if isinstance(model, str | Path):
-        check_start(str(model))
     recipe = Recipe(epochs, learning_rate, batch_size, size, seed, limit)
     accelerator = accelerator_on(device)
     if accelerator.num_processes > 1:
         raise UserError("train runs in one process; start it without torchrun or accelerate launch")
-    found = find(dataset)
-    splits = _splits(found, recipe, label_column)
-    several = {name: _several(rows, found) for name, rows in splits.items()} if activation == "sigmoid" else {}
-    splits |= {name: rows for name, (rows, _) in several.items()}
+    source = find(dataset)
+    splits = _splits(source, recipe, label_column)
+    labels: dict[str, list[list[int]]] = {}
+    if activation == "sigmoid":
+        for name in SPLITS:
+            splits[name], labels[name] = _one_row_per_image(splits[name], source)
     start = start_of(model)
     classifier, processor = new_classifier(recipe, start, class_names(splits["train"]), str(out), activation)
     classifier.to(accelerator.device).computing(precision, None)
 
-    text = dataset if isinstance(dataset, str) else found.text
-    settings = {"dataset": text, **recipe.as_dict(), "images": fingerprint(splits["train"]),  # of these labels
-                "start": classifier.digest} | ({"activation": activation} if several else {})  # fmt: skip
+    text = dataset if isinstance(dataset, str) else source.text
+    settings = {"dataset": text, **asdict(recipe), "images": fingerprint(splits["train"]),  # of these labels
+                "start": classifier.digest} | ({"activation": activation} if labels else {})  # fmt: skip
     settings |= {"precision": precision} if precision != "fp32" else {}
     if (out / WEIGHTS).exists():  # killed between its last rename and the removal of its state
         if read_json(out / LOG)["settings"] != settings:
             raise _has_model(out)
         state_file.unlink()
         return out
-    sources: dict[str, Samples] = {name: Rows(classifier, rows) for name, rows in splits.items()}
-    for name, (rows, labels) in several.items():
-        sources[name] = SeveralClasses(classifier, rows, labels, len(classifier.labels or ()))
+    sources = {name: Rows(classifier, rows, labels.get(name)) for name, rows in splits.items()}
     try:
         log = fit(recipe, classifier, sources["train"], sources["validation"],
                   state_file=state_file, settings=settings, progress=progress)  # fmt: skip
     except DivergedError:
         state_file.unlink(missing_ok=True)
         raise
-    about = {
+    classifier.computing("fp32", None)  # as runs use the checkpoint
+    content = {
         "model": model if isinstance(model, str) else None,
         "base": {"repo": start.repo, "revision": start.revision} if isinstance(start, Source) else None,
-        "dataset": {"name": found.name, "repo": found.repo, "revision": found.revision},
+        "dataset": {"name": source.name, "repo": source.repo, "revision": source.revision},
+        "settings": settings,
+        "test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
+        "test_samples": len(splits["test"]),
+        "epochs": log,
     }
-    classifier.computing("fp32", None)  # as runs use the checkpoint
-    result = {"test_accuracy": accuracy_of(classifier, sources["test"], batch_size),
-              "test_samples": len(splits["test"]), "epochs": log}  # fmt: skip
-    save_checkpoint(out, classifier.model, processor, about | {"settings": settings} | result)
+    save_checkpoint(out, classifier.model, processor, content)
     state_file.unlink(missing_ok=True)
     return out
+
+
+def _check_inputs(dataset: str | Path | DatasetDict, model: Any, activation: str, precision: str) -> None:
+    """Raise UserError for settings and names that cannot be right; this is checked before anything is loaded."""
+    if activation not in ("softmax", "sigmoid"):
+        raise unknown("activation", activation, ("softmax", "sigmoid"))
+    if precision not in TRAINED_IN:
+        raise unknown("precision", precision, TRAINED_IN)
+    if isinstance(dataset, str):
+        check_dataset(dataset)
+    if isinstance(model, str | Path):
+        check_start(str(model))
 
 
 def new_classifier(
     recipe: Recipe, model: Any, names: list[str], id: str, activation: str = "softmax"
 ) -> tuple[Classifier, Any]:
-    """A classifier of these classes with its initial weights, which depend on the recipe's seed; and its processor."""
+    """Return a classifier of these classes and its image processor; its weights depend on the recipe's seed."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(recipe.seed, "weights"))
         network, processor = new_network(model, names, recipe.size)
@@ -129,52 +154,55 @@ def new_classifier(
     return classifier, processor
 
 
-def _several(rows: Dataset, found: Found) -> tuple[Dataset, list[list[int]]]:
-    """(the first row of each image, the classes of each). Raises: UserError for rows that do not know all classes."""
+def _one_row_per_image(rows: Dataset, source: Found) -> tuple[Dataset, list[list[int]]]:
+    """Return the first row of each image, and the classes of each; UserError for rows without the column `labels`."""
     if "labels" not in rows.column_names:
         raise UserError(
-            f"{found.text} has no column labels with all classes of each image, which a sigmoid is trained on; leave "
+            f"{source.text} has no column labels with all classes of each image, which a sigmoid is trained on; leave "
             "out --activation"
         )
     keys = zip(group_names(rows), sample_ids(rows), strict=True)
-    first = {group or own: place for place, (group, own) in reversed(list(enumerate(keys)))}
+    # Reversed, so that the first row of an image is the one that remains.
+    first = {group or sample: position for position, (group, sample) in reversed(list(enumerate(keys)))}
     rows = rows.select(sorted(first.values()))
-    return rows, [classes_of({"labels": own}, rows.features) or [] for own in rows["labels"]]
+    return rows, [classes_of({"labels": labels}, rows.features) or [] for labels in rows["labels"]]
 
 
-def _splits(found: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
-    if isinstance(found.rows, Dataset) or (found.folder is not None and found.folder.is_file()):
+def _splits(source: Found, recipe: Recipe, label_column: str) -> dict[str, Dataset]:
+    """Return the labelled rows of each split, the training images limited as the recipe says."""
+    if isinstance(source.rows, Dataset) or (source.folder is not None and source.folder.is_file()):
         raise UserError(
-            f"{found.text} is one split, and training needs {', '.join(SPLITS)}; give a folder or a DatasetDict"
+            f"{source.text} is one split, and training needs {', '.join(SPLITS)}; give a folder or a DatasetDict"
         )
     try:
-        splits = {name: found.load(name) for name in SPLITS}
+        splits = {name: source.load(name) for name in SPLITS}
     except UnknownSplitError as error:
-        raise _without_splits(found, error.known) from error
+        raise _missing_splits(source, error.known) from error
     content = "" if recipe.limit is None else fingerprint(splits["train"])
     first = labelled(splits["train"], label_column)
     names = class_names(first)
     splits = {name: labelled(rows, label_column, names) for name, rows in splits.items()} | {"train": first}
     splits["train"] = first_rows(splits["train"], recipe.limit, recipe.seed, content)
     if empty := [name for name, rows in splits.items() if len(rows) == 0]:
-        raise UserError(f"the split {empty[0]} of {found.text} is empty; training needs {', '.join(SPLITS)}")
+        raise UserError(f"the split {empty[0]} of {source.text} is empty; training needs {', '.join(SPLITS)}")
     return splits
 
 
-def _without_splits(found: Found, known: list[str]) -> UserError:
-    """What makes the splits that a dataset lacks: for one's own data, the command that builds it."""
-    builder = read_report(found.folder).get("dataset", "folder") if found.folder else ""
+def _missing_splits(source: Found, available: list[str]) -> UserError:
+    """Return the error for splits that a dataset lacks, with the command that makes them of one's own data."""
+    builder = read_report(source.folder).get("dataset", "folder") if source.folder else ""
     fix = "give a dataset that has them"
-    if isinstance(found.rows, DatasetDict):
+    if isinstance(source.rows, DatasetDict):
         fix = "make them with the train_test_split of its Dataset"
     elif builder in registry.names(BUILDERS) and "split" in defaults(registry.load(BUILDERS, builder).samples):
         fix = f"build it again with saliency-bench build {builder} ... --split hash --out NEW"
-    lacking = ", ".join(name for name in SPLITS if name not in known)
-    return UserError(f"{found.text} has no split {lacking} (only {', '.join(known)}), which training needs; {fix}")
+    lacking = ", ".join(name for name in SPLITS if name not in available)
+    there = ", ".join(available)
+    return UserError(f"{source.text} has no split {lacking} (only {there}), which training needs; {fix}")
 
 
 def _check_output(out: Path, state_file: Path) -> None:
-    """Before anything is loaded. Raises: UserError for a folder that cannot become the checkpoint."""
+    """Raise UserError if the folder cannot become the checkpoint; this is checked before anything is loaded."""
     has_model = (out / WEIGHTS).exists()
     if has_model and not state_file.exists():
         raise _has_model(out)
@@ -184,4 +212,5 @@ def _check_output(out: Path, state_file: Path) -> None:
 
 
 def _has_model(out: Path) -> UserError:
+    """Return the error for a folder that already is a checkpoint."""
     return UserError(f"{out} already holds a trained model; choose another --out")

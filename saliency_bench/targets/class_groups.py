@@ -1,9 +1,9 @@
 """Groups of classes, for questions such as "why a car?" and "why this car and not another?".
 
-Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see `wordnet.py`), the
-breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai (round and angular outlines). A
-table is found by the names of the classes, so it applies to every dataset or model with these classes; others need a
-file.
+Tables of groups are stored next to this file as `groups_NAME.json` for ImageNet (from WordNet, see
+`hub_builders/_wordnet.py`), the breeds of Oxford-IIIT Pet (species), PASCAL VOC (its four super-classes) and shapes-xai
+(round and angular outlines). A table is found by the names of the classes, so it applies to every dataset or model with
+these classes; others need a file.
 """
 
 import csv
@@ -26,9 +26,13 @@ ALIKE = 0.99  # share of names that must match in order: libraries spell some Im
 
 @dataclass(frozen=True)
 class ClassGroups:
-    """Groups of a classifier's classes, by number; they may nest and overlap.
+    """Groups of a classifier's classes, which may nest and overlap.
 
-    called: the name of each. joined: the numbers of groups that were made for classes without one of their own.
+    Attributes:
+        name: Name of the table or file.
+        members: Class numbers of each group.
+        called: Name of each group.
+        joined: Indices of groups that were made for classes without a group of their own.
     """
 
     name: str
@@ -36,27 +40,29 @@ class ClassGroups:
     called: tuple[str, ...] = ()
     joined: frozenset[int] = frozenset()
 
-    def of(self, label: int) -> tuple[int, ...]:
-        """The smallest group that contains a class, the first of equal ones; () if none does.
+    def group_of(self, label: int) -> tuple[int, ...]:
+        """Return the smallest group that contains a class, the first of equal ones, or () if none does.
 
-        A joined group counts for classes that are in no other alone.
+        A joined group counts only for classes that are in no other.
         """
-        held = [(index in self.joined, len(group), index) for index, group in enumerate(self.members) if label in group]
-        return self.members[min(held)[2]] if held else ()
+        groups = [(index in self.joined, len(group), index) for index, group in enumerate(self.members)
+                  if label in group]  # fmt: skip
+        return self.members[min(groups)[2]] if groups else ()
 
     def runner_up(self, label: int, scores: np.ndarray) -> int | None:
-        """The other member of the class's group with the highest score; None if it has no other."""
-        others = [member for member in self.of(label) if member != label]
+        """Return the other member of the class's group with the highest score, or None if it has no other."""
+        others = [member for member in self.group_of(label) if member != label]
         return max(others, key=lambda member: scores[member], default=None)
 
     def rival(self, label: int, scores: np.ndarray) -> tuple[int, ...]:
-        """The group disjoint from the class's with the highest mean score, the first of equal ones; () if none is."""
-        own = set(self.of(label))
-        apart = [group for group in self.members if own and own.isdisjoint(group)]
-        return max(apart, key=lambda group: float(scores[list(group)].mean()), default=())
+        """Return the group disjoint from the class's with the highest mean score, the first of equal ones, or ()."""
+        members = set(self.group_of(label))
+        disjoint = [group for group in self.members if members and members.isdisjoint(group)]
+        return max(disjoint, key=lambda group: float(scores[list(group)].mean()), default=())
 
     @property
     def identity(self) -> str:
+        """Hash of the members, for cell ids."""
         content = [self.members, sorted(self.joined)] if self.joined else self.members
         return blake2b(json.dumps(content).encode(), digest_size=8).hexdigest()
 
@@ -68,64 +74,77 @@ def load_groups(
     dataset: Sequence[str] = (),
     members: Members | tuple[()] = (),
 ) -> ClassGroups | None:
-    """The groups of a classifier with `classes` classes called `names`; None where none are given or known.
+    """Return the groups of a classifier, or None where none are given or known.
 
-    given: {group: [class, ...]}, classes by name or number; or a file of it: JSON, or CSV with the columns class,group.
-    Without it the table whose classes are the classifier's is taken, or the one whose classes are the dataset's, read
-    through `members` (the classifier's classes of each class of the dataset).
+    Args:
+        given: {group: [class, ...]}, classes by name or number; or a file of it: JSON, or CSV with the columns
+            class,group. Without it, the table is taken whose classes are the classifier's, or else the one with the
+            classes of the dataset.
+        names: Names of the classifier's classes.
+        classes: Number of the classifier's classes.
+        dataset: Names of the dataset's classes.
+        members: The classifier's classes for each class of the dataset.
 
-    Raises: UserError for a file that cannot be read, an empty group, a class that the classifier does not have.
+    Raises:
+        UserError: A file cannot be read, a group is empty, or the classifier does not have a class.
     """
     if isinstance(given, ClassGroups):
         return given
     if given is not None:
         listed = dict(given) if isinstance(given, Mapping) else _read(Path(given))
-        known = None if names is None else list(names)
+        model = None if names is None else list(names)
         name = "own" if isinstance(given, Mapping) else Path(given).name
-        if not listed or (empty := next((group for group, held in listed.items() if not held), None)):
+        if not listed or (empty := next((group for group, entries in listed.items() if not entries), None)):
             raise UserError(f"the groups of {name} hold no class" + (f" in {empty}" if listed else ""))
-        return _groups(name, {key: [index_of(member, known, classes) for member in listed[key]] for key in listed})
-    own = [[number] for number in range(classes)]
-    for called, meant in ((names or (), own), (dataset, members)):
+        return _groups(name, {key: [index_of(member, model, classes) for member in listed[key]] for key in listed})
+    themselves = [[number] for number in range(classes)]
+    for class_names, model_classes in ((names or (), themselves), (dataset, members)):
         for name, table in _tables().items():
-            if len(called) == len(meant) and (places := places_in(called, table)):
-                held = {key: [one for place in group for one in meant[places[place]]] for key, group in
-                        table["groups"].items()}  # fmt: skip
-                return _groups(name, held, table.get("joined", ()))
+            if len(class_names) == len(model_classes) and (positions := places_in(class_names, table)):
+                # Class of the table -> class of the names -> classes of the model.
+                groups = {
+                    key: [number for index in group for number in model_classes[positions[index]]]
+                    for key, group in table["groups"].items()
+                }
+                return _groups(name, groups, table.get("joined", ()))
     return None
 
 
 def _groups(name: str, members: dict[str, list[int]], joined: Sequence[str] = ()) -> ClassGroups:
+    """Return groups of {name: class numbers}; `joined` are the names of joined groups."""
+    # Members are sorted, so that the identity does not depend on the order in a file.
     numbers = frozenset(index for index, group in enumerate(members) if group in set(joined))
     return ClassGroups(name, tuple(tuple(sorted(set(group))) for group in members.values()), tuple(members), numbers)
 
 
 @cache
 def _tables() -> dict[str, dict]:
-    """{name: {"classes": their names, "groups": {group: numbers of its classes}}}"""
+    """Return the stored tables, {name: {"classes": their names, "groups": {group: numbers of its classes}}}."""
     paths = sorted(HERE.glob("groups_*.json"))
     return {path.stem.removeprefix("groups_"): json.loads(path.read_text(encoding="utf-8")) for path in paths}
 
 
 def places_in(names: Sequence[str], table: dict) -> list[int]:
-    """The index of each class of the table among the names; [] unless they are the table's classes, in any order.
+    """Return the index of each class of a table among names, or [] unless they are the table's classes in any order.
 
     A few ImageNet classes may be spelled differently if all are in ImageNet's order.
     """
-    keys, known = [key_of(name) for name in names], [key_of(name) for name in table["classes"]]
-    if len(keys) != len(known):
+    keys, expected = [key_of(name) for name in names], [key_of(name) for name in table["classes"]]
+    if len(keys) != len(expected):
         return []
-    if sum(one == other for one, other in zip(keys, known, strict=True)) >= ALIKE * len(known):
-        return list(range(len(known)))
-    return [keys.index(key) for key in known] if len(set(known)) == len(known) and set(keys) == set(known) else []
+    if sum(key == other for key, other in zip(keys, expected, strict=True)) >= ALIKE * len(expected):
+        return list(range(len(expected)))
+    is_permutation = len(set(expected)) == len(expected) and set(keys) == set(expected)
+    return [keys.index(key) for key in expected] if is_permutation else []
 
 
 def key_of(name: str) -> str:
-    """ "Tench, Tinca tinca" and "tench" are one class, and so are "tv/monitor" and "tvmonitor"."""
+    """Normalise a class name: "Tench, Tinca tinca" and "tench" are one class, as are "tv/monitor" and "tvmonitor"."""
     return "".join(sign for sign in name.partition(",")[0].lower() if sign.isalnum())
 
 
 def _read(path: Path) -> dict[str, list]:
+    """Read {group: [class, ...]} from a JSON or CSV file."""
     rows = path.suffix.lower() == ".csv"
     try:
         text = read_bytes(path).decode("utf-8-sig")
@@ -133,16 +152,17 @@ def _read(path: Path) -> dict[str, list]:
     except (OSError, ValueError, csv.Error) as error:  # also text that is not UTF-8
         raise UserError(f"the groups {path} cannot be read: {one_line(error)}") from error
     if rows:
-        return _of_rows(read, path)
-    if not isinstance(read, dict) or not all(isinstance(held, list) for held in read.values()):
+        return _groups_in(read, path)
+    if not isinstance(read, dict) or not all(isinstance(entries, list) for entries in read.values()):
         raise UserError(f"the groups {path} must be an object: {{group: [class, ...]}}")
     return read
 
 
-def _of_rows(rows: list[dict], path: Path) -> dict[str, list]:
+def _groups_in(rows: list[dict], path: Path) -> dict[str, list]:
+    """Return {group: [class, ...]} of the rows of a CSV file."""
     if not rows or not {"class", "group"} <= set(rows[0]):
         raise UserError(f"the groups {path} need a header with class,group")
-    found: dict[str, list] = {}
+    groups: dict[str, list] = {}
     for row in rows:
-        found.setdefault(row["group"], []).append(row["class"])
-    return found
+        groups.setdefault(row["group"], []).append(row["class"])
+    return groups

@@ -14,27 +14,28 @@ from saliency_bench.types import Target
 
 
 def contrast(a: int | Iterable[int] | Tensor, b: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """(B, K): +1 on A, -1 on B. "Why A, not B?"; A = B gives zeros."""
+    """Return (B, K): +1 on A, -1 on B. "Why A, not B?"; A = B gives zeros."""
     return class_rows(a, classes) - class_rows(b, classes)
 
 
 def group(members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """(1, K): +1 on each member. "Why one of these?" """
+    """Return (1, K): +1 on each member. "Why one of these?"."""
     return _side(members, classes, reduction)
 
 
 def class_vs_group(a: int, members: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """(1, K): +1 on A, -1 on every other member."""
+    """Return (1, K): +1 on A, -1 on every other member."""
     others = sorted(set(class_indices(members, classes).tolist()) - {int(a)})
     return class_rows(a, classes) - (_side(others, classes, reduction) if others else 0)
 
 
 def group_vs_group(g: Iterable[int], h: Iterable[int], classes: int, reduction: str = "sum") -> Target:
-    """(1, K): +1 on each member of G, -1 on each member of H; a class in both cancels under "sum"."""
+    """Return (1, K): +1 on each member of G, -1 on each member of H; a class in both cancels under "sum"."""
     return _side(g, classes, reduction) - _side(h, classes, reduction)
 
 
 def _side(members: Iterable[int], classes: int, reduction: str) -> Target:
+    """Return (1, K): +1 on each member, or equal shares of 1 for the reduction "mean"."""
     if reduction not in ("sum", "mean"):
         raise UserError(f"reduction='{reduction}' is neither 'sum' nor 'mean'")
     rows = class_rows(class_indices(members, classes).unique(), classes).sum(0, keepdim=True)

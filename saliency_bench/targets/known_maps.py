@@ -15,32 +15,42 @@ HERE = Path(__file__).parent
 
 
 def known_maps() -> list[str]:
+    """Return the names of the label maps that come with the package."""
     return sorted(path.stem.removeprefix("labels_") for path in HERE.glob("labels_*.json"))
 
 
 def resolved(given: Any, dataset: Sequence[str] | None, model: Sequence[str] | None, classes: int) -> Any:
-    """What `label_maps.match` takes: for the name of a known map {dataset class: numbers of the model's classes}.
+    """Return what `label_maps.match` takes: for a known map's name, {dataset class: numbers of the model's classes}.
 
     Anything else, and a file of that name, is returned as it is. A model without names has the classes in their usual
-    order. Raises: UserError for a dataset or model with other classes than the map's.
+    order.
+
+    Args:
+        given: What the user gave as a label map.
+        dataset: Class names of the dataset.
+        model: Class names of the model.
+        classes: Number of the model's classes.
+
+    Raises:
+        UserError: The dataset or model has other classes than the map.
     """
     if not isinstance(given, str | Path) or str(given) not in known_maps() or Path(given).is_file():
         return given
     table = json.loads((HERE / f"labels_{given}.json").read_text(encoding="utf-8"))
     places = _places(str(given), table["model"], model, classes)
     by_key = {key_of(name): members for name, members in table["members"].items()}
-    if strange := [name for name in dataset or () if key_of(name) not in by_key]:
-        raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {strange[0]}")
+    if others := [name for name in dataset or () if key_of(name) not in by_key]:
+        raise UserError(f"the label map {given} is for {', '.join(table['members'])}; the dataset has {others[0]}")
     return {name: [places[member] for member in by_key[key_of(name)]] for name in dataset or ()}
 
 
 def _places(given: str, table: str, model: Sequence[str] | None, classes: int) -> list[int]:
-    """Where each class of a table of `class_groups` is among the model's."""
+    """Return the index of each class of a table of `class_groups` among the model's."""
     unnamed = model is None or all(name == f"LABEL_{index}" for index, name in enumerate(model))
-    known = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
-    places = list(range(classes)) if unnamed else places_in(model or (), known)
-    if len(places) != len(known["classes"]):
+    groups = json.loads((HERE / f"groups_{table}.json").read_text(encoding="utf-8"))
+    places = list(range(classes)) if unnamed else places_in(model or (), groups)
+    if len(places) != len(groups["classes"]):
         raise UserError(
-            f"the label map {given} is for the {len(known['classes'])} classes of {table}; the model has others"
+            f"the label map {given} is for the {len(groups['classes'])} classes of {table}; the model has others"
         )
     return places

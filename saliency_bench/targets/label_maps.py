@@ -1,20 +1,30 @@
-"""Matches the classes of a dataset with those of a model."""
+"""Match the classes of a dataset with those of a model."""
 
 from pathlib import Path
 
 from saliency_bench.errors import UserError, one_line, unknown
 from saliency_bench.utils.files import parse_json, read_bytes
 
-DIGITS = 18  # of a class's number; Python refuses to read thousands
+DIGITS = 18  # at most in a class number; Python refuses to parse thousands
 Members = list[list[int]]  # for each dataset class, the model classes that stand for it
 
 
 def match(dataset: list[str], model: list[str] | None, classes: int, label_map: dict | str | Path | None) -> Members:
-    """By name (case, spaces and underscores aside), by number where the model has no names, or by a label map.
+    """Match by name (case, spaces and underscores aside), by number if the model has no names, or by a label map.
 
-    label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
-    members has the sum of their logits as target. For a model with one logit, the class that it speaks against has no
-    class of the model: null, [] or no entry, and no members. Raises: UserError for classes the model does not have.
+    Args:
+        dataset: Class names of the dataset.
+        model: Class names of the model.
+        classes: Number of the model's classes.
+        label_map: {dataset class: model class, or a list of them}, or a JSON file that holds it; a class with several
+            members has the sum of their logits as target. With a single logit, the class that it speaks against has no
+            class of the model: null, [] or no entry.
+
+    Returns:
+        The model's classes for each class of the dataset.
+
+    Raises:
+        UserError: The model does not have a class.
     """
     if label_map is not None:
         return _mapped(dataset, model, classes, _read(label_map))
@@ -22,7 +32,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
         if classes == len(dataset):
             return [[index] for index in range(classes)]
         raise _no_match(dataset, f"the model has {classes} classes without names")
-    places = [[index for index, known in enumerate(model) if _plain(known) == _plain(name)] for name in dataset]
+    places = [[index for index, candidate in enumerate(model) if _plain(candidate) == _plain(name)] for name in dataset]
     if missing := [name for name, indices in zip(dataset, places, strict=True) if not indices]:
         raise _no_match(missing, f"the model's are {', '.join(model[:4])} ...")
     if twice := [name for name, indices in zip(dataset, places, strict=True) if len(indices) > 1]:
@@ -31,6 +41,7 @@ def match(dataset: list[str], model: list[str] | None, classes: int, label_map: 
 
 
 def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map: dict) -> Members:
+    """Return the model's classes for each class of the dataset by a label map."""
     if not set(dataset) & set(label_map) or (classes > 1 and set(dataset) - set(label_map)):
         missing = [name for name in dataset if name not in label_map]
         raise UserError(f"the label map has no entry for {', '.join(missing[:3])}")
@@ -42,7 +53,7 @@ def _mapped(dataset: list[str], model: list[str] | None, classes: int, label_map
 
 
 def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
-    """The number of a model class given by name, or by number where no class has that name: one rule for all files.
+    """Return the number of a model class given by name, or by number where no class has that name.
 
     One of the names in "sports car, sport car" will do where no class has it as a whole.
     """
@@ -60,28 +71,32 @@ def index_of(member: str | int, model: list[str] | None, classes: int) -> int:
 
 
 def _read(label_map: dict | str | Path) -> dict:
+    """Return a label map, read if it is a file."""
     if isinstance(label_map, dict):
         return label_map
     try:
-        read = parse_json(read_bytes(Path(label_map)))
+        content = parse_json(read_bytes(Path(label_map)))
     except (OSError, ValueError) as error:  # also text that is not UTF-8
         raise UserError(f"the label map {label_map} cannot be read as JSON: {one_line(error)}") from error
-    if not isinstance(read, dict):
+    if not isinstance(content, dict):
         raise UserError(f"the label map {label_map} must be an object: {{dataset class: model class or a list}}")
-    return read
+    return content
 
 
 def _no_match(names: list[str], why: str) -> UserError:
-    some = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
+    """Return the error for classes of the dataset that the model does not have."""
+    first = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
     return UserError(
-        f"the model does not have the dataset's classes ({some}; {why}); "
+        f"the model does not have the dataset's classes ({first}; {why}); "
         "give --label-map FILE, a JSON object {dataset class: model class}, or train a model on the dataset"
     )
 
 
 def _plain(name: str) -> str:
+    """Normalise a class name for matching: case, spaces, dashes and underscores aside."""
     return " ".join(name.lower().replace("_", " ").replace("-", " ").split())
 
 
 def _listed(value: object) -> list:
+    """Return an entry of a label map as a list."""
     return list(value) if isinstance(value, list | tuple) else [] if value is None else [value]

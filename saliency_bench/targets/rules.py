@@ -16,7 +16,7 @@ from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Target
 from saliency_bench.utils.files import read_bytes
 
-# Of a label without a class of the model, as that which speaks against a single logit.
+# Why a label has no target: the model has no class for it, as for the one that speaks against a single logit.
 NO_CLASS = (
     "what the model has no class for; explain the others with --only label=NAME or --only masked, or give "
     "--target predicted"
@@ -26,7 +26,14 @@ RULES = TARGETS
 
 @dataclass(frozen=True)
 class TargetRule:
-    """`name` for display, `identity` for cell ids (a hash of a file's content and of the members of groups)."""
+    """A rule that says which class each map explains.
+
+    Attributes:
+        name: Name for display.
+        identity: Text for cell ids: the name, or a hash of a file's content and of the members of groups.
+        by_id: {image id: target} of a file.
+        groups: Groups that "contrast:second" looks for the runner-up in.
+    """
 
     name: str
     identity: str
@@ -39,13 +46,19 @@ class TargetRule:
         return self.by_id is None and self.name != "label"
 
     def has_target(self, image_id: str, label: int | None, members: Members | None) -> bool:
-        """Whether this sample has a target: its id is in the file, or its label a class of the model, if asked for."""
+        """Return whether a sample has a target.
+
+        Args:
+            image_id: The sample; a file must have it.
+            label: Its label; the rule "label" needs a class of the model for it.
+            members: The model's classes for each label.
+        """
         if self.by_id is not None:
             return image_id in self.by_id
         return self.name != "label" or (label is not None and members is not None and bool(members[label]))
 
     def terms(self, image_id: str, label: int | None, logits: np.ndarray, members: Members | None) -> TargetTerms:
-        """The target of a sample. label, members: for the rule "label" alone."""
+        """Return the target of a sample; `label` and `members` matter to the rule "label" alone."""
         if self.by_id is not None:
             if image_id not in self.by_id:
                 raise UserError(f"the target file {self.name} has no row for image {image_id}")
@@ -56,6 +69,7 @@ class TargetRule:
             if not members[label]:
                 raise UserError(f"image {image_id}: its label is {NO_CLASS}")
             return TargetTerms(tuple(members[label]))
+        # A stable sort: of equal logits the first class counts as predicted, wherever the run is made.
         ordered = [int(index) for index in np.argsort(-logits, kind="stable")[:2]]
         if self.name == "predicted":
             return TargetTerms((ordered[0],))
@@ -64,26 +78,35 @@ class TargetRule:
 
 
 def check_ids(rule: TargetRule, ids: list[str]) -> None:
-    """Raises: UserError for an image of the dataset that is missing in a target file."""
+    """Raise UserError for an image of the dataset that is missing in a target file."""
     if rule.by_id is not None and (missing := [image_id for image_id in ids if image_id not in rule.by_id]):
         raise UserError(f"the target file {rule.name} has no row for image {missing[0]} ({len(missing)} in all)")
 
 
 def check_known(rule: TargetRule, ids: list[str]) -> None:
-    """Raises: UserError for an image in a target file that the dataset does not have. ids: of the whole split."""
-    if strange := sorted((rule.by_id or {}).keys() - set(ids)):
+    """Raise UserError for an image in a target file that is not among the ids of the whole split."""
+    if others := sorted((rule.by_id or {}).keys() - set(ids)):
         raise UserError(
             f"the target file {rule.name} has rows for images that the split does not have: "
-            f"{one_line(strange[0], 100)} ({len(strange)} in all); correct the ids, or delete these rows"
+            f"{one_line(others[0], 100)} ({len(others)} in all); correct the ids, or delete these rows"
         )
 
 
 def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGroups | None = None) -> TargetRule:
-    """A rule by name, or a CSV file with columns image_id, target and, for contrasts, against.
+    """Return a rule by name, or of a CSV file with columns image_id, target and, for contrasts, against.
 
     "contrast:second" is the predicted class against the runner-up of its group; against the runner-up of all classes
     where there are no groups, or the predicted class has none or is alone in its group. Entries of a file are names or
     numbers of the model's classes; several joined by "|" are a group.
+
+    Args:
+        text: Name or file.
+        names: Names of the model's classes.
+        classes: Number of the model's classes.
+        groups: Groups of the model's classes.
+
+    Raises:
+        UserError: The rule is unknown, or the file has an error.
     """
     if text == "contrast:second" and classes < 2:
         raise UserError("contrast:second needs two classes; the model has one logit, so give --target predicted")
@@ -119,5 +142,5 @@ def load_rule(text: str, names: list[str] | None, classes: int, groups: ClassGro
 
 
 def stack(terms: list[TargetTerms], classes: int) -> Target:
-    """(B, K): one row per sample."""
+    """Return the targets of samples, (B, K)."""
     return torch.cat([term.row(classes) for term in terms])

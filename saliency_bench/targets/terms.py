@@ -15,10 +15,13 @@ class TargetTerms:
     minus: tuple[int, ...] = ()
 
     def row(self, classes: int) -> Tensor:
+        """Return the target (1, K)."""
         row = group(self.plus, classes)
         return row - group(self.minus, classes) if self.minus else row
 
     def text(self, names: list[str] | None) -> str:
+        """Return the target as text, with class names if there are any: "cat|dog - car"."""
+
         def side(members: tuple[int, ...]) -> str:
             return "|".join(names[m] if names else str(m) for m in members)
 

@@ -244,7 +244,7 @@ def test_two_groups_that_hold_all_classes_what_one_loses_the_other_gains(seed):
 
     logits, found = classifier(images), scored("saliency_cgs", module, images, same, groups)
     lost = scored("saliency_pgs", module, images, same, groups)  # mean over G_A of the loss
-    sizes = np.array([len(groups.of(int(k))) for k in logits.argmax(dim=1)])
+    sizes = np.array([len(groups.group_of(int(k))) for k in logits.argmax(dim=1)])
     assert found == pytest.approx(lost * sizes * (1 / sizes + 1 / (K - sizes)) / 2, abs=1e-6)
 
 

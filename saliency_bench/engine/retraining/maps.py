@@ -1,112 +1,138 @@
-"""Where the maps of an explainer have their top pixels, of all images of a split, as part files.
+"""Where an explainer's maps have their top pixels, of all images of a split.
 
 The maps explain the class that the classifier predicts: maps of the label would tell a network the label.
+
+maps/EXPLAINER/SPLIT/000001.npz    the images of a span, written once when the span is complete
+gathered/EXPLAINER-SPLIT.npy       all spans as one array that is read without loading it
 """
 
-import math
+import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.retraining.pictures import Pictures
-from saliency_bench.engine.retraining.splits import Split
+from saliency_bench.engine.retraining.splits import Setup, Split
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
 from saliency_bench.explaining.map_provider import halving, not_finite
-from saliency_bench.results.parts import POSITION, PartFolder, held, span_of
 from saliency_bench.scoring.retraining import first_exposures
 from saliency_bench.target import one_hot
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of
 
-KEY = "first"  # the one key of the part files, and their column
+SPAN = 256  # images of a file, about; a kill loses the maps of at most so many
+NONE = 255  # in the place of every pixel of an image without a map; exposures have small numbers
 
 
-def parts_of(context: RunContext, folder: Path, explainer: Explainer, split: Split) -> PartFolder:
-    size = context.spec.batch_size
-    return PartFolder(folder / "maps" / hash_of(explainer.identity) / split.name, context.run_id, size, span_of(size))
+def spans_of(setup: Setup, split: Split) -> list[range]:
+    """Return the positions of each file: whole batches, so that a map never depends on what was there already."""
+    size, count = max(1, SPAN // setup.batch_size) * setup.batch_size, len(split.labels)
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def missing_chunks(context: RunContext, folder: Path, explainer: Explainer, split: Split) -> list[int]:
-    """Drop what is damaged; the chunks that have no file. Only one process at a time."""
-    size, count = context.spec.batch_size, len(split.labels)
-    there = held(parts_of(context, folder, explainer, split).check(), [KEY], math.ceil(count / size), size)[KEY]
-    return sorted({position // size for position in np.flatnonzero(~there.reshape(-1)[:count]).tolist()})
+def missing_spans(setup: Setup, folder: Path, explainer: Explainer, split: Split) -> list[int]:
+    """Return the numbers of the spans without a readable file."""
+    return [
+        number
+        for number, span in enumerate(spans_of(setup, split))
+        if _read(_span_file(folder, explainer, split, number), len(span)) is None
+    ]
 
 
-def explain_chunks(
-    context: RunContext, folder: Path, explainer: Explainer, split: Split, pictures: Pictures, numbers: list[int],
-    done: Callable[[], object],
+def explain_spans(
+    setup: Setup, folder: Path, explainer: Explainer, split: Split, pictures: Pictures, numbers: list[int],
+    advance: Callable[[], object],
 ) -> None:  # fmt: skip
-    """Write the part files of these chunks. done: called after each."""
-    parts, size, count = parts_of(context, folder, explainer, split), context.spec.batch_size, len(split.labels)
+    """Explain the images of these spans and write their files; `advance` is called after each."""
+    height, width = pictures.stored[split.name].shape[2:]
     for number in numbers:
-        positions = np.arange(number * size, min((number + 1) * size, count))
-        readable = positions[pictures.predicted[split.name][positions] >= 0]
-        first: dict[int, bytes | None] = dict.fromkeys(positions.tolist())
-        if len(readable):
-            made = _first_exposures(context, explainer, split, pictures, readable)
-            first |= dict(zip(readable.tolist(), made, strict=True))
-        columns = {POSITION: pa.array(first, pa.int64()), KEY: pa.array(first.values(), pa.binary())}
-        parts.write(number, {KEY: pa.table(columns)}, None)
-        done()
+        span = spans_of(setup, split)[number]
+        first = np.full((len(span), height * width), NONE, np.uint8)
+        for start in range(span.start, span.stop, setup.batch_size):
+            positions = np.arange(start, min(start + setup.batch_size, span.stop))
+            readable = positions[pictures.predicted[split.name][positions] >= 0]
+            if len(readable):
+                first[readable - span.start] = _first_exposures(setup, explainer, split, pictures, readable)
+        _write(_span_file(folder, explainer, split, number), first)
+        advance()
 
 
 def _first_exposures(
-    context: RunContext, explainer: Explainer, split: Split, pictures: Pictures, positions: np.ndarray
-) -> list[bytes | None]:
-    """Of each image `first_exposures` of its map; None where there is no map."""
-    images = pictures.images(split.name, positions).to(context.classifier.device)
+    setup: Setup, explainer: Explainer, split: Split, pictures: Pictures, positions: np.ndarray
+) -> np.ndarray:
+    """Return `first_exposures` of each image's map (n, H * W), `NONE` where there is no map."""
+    images = pictures.images(split.name, positions).to(setup.classifier.device)
     predicted = torch.from_numpy(pictures.predicted[split.name][positions])
-    target = one_hot(predicted, context.classes).to(images.device)
-    seeds = [seed_of(context.spec.seed, split.samples.ids[position], "explain") for position in positions]
+    target = one_hot(predicted, setup.classes).to(images.device)
+    seeds = [seed_of(setup.seed, split.samples.ids[position], "explain") for position in positions]
     try:
-        maps, _ = halving(explainer.seeded(context.spec.seed), context.classifier, images, target, seeds)
+        maps, _ = halving(explainer.seeded(setup.seed), setup.classifier, images, target, seeds)
     except UserError:
         raise
-    except Exception:  # a chunk without maps; how many images lack one is said once
-        return [None] * len(images)
-    bad = set(not_finite(maps))
-    first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy())
-    return [None if index in bad else own.tobytes() for index, own in enumerate(first)]
+    except Exception:  # a batch without maps; how many images lack one is said once
+        return np.full((len(images), images[0, 0].numel()), NONE, np.uint8)
+    first = first_exposures(maps.nan_to_num(0, 0, 0).cpu().numpy()).reshape(len(images), -1)
+    first[list(not_finite(maps))] = NONE
+    return first
 
 
-def gather(context: RunContext, folder: Path, explainer: Explainer, split: Split, into: Path) -> None:
-    """The parts as one array that is read without loading it: Uint8 (N, H * W), and which images have a map."""
-    parts = parts_of(context, folder, explainer, split)
-    parts.compact()
-    there = np.zeros(len(split.labels), bool)
+def gather(setup: Setup, folder: Path, explainer: Explainer, split: Split, target: Path) -> None:
+    """Write the spans as one array; UserError if no image of the split has a map."""
+    spans = spans_of(setup, split)
 
     def write(path: Path) -> None:
-        array = None
-        for part in parts.parts():
-            table = part.read(KEY)
-            for position, own in zip(table[POSITION].to_pylist(), table[KEY].to_pylist(), strict=True):
-                if own is not None:
-                    if array is None:
-                        shape = len(split.labels), len(own)
-                        array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
-                    array[position], there[position] = np.frombuffer(own, np.uint8), True
-        if array is None:
+        array, has_maps = None, False
+        for number, span in enumerate(spans):
+            first = _read(_span_file(folder, explainer, split, number), len(span))
+            assert first is not None  # all processes have finished their spans
+            if array is None:
+                shape = (len(split.labels), first.shape[1])
+                array = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
+            array[span.start : span.stop] = first
+            has_maps |= bool((first[:, 0] != NONE).any())
+        if array is None or not has_maps:
             raise UserError(f"{explainer} gives no map of any image of the split {split.name}")
         array.flush()
 
-    base = gathered_at(into, explainer, split)
-    write_with(base.with_suffix(".npy"), write)
-    write_with(base.with_suffix(".there"), lambda path: path.write_bytes(np.packbits(there).tobytes()))
+    write_with(_gathered_file(target, explainer, split), write)
 
 
-def gathered(folder: Path, explainer: Explainer, split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """(what `gather` has written, memory-mapped; Bool (N,), which images have a map)"""
-    base = gathered_at(folder, explainer, split)
-    there = np.unpackbits(np.frombuffer(base.with_suffix(".there").read_bytes(), np.uint8), count=len(split.labels))
-    return np.load(base.with_suffix(".npy"), mmap_mode="r"), there.astype(bool)
+def read_gathered(target: Path, explainer: Explainer, split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """Return what `gather` has written, memory-mapped: Uint8 (N, H * W), and Bool (N,), which images have a map."""
+    first = np.load(_gathered_file(target, explainer, split), mmap_mode="r")
+    return first, np.asarray(first[:, 0]) != NONE
 
 
-def gathered_at(folder: Path, explainer: Explainer, split: Split) -> Path:
-    return folder / f"{hash_of(explainer.identity)}-{split.name}"
+def _span_file(folder: Path, explainer: Explainer, split: Split, number: int) -> Path:
+    """Return the file of a span."""
+    return folder / "maps" / hash_of(explainer.identity) / split.name / f"{number:06}.npz"
+
+
+def _gathered_file(target: Path, explainer: Explainer, split: Split) -> Path:
+    """Return the file of all spans."""
+    return target / f"{hash_of(explainer.identity)}-{split.name}.npy"
+
+
+def _write(path: Path, first: np.ndarray) -> None:
+    """Write a span atomically. It is compressed: neighbouring pixels mostly have the same exposure."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:  # given a path, numpy would append .npz
+            np.savez_compressed(file, first=first)
+
+    write_with(path, write)
+
+
+def _read(path: Path, images: int) -> np.ndarray | None:
+    """Read a span of so many images; None if it is missing or damaged, which its checksums show."""
+    try:
+        with np.load(path) as content:
+            first = content["first"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error):
+        return None
+    return first if len(first) == images else None

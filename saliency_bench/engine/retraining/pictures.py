@@ -1,7 +1,7 @@
 """The prepared images of all splits in files that are read without loading them, so that no epoch decodes a picture.
 
 gathered/train.npy ...   Uint8 (N, 3, H, W) where the prepared images are whole 255ths, as most are, else Float32
-gathered/images.json     what they are of; the mean colour of the training images; the predicted classes
+gathered/images.json     their identity; the mean colour of the training images; the predicted classes
 """
 
 import math
@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.reading import ahead, read_chunk
-from saliency_bench.engine.retraining.splits import Split, Splits
+from saliency_bench.engine.retraining.splits import Setup, Split, Splits
 from saliency_bench.errors import UserError
 from saliency_bench.types import Chunk, Images
 from saliency_bench.utils.files import read_json, write_json, write_with
@@ -30,58 +29,67 @@ TABLES = {
 
 @dataclass(frozen=True)
 class Pictures:
-    """What the gathered files hold, opened once.
+    """The gathered files, opened once.
 
-    colour      Float32 (3,), the mean of the training images
-    there       {split: positions of the images that can be read}
-    predicted   {split: Int (N,), the class that the run's classifier predicts; -1 for an image that is not there}
-    tables      {split: the table by which its images are stored}
-    stored      {split: the images of the file, memory-mapped}
+    Attributes:
+        folder: Their folder.
+        colour: Float32 (3,), the mean of the training images.
+        predicted: {split: Int (N,), the class that the run's classifier predicts, -1 for an unreadable image}.
+        tables: {split: the table by which its images are stored}.
+        stored: {split: its images, memory-mapped}.
     """
 
     folder: Path
     colour: Tensor
-    there: dict[str, np.ndarray]
     predicted: dict[str, np.ndarray]
     tables: dict[str, str | None]
     stored: dict[str, np.ndarray]
 
     def images(self, split: str, positions: np.ndarray) -> Images:
-        """Float (n, 3, H, W), exactly as they were prepared."""
+        """Return images (n, 3, H, W) exactly as they were prepared."""
         stored, table = self.stored[split][positions], self.tables[split]
         return torch.from_numpy(stored if table is None else TABLES[table][stored])
 
     @classmethod
     def read(cls, folder: Path) -> "Pictures":
-        found = read_json(folder / "images.json")
-        predicted = {name: np.array(classes, np.int64) for name, classes in found["predicted"].items()}
-        there = {name: np.flatnonzero(classes >= 0) for name, classes in predicted.items()}
+        """Open the files of a folder."""
+        content = read_json(folder / "images.json")
+        predicted = {name: np.array(classes, np.int64) for name, classes in content["predicted"].items()}
         stored = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in predicted}
-        return cls(
-            folder, torch.tensor(found["colour"], dtype=torch.float32), there, predicted, found["tables"], stored
-        )
+        colour = torch.tensor(content["colour"], dtype=torch.float32)
+        return cls(folder, colour, predicted, content["tables"], stored)
 
 
-def gather_pictures(context: RunContext, splits: Splits, folder: Path, shown: bool) -> None:
-    """Write the files, unless they are there."""
-    path, of = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
-    if path.is_file() and read_json(path).get("of") == of:
+def gather_pictures(setup: Setup, splits: Splits, folder: Path, shown: bool) -> None:
+    """Write the files, unless they are there; `shown` says whether a bar is."""
+    path, identity = folder / "images.json", [splits.content, [len(split.labels) for split in splits.all]]
+    if path.is_file() and read_json(path).get("of") == identity:
         return
     predicted, tables, colour = {}, {}, [0.0, 0.0, 0.0]
-    total = sum(math.ceil(len(split.labels) / context.spec.batch_size) for split in splits.all)
+    total = sum(math.ceil(len(split.labels) / setup.batch_size) for split in splits.all)
     with bar(shown=shown, total=total, desc="images", unit="batch") as advance:
         for split in splits.all:
-            classes, tables[split.name], mean = _gather(context, split, folder, advance.update)
+            classes, tables[split.name], mean = _gather(setup, split, folder, advance.update)
             predicted[split.name] = classes.tolist()
             if split is splits.train:
                 colour = mean
-    write_json(path, {"of": of, "colour": colour, "predicted": predicted, "tables": tables})
+    write_json(path, {"of": identity, "colour": colour, "predicted": predicted, "tables": tables})
 
 
 def _gather(
-    context: RunContext, split: Split, folder: Path, done: Callable[[], object]
+    setup: Setup, split: Split, folder: Path, advance: Callable[[], object]
 ) -> tuple[np.ndarray, str | None, list[float]]:
-    """(the classes that are predicted, -1 for what cannot be read; how the images are stored; their mean colour)"""
+    """Write the images of a split.
+
+    Args:
+        setup: The setup of the run.
+        split: The split.
+        folder: Where to write SPLIT.npy.
+        advance: Called after each batch.
+
+    Returns:
+        The predicted classes, -1 for unreadable images; the table by which the images are stored; their mean colour.
+    """
     predicted = np.full(len(split.labels), -1)
     table: str | None = None
     sums, pixels = torch.zeros(3, dtype=torch.float64), 0
@@ -89,13 +97,13 @@ def _gather(
     def write(path: Path) -> None:
         nonlocal table, pixels
         array = None
-        for start, chunk in _chunks(context, split):
-            done()
+        for start, chunk in _chunks(setup, split):
+            advance()
             if chunk.batch is None:
                 continue
             places = [start + place for place in chunk.readable]
             with torch.no_grad():
-                predicted[places] = context.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
+                predicted[places] = setup.classifier(chunk.batch.images).argmax(dim=1).cpu().numpy()
             images = chunk.batch.images.cpu()
             if array is None:
                 table = _table_of(images)
@@ -114,24 +122,24 @@ def _gather(
     return predicted, table, (sums / pixels).tolist()
 
 
-def _chunks(context: RunContext, split: Split) -> Iterator[tuple[int, Chunk]]:
-    """(first position, samples) of each batch, prepared in a thread while the one before is worked on."""
-    size, count = context.spec.batch_size, len(split.labels)
+def _chunks(setup: Setup, split: Split) -> Iterator[tuple[int, Chunk]]:
+    """Yield (first position, samples) of each batch, prepared in a thread while the one before is worked on."""
+    size, count = setup.batch_size, len(split.labels)
 
     def read(start: int) -> Chunk:
-        return read_chunk(split.samples, context.classifier, range(start, min(start + size, count)), False)
+        return read_chunk(split.samples, setup.classifier, range(start, min(start + size, count)), False)
 
     return ahead(read, list(range(0, count, size)), lambda waited: None)
 
 
 def _table_of(images: Images) -> str | None:
-    """The table by which these images are numbers from 0 to 255; None where there is none."""
+    """Return the table by which these images are numbers from 0 to 255, or None."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     return next((name for name, table in TABLES.items() if np.array_equal(table[whole], images.numpy())), None)
 
 
 def _stored(images: Images, table: str) -> np.ndarray:
-    """Raises: UserError where the first images were such numbers and these are not."""
+    """Return images as numbers of a table; UserError if the first images were such numbers and these are not."""
     whole = (images * 255).round().clamp(0, 255).to(torch.uint8).numpy()
     if not np.array_equal(TABLES[table][whole], images.numpy()):
         raise UserError("the classifier prepares some images in 255ths and others not; retraining cannot store them")

@@ -1,9 +1,10 @@
-"""The images that networks are retrained on and asked about, each with the class of the model that it stands for."""
+"""What networks are retrained from, and the images that they are trained on and asked about."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
+from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.ordering import first_positions
 from saliency_bench.engine.reading import Samples, readable, sample_ids
@@ -11,8 +12,32 @@ from saliency_bench.errors import UserError
 
 
 @dataclass(frozen=True)
+class Setup:
+    """What all trainings of a run have in common.
+
+    Attributes:
+        classifier: The run's classifier, whose structure the networks have.
+        base: The checkpoint that its own training started from, if the run needs it.
+        classes: Number of its classes.
+        seed: Seed of the run.
+        batch_size: Images in a batch when they are prepared and explained.
+    """
+
+    classifier: Classifier
+    base: Classifier | None
+    classes: int
+    seed: int
+    batch_size: int
+
+    @classmethod
+    def from_context(cls, context: RunContext) -> "Setup":
+        """Return the setup of a run."""
+        return cls(context.classifier, context.base, context.classes, context.spec.seed, context.spec.batch_size)
+
+
+@dataclass(frozen=True)
 class Split:
-    """labels: Int (N,), the class of the model that each sample is trained for; -1 where there is none."""
+    """Images of a split; `labels` is Int (N,), the class of the model each is trained for, -1 where there is none."""
 
     name: str
     samples: Samples
@@ -21,7 +46,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Splits:
-    """content: a hash of the images and labels that are trained on."""
+    """The three splits of a retraining; `content` is a hash of the images and labels that are trained on."""
 
     train: Split
     validation: Split
@@ -30,31 +55,32 @@ class Splits:
 
     @property
     def all(self) -> tuple[Split, Split, Split]:
+        """All splits."""
         return self.train, self.validation, self.test
 
     @classmethod
-    def of(cls, context: RunContext, images: int | None) -> "Splits":
-        """images: how many of the training images are used, drawn by the run's seed.
+    def from_context(cls, context: RunContext, images: int | None) -> "Splits":
+        """Return the splits of a run, with this many training images, drawn by the run's seed.
 
-        Raises: UserError for a dataset or classifier that cannot be retrained on.
+        Raises:
+            UserError: The dataset or classifier cannot be retrained on.
         """
         _check_classes(context)
-        found: list[Split] = []
-        for name, own in context.training.items():
+        splits: dict[str, Split] = {}
+        for name, source in context.training.items():
             limit = images if name == "train" else None
-            positions = first_positions(own.rows, limit, context.spec.seed, own.content)
-            rows = own.rows.select(positions)
-            samples = Samples(readable(rows), sample_ids(rows), [own.digests[position] for position in positions])
-            split = Split(name, samples, _labels(context, samples))
-            if (split.labels < 0).all():
+            positions = first_positions(source.rows, limit, context.spec.seed, source.content)
+            rows = source.rows.select(positions)
+            samples = Samples(readable(rows), sample_ids(rows), [source.digests[position] for position in positions])
+            splits[name] = Split(name, samples, _labels(context, samples))
+            if (splits[name].labels < 0).all():
                 raise UserError(f"the split {name} of {context.spec.dataset} has no labelled image to train on")
-            found.append(split)
         test = Split("test", context.data, _labels(context, context.data))
-        return cls(found[0], found[1], test, context.trained_on)
+        return cls(splits["train"], splits["validation"], test, context.trained_on)
 
 
 def _check_classes(context: RunContext) -> None:
-    """Raises: UserError where the classes are not such that each image is one class of the model."""
+    """Raise UserError unless each image is of exactly one class of the model."""
     if context.classifier.activation != "softmax":
         raise UserError(
             "retraining fits a softmax, and this classifier ends in a sigmoid; leave out saliency_roar and saliency_kar"
@@ -68,6 +94,7 @@ def _check_classes(context: RunContext) -> None:
 
 
 def _labels(context: RunContext, samples: Samples) -> np.ndarray:
-    given = samples.rows["label"]
+    """Return the class of the model of each sample, -1 where there is none."""
     member = [members[0] if members else -1 for members in context.members or []]
-    return np.array([-1 if label is None or label < 0 else member[label] for label in given], np.int64)
+    labels = samples.rows["label"]
+    return np.array([-1 if label is None or label < 0 else member[label] for label in labels], np.int64)

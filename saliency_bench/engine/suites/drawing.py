@@ -1,22 +1,28 @@
 """The plot and the page of a suite's tables."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from io import StringIO
-from math import nan
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from saliency_bench.engine.suites.grids import Grid
-from saliency_bench.engine.suites.layout import FEW, JOIN, Laid, figure_of, interval_of
-from saliency_bench.engine.suites.places import Key
 from saliency_bench.engine.suites.plan import Step, plan_notes, plan_rows
-from saliency_bench.engine.suites.pooling import Number
+from saliency_bench.engine.suites.tables import (
+    FEW,
+    JOIN,
+    QUANTITY,
+    Key,
+    SuiteTable,
+    figure_of,
+    interval_of,
+    keys_of,
+    rests_on_few,
+)
 from saliency_bench.reports import words
 from saliency_bench.reports.plots import STYLE
 from saliency_bench.reports.suite import Section, Shown, SuitePage
@@ -27,116 +33,107 @@ ABREAST = 3  # panels
 
 
 def write_page(
-    path: Path, title: str, paper: str, laid: Sequence[Laid], steps: Sequence[Step], failed: Mapping[Path, str],
-    smoke: bool,
+    path: Path, title: str, paper: str, tables: Sequence[SuiteTable], steps: Sequence[Step],
+    failed: Mapping[Path, str], smoke: bool,
 ) -> None:  # fmt: skip
-    """suite.html: tables, plots, plan, links to the reports of the runs."""
+    """Write suite.html: tables, plots, plan, and links to the reports of the runs."""
     folders = {step.job.folder for step in steps}
     reports = {folder.name: folder / "report.html" for folder in folders}
     links = {name: str(page.relative_to(path.parent)) for name, page in reports.items() if page.is_file()}
     SuitePage(
-        title=title, paper=paper, smoke=smoke, sections=[_section(one) for one in laid], plan=plan_rows(steps),
+        title=title, paper=paper, smoke=smoke, sections=[_section(table) for table in tables], plan=plan_rows(steps),
         plan_notes=plan_notes(steps), runs=links, failed={folder.name: why for folder, why in failed.items()},
     ).write(path)  # fmt: skip
 
 
-def _section(laid: Laid) -> Section:
-    grid = laid.grid
+def _section(table: SuiteTable) -> Section:
+    """Return a table as the page shows it."""
+    shown = {
+        place: Shown(words.number(record["value"]) + FEW * rests_on_few(record), interval_of(record), record["best"],
+                     figure_of(record, table.compare), record["missing"])
+        for place, record in table.cells.items()
+    }  # fmt: skip
     rows = [
-        (laid.called(row), [_shown(grid.numbers.get((row, column)), laid.compare) for column in grid.columns])
-        for row in grid.rows
+        (table.called(row), [shown.get((row, column), Shown("")) for column in table.columns]) for row in table.rows
     ]
-    columns = [laid.called(column) for column in grid.columns]
-    return Section(grid.name, grid.table.title, grid.table.rows, columns, rows, laid.notes, plot_of(laid))
+    columns = [table.called(column) for column in table.columns]
+    return Section(table.name, table.table.title, table.table.rows, columns, rows, table.notes, plot_of(table))
 
 
-def _shown(number: Number | None, compare: bool) -> Shown:
-    if number is None:
-        return Shown("")
-    value = words.number(number.value) + FEW * number.is_of_few
-    return Shown(value, interval_of(number), number.best, figure_of(number, compare), number.missing)
+def plot_of(table: SuiteTable) -> str:
+    """Draw a table as SVG; "" where there is nothing to draw. Equal tables give equal bytes.
 
-
-def plot_of(laid: Laid) -> str:
-    """SVG of a table: a panel per quantity, or else per last name of its columns; "" where there is nothing to draw.
-
-    "points": a row of the plot per row of the table, a colour for each of the other names. "lines": curves along the
-    rows. Equal tables give equal bytes.
+    There is a panel per quantity, or else per name on the last of several column axes. Of the other axes, those of the
+    rows are along the panel, and each name on those of the columns has a colour: "points" with intervals, or "lines".
     """
-    grid, kind = laid.grid, laid.grid.table.plot
-    panels = _panels(grid)
+    kind, axes = table.table.plot, table.row_axes + table.column_axes
+    # Quantities have scales of their own, so they never share a panel.
+    panel_axis = QUANTITY if QUANTITY in axes else axes[-1] if len(table.column_axes) > 1 else ""
+    groups = table.numbers.groupby(panel_axis, sort=False) if panel_axis else [("", table.numbers)]
+    panels = {str(name): panel for name, panel in groups if panel["value"].notna().any()}
     if not kind or not panels:
         return ""
+    rows, columns = ([axis for axis in names if axis != panel_axis] for names in (table.row_axes, table.column_axes))
+    width = min(len(panels), ABREAST)
     with rc_context(STYLE):
-        figure = Figure(figsize=_size(panels, kind), layout="constrained")
-        wide = min(len(panels), ABREAST)
+        figure = Figure(figsize=_size(panels, kind, rows, columns), layout="constrained")
         for number, (name, panel) in enumerate(panels.items()):
-            axes = figure.add_subplot(-(-len(panels) // wide), wide, number + 1)
-            _draw(axes, laid, panel, kind, with_names=number % wide == 0)
-            axes.set_title(laid.names.get(name, name))
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        if len(labels) > 1:
-            figure.legend(handles, labels, loc="outside upper left", ncols=2 + 2 * wide, frameon=False)
+            axes_of_panel = figure.add_subplot(-(-len(panels) // width), width, number + 1)
+            labels = [JOIN.join(table.called(row)) for row in keys_of(panel, rows)]
+            for index, series in enumerate(all_series := keys_of(panel, columns)):
+                # The series are spread over 0.7 of a row.
+                offset = 0.7 * (index / max(len(all_series) - 1, 1) - 0.5) * (len(all_series) > 1)
+                ends = _ends(panel, rows, columns, series)
+                _draw_series(axes_of_panel, ends, JOIN.join(table.called(series)), kind, offset)
+            _label(axes_of_panel, labels, kind, with_names=number % width == 0)
+            axes_of_panel.set_title(table.names.get(name, name))
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        if len(names) > 1:
+            figure.legend(handles, names, loc="outside upper left", ncols=2 + 2 * width, frameon=False)
         text = StringIO()
-        figure.savefig(
-            text, format="svg", bbox_inches="tight", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        )
+        metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+        figure.savefig(text, format="svg", bbox_inches="tight", metadata=metadata)
     return text.getvalue()
 
 
-@dataclass
-class Panel:
-    """What is drawn together: {(row, series): number}, rows and series without the name that the panel has."""
-
-    numbers: dict[tuple[Key, Key], Number] = field(default_factory=dict)
-
-    @property
-    def has_numbers(self) -> bool:
-        return any(number.value is not None for number in self.numbers.values())
-
-    @property
-    def rows(self) -> list[Key]:
-        return list(dict.fromkeys(row for row, _ in self.numbers))
-
-    @property
-    def series(self) -> list[Key]:
-        return list(dict.fromkeys(series for _, series in self.numbers))
-
-
-def _panels(grid: Grid) -> dict[str, Panel]:
-    """{name: panel}. Quantities have scales of their own, so they never share a panel."""
-    rows, columns = grid.table.rows, grid.table.columns
-    axis = "value" if "value" in (*rows, *columns) else columns[-1] if len(columns) > 1 else ""
-    panels: dict[str, Panel] = {}
-    for (row, column), number in grid.numbers.items():
-        names: dict[str, str] = dict(zip((*rows, *columns), (*row, *column), strict=True))
-        own_row, own_column = (tuple(names[one] for one in axes if one != axis) for axes in (rows, columns))
-        panels.setdefault(names.get(axis, ""), Panel()).numbers[own_row, own_column] = number
-    return {name: panel for name, panel in panels.items() if panel.has_numbers}
-
-
-def _size(panels: dict[str, Panel], kind: str) -> tuple[float, float]:
-    """Inches."""
-    high = 2.4
+def _size(panels: Mapping[str, pd.DataFrame], kind: str, rows: list[str], columns: list[str]) -> tuple[float, float]:
+    """Return the width and height of the figure in inches."""
+    height = 2.4
     if kind == "points":
-        most = max(len(panel.rows) * max(0.22, MARK * len(panel.series)) for panel in panels.values())
-        high = most + 0.5
-    wide = min(len(panels), ABREAST)
-    return max(PANEL * wide + 1.5, 6.0), high * -(-len(panels) // wide) + 0.5
+        heights = [
+            len(keys_of(panel, rows)) * max(0.22, MARK * len(keys_of(panel, columns))) for panel in panels.values()
+        ]
+        height = max(heights) + 0.5
+    width = min(len(panels), ABREAST)
+    return max(PANEL * width + 1.5, 6.0), height * -(-len(panels) // width) + 0.5
 
 
-def _draw(axes: Axes, laid: Laid, panel: Panel, kind: str, with_names: bool) -> None:
-    labels = [JOIN.join(laid.called(row)) for row in panel.rows]
+def _ends(panel: pd.DataFrame, rows: list[str], columns: list[str], series: Key) -> np.ndarray:
+    """Return value, low and high of a series at each row (3, R): NaN without a number, its value without interval."""
+    ends = {
+        tuple(record[axis] for axis in rows): (record["value"], record["low"], record["high"])
+        for record in panel.to_dict("records")
+        if tuple(record[axis] for axis in columns) == series
+    }
+    value, low, high = np.array([ends.get(row, (np.nan,) * 3) for row in keys_of(panel, rows)], float).T
+    return np.array([value, np.where(np.isnan(low), value, low), np.where(np.isnan(high), value, high)])
+
+
+def _draw_series(axes: Axes, ends: np.ndarray, name: str, kind: str, offset: float) -> None:
+    """Draw one series of a panel; `offset` moves its points below or above the middle of their row."""
+    value, low, high = ends
+    places = np.arange(len(value))
+    if kind == "lines":
+        axes.plot(places, value, marker="o", markersize=3, label=name)
+        axes.fill_between(places, low, high, alpha=0.15)
+        return
+    axes.errorbar(value, places + offset, xerr=[value - low, high - value], fmt="o", markersize=3, linewidth=0.8,
+                  label=name)  # fmt: skip
+
+
+def _label(axes: Axes, labels: list[str], kind: str, with_names: bool) -> None:
+    """Label the rows of a panel: below it for lines, else at its left side, where only the first panel has names."""
     places = np.arange(len(labels))
-    for index, series in enumerate(panel.series):
-        value, low, high = _ends([panel.numbers.get((row, series), Number()) for row in panel.rows])
-        name = JOIN.join(laid.called(series))
-        if kind == "lines":
-            axes.plot(places, value, marker="o", markersize=3, label=name)
-            axes.fill_between(places, low, high, alpha=0.15)
-        else:
-            at = places + 0.7 * (index / max(len(panel.series) - 1, 1) - 0.5) * (len(panel.series) > 1)
-            axes.errorbar(value, at, xerr=[value - low, high - value], fmt="o", markersize=3, linewidth=0.8, label=name)
     if kind == "lines":
         axes.set_xticks(places, labels, rotation=45 if max(map(len, labels)) > 4 else 0, ha="right")
         return
@@ -145,11 +142,3 @@ def _draw(axes: Axes, laid: Laid, panel: Panel, kind: str, with_names: bool) -> 
     axes.set_ylim(len(labels) - 0.5, -0.5)
     for between in places[1:]:
         axes.axhline(between - 0.5, color="0.9", linewidth=0.6, zorder=0)
-
-
-def _ends(numbers: Sequence[Number]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Value, low, high; NaN where there is none, the value itself where it has no interval."""
-    value = np.array([nan if one.value is None else one.value for one in numbers])
-    low = np.array([nan if one.low is None else one.low for one in numbers])
-    high = np.array([nan if one.high is None else one.high for one in numbers])
-    return value, np.where(np.isnan(low), value, low), np.where(np.isnan(high), value, high)

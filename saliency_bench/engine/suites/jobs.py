@@ -1,4 +1,4 @@
-"""The runs that a suite's tables need: one per dataset, model and settings, each with its folder under --out.
+"""The runs that a suite's tables need, as RunSpecs: one per dataset, model and settings, each with its own folder.
 
 OUT/models/DATASET/MODEL-HASH    a network that the suite trains
 OUT/runs/DATASET-MODEL-HASH      a run; runs of the same settings share one, whichever table asks for them
@@ -6,21 +6,13 @@ OUT/tables/TABLE.md .csv .tex .json    OUT/suite.html
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from saliency_bench import options
-from saliency_bench.engine.suites.crowd import Crowd
-from saliency_bench.engine.suites.schema import (
-    DatasetEntry,
-    ModelEntry,
-    RunEntry,
-    Suite,
-    Training,
-    filled,
-    settings_of,
-)
+from saliency_bench.analysis.agreement import Answers
+from saliency_bench.engine.suites.schema import DatasetEntry, ModelEntry, RunEntry, Suite, Training, fill, identity_of
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.spec import RunSpec
 from saliency_bench.utils.hashing import hash_of
@@ -30,10 +22,17 @@ AXES = ("dataset", "model", "explainer", "metric")
 
 @dataclass(frozen=True)
 class Choice:
-    """What of a suite is run, and how.
+    """What to run of a suite, and how.
 
-    data: folder that holds built datasets by name. select: {axis: names}, all where an axis is missing. limit, device,
-    batch_size: of all runs; None: as the suite or `saliency-bench run` says. crowd: answers of people, if any.
+    Attributes:
+        out: Folder to write.
+        data: Folder that holds built datasets by name.
+        select: {axis: names}; everything where an axis is missing.
+        limit: Samples of all runs; None for the suite's own, as for `device` and `batch_size`.
+        device: Device of all runs.
+        batch_size: Samples per chunk of all runs.
+        smoke: Whether drawn pictures and small networks take the place of datasets and models.
+        answers: Answers of people, for values with `crowd`.
     """
 
     out: Path
@@ -43,18 +42,16 @@ class Choice:
     device: str | None = None
     batch_size: int | None = None
     smoke: bool = False
-    train_only: bool = False
-    crowd: Crowd = field(default_factory=Crowd)
+    answers: Sequence[Answers] = ()
 
-    def takes(self, axis: str, *names: str) -> bool:
-        """Whether something of these names is selected."""
-        wanted = self.select.get(axis)
-        return wanted is None or any(name in wanted for name in names)
+    def takes(self, axis: str, text: str) -> bool:
+        """Return whether a name is selected; one with options, `rise:masks=1000`, also by its bare name."""
+        return axis not in self.select or bool({text, text.partition(":")[0]} & set(self.select[axis]))
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network that is trained. start: a Hub id, folder or config.json. label: the column it is trained for."""
+    """A network to train: `start` is a Hub id, folder or config.json, `label` the column it is trained for."""
 
     dataset: str
     start: str
@@ -63,19 +60,29 @@ class Network:
     out: Path
 
     @property
-    def is_done(self) -> bool:
-        return (self.out / "model.safetensors").is_file() and not self.state.exists()
-
-    @property
     def state(self) -> Path:
         """What a training leaves between two epochs."""
         return self.out.with_name(f"{self.out.name}.training.pt")
 
+    @property
+    def is_done(self) -> bool:
+        """Whether the checkpoint is written and nothing of its training is left."""
+        return (self.out / "model.safetensors").is_file() and not self.state.exists()
+
 
 @dataclass(frozen=True)
 class Job:
-    """A run. name: of the run in the suite; dataset, model: theirs. networks: trained first. build: the command that
-    makes the dataset; "" where there is none. transforms: under which a table asks for the classifier's accuracy."""
+    """A run of a suite.
+
+    Attributes:
+        name: Name of the run in the suite.
+        dataset: Name of the dataset in the suite.
+        model: Name of the model in the suite.
+        spec: The run itself.
+        networks: Networks that must be trained first.
+        build: Command that builds the dataset, or "".
+        transforms: Transforms under which tables ask for the classifier's accuracy.
+    """
 
     name: str
     dataset: str
@@ -86,121 +93,127 @@ class Job:
     transforms: tuple[str, ...] = ()
 
     @property
+    def folder(self) -> Path:
+        """The folder of the run."""
+        return Path(self.spec.out)
+
+    @property
     def accuracies(self) -> Path:
         """The file of the accuracies under transforms."""
         return self.folder.parent.parent / "accuracies" / f"{self.folder.name}.json"
 
-    @property
-    def folder(self) -> Path:
-        return Path(self.spec.out)
-
 
 def selection(conditions: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """{axis: names} of texts such as "dataset=pet-xai explainer=gradcam". Raises: UserError for anything else."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Parse conditions such as "dataset=pet-xai explainer=gradcam" into {axis: names}."""
+    names: dict[str, tuple[str, ...]] = {}
     for condition in " ".join(conditions).split():
         axis, equals, name = condition.partition("=")
         if not equals or not name:
             raise UserError(f"--select takes AXIS=NAME, such as dataset=pet-xai, not {condition!r}")
         if axis not in AXES:
             raise unknown("axis", axis, AXES)
-        found[axis] = (*found.get(axis, ()), name)
-    return found
+        names[axis] = (*names.get(axis, ()), name)
+    return names
 
 
 def metrics_of(suite: Suite, tables: Iterable[str], run: str) -> list[str]:
-    """The metrics that these tables ask of a run, and its own, as the command line writes them."""
-    found = _asked(suite, tables, run, "metric", "against")
-    return list(dict.fromkeys([*found, *suite.runs[run].metrics]))
+    """Return the metrics that tables ask of a run, and its own, as the command line writes them."""
+    texts = _texts_for(suite, tables, run, "metric", "against")
+    return list(dict.fromkeys([*texts, *suite.runs[run].metrics]))
 
 
-def transforms_of(suite: Suite, tables: Iterable[str], run: str) -> tuple[str, ...]:
-    """The transforms under which these tables ask for the accuracy of a run's classifier."""
-    return tuple(dict.fromkeys(_asked(suite, tables, run, "transform")))
-
-
-def _asked(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> list[str]:
-    """What the values of these tables have in these fields and take from this run."""
-    return [
-        filled(text, variant)
-        for table in (suite.tables[name] for name in tables)
-        if run in table.runs
-        for variant in (table.variants.values() or ({},))
-        for value in table.values.values()
-        for text in (getattr(value, name) for name in fields)
-        if text and value.run in ("", run)
-    ]
+def _texts_for(suite: Suite, tables: Iterable[str], run: str, *fields: str) -> Iterator[str]:
+    """Yield these fields of all values that tables take from a run, for each variant; repeats included."""
+    for table in (suite.tables[name] for name in tables):
+        for variant in table.variants.values() or ({},):
+            for value in table.values.values():
+                if run in table.runs and value.run in ("", run):
+                    yield from (fill(getattr(value, name), variant) for name in fields if getattr(value, name))
 
 
 def jobs_of(suite: Suite, tables: Iterable[str], choice: Choice) -> list[Job]:
-    """The runs of these tables, in the order of the file. Raises: UserError where nothing is selected."""
+    """Return the runs of these tables, in the order of the file; UserError if nothing is selected."""
     tables = list(tables)
-    named: dict[str, Iterable[str]] = {
-        "dataset": suite.datasets,
-        "model": suite.models,
-        "explainer": [text for run in suite.runs.values() for text in run.explainers],
-        "metric": [text for run in suite.runs for text in metrics_of(suite, tables, run)],
-    }
-    for axis, known in named.items():
-        bare = [] if axis in ("dataset", "model") else [text.partition(":")[0] for text in known]
-        for name in choice.select.get(axis, ()):
-            if name not in known and name not in bare:
-                raise unknown(axis, name, dict.fromkeys([*known, *bare]))
-    found = []
+    _check_selection(suite, tables, choice)
+    jobs = []
     for name, run in suite.runs.items():
         if not any(name in suite.tables[table].runs for table in tables):
             continue
-        metrics = [text for text in metrics_of(suite, tables, name) if _is_taken(choice, "metric", text)]
-        explainers = [text for text in run.explainers if _is_taken(choice, "explainer", text)]
-        for dataset in run.datasets:
-            for model in run.models:
-                if metrics and explainers and choice.takes("dataset", dataset) and choice.takes("model", model):
-                    job = _job(suite, choice, name, dataset, model, explainers, metrics)
-                    found.append(replace(job, transforms=transforms_of(suite, tables, name)))
-    if not found:
+        metrics = [text for text in metrics_of(suite, tables, name) if choice.takes("metric", text)]
+        explainers = [text for text in run.explainers if choice.takes("explainer", text)]
+        transforms = tuple(dict.fromkeys(_texts_for(suite, tables, name, "transform")))
+        for dataset in filter(lambda dataset: choice.takes("dataset", dataset), run.datasets):
+            for model in filter(lambda model: choice.takes("model", model), run.models):
+                if metrics and explainers:
+                    spec, networks = _spec(suite, choice, run, dataset, model, explainers, metrics)
+                    build = _build_command(suite.datasets[dataset], choice)
+                    jobs.append(Job(name, dataset, model, spec, networks, build, transforms))
+    if not jobs:
         raise UserError("--select leaves nothing of these tables; see the names with --plan")
-    return found
+    return jobs
 
 
-def _is_taken(choice: Choice, axis: str, text: str) -> bool:
-    return choice.takes(axis, text, text.partition(":")[0])
+def _check_selection(suite: Suite, tables: list[str], choice: Choice) -> None:
+    """Raise UserError for a selected name that the suite does not have."""
+    explainers = [text for run in suite.runs.values() for text in run.explainers]
+    metrics = [text for run in suite.runs for text in metrics_of(suite, tables, run)]
+    names = {
+        "dataset": list(suite.datasets),
+        "model": list(suite.models),
+        "explainer": [*explainers, *(text.partition(":")[0] for text in explainers)],
+        "metric": [*metrics, *(text.partition(":")[0] for text in metrics)],
+    }
+    for axis, selected in choice.select.items():
+        for name in selected:
+            if name not in names[axis]:
+                raise unknown(axis, name, dict.fromkeys(names[axis]))
 
 
-def _job(
-    suite: Suite, choice: Choice, name: str, dataset: str, model: str, explainers: list[str], metrics: list[str]
-) -> Job:
-    run, of_dataset = suite.runs[name], suite.datasets[dataset]
-    place = data_of(of_dataset, dataset, choice)
-    settings = of_dataset.settings | run.settings
+def _spec(
+    suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, explainers: list[str], metrics: list[str]
+) -> tuple[RunSpec, tuple[Network, ...]]:
+    """Return the settings of a run, with its folder, and the networks that must be trained first."""
+    dataset_entry, model_entry = suite.datasets[dataset], suite.models[model]
+    settings = dataset_entry.settings | run.settings
     networks = _networks(suite, choice, run, dataset, model, str(settings.get("label_column", "label")))
-    settings |= {"dataset": place, "model": str(networks[0].out) if networks else suite.models[model].name}
+    settings |= {"dataset": data_of(dataset_entry, dataset, choice),
+                 "model": str(networks[0].out) if networks else model_entry.name}  # fmt: skip
     if run.other is not None:
         settings |= {"other_model": str(networks[1].out), "other_label": run.other.label}
     limit = choice.limit
     if choice.smoke:
         settings.pop("label_map", None)  # the small networks are trained for the classes of the drawn pictures
         limit = limit or suite.smoke.limit
-        explainers, metrics = (smoked(suite, texts) for texts in (explainers, metrics))
-    chosen = {"limit": limit, "device": choice.device, "batch_size": choice.batch_size}
-    settings |= {key: value for key, value in chosen.items() if value is not None}
+        explainers, metrics = (
+            list(dict.fromkeys(smoke_text(suite, text) for text in texts)) for texts in (explainers, metrics)
+        )
+    overrides = {"limit": limit, "device": choice.device, "batch_size": choice.batch_size}
+    settings |= {key: value for key, value in overrides.items() if value is not None}
     spec = RunSpec.read(settings | {"explainers": explainers, "metrics": metrics, "out": "-"})
-    # Folders of the same name may lie anywhere: what counts is what the suite calls them. A run that the suite itself
-    # limits is another one than that of all samples.
-    entry = suite.models[model]
-    key = settings_of(spec) | {"dataset": [dataset, of_dataset.name, of_dataset.folder],
-                               "model": [model, *([] if networks else [entry.name])],
-                               "networks": [one.out.name for one in networks]}  # fmt: skip
-    if "limit" in run.settings:
+    folder = choice.out / "runs" / _run_name(suite, run, dataset, model, spec, networks)
+    return spec.model_copy(update={"out": str(folder)}), networks
+
+
+def _run_name(
+    suite: Suite, run: RunEntry, dataset: str, model: str, spec: RunSpec, networks: tuple[Network, ...]
+) -> str:  # fmt: skip
+    """Return the name of a run's folder, which is the same wherever --data and --out lie."""
+    entry = suite.datasets[dataset]
+    # Datasets and models are told apart by what the suite calls them, not by their folders.
+    key = identity_of(spec) | {
+        "dataset": [dataset, entry.name, entry.folder],
+        "model": [model, *([] if networks else [suite.models[model].name])],
+        "networks": [network.out.name for network in networks],
+    }
+    if "limit" in run.settings:  # a run that the suite itself limits is another one than that of all samples
         key |= {"limit": run.settings["limit"]}
     if networks:
-        key.pop("other_model")
-    folder = choice.out / "runs" / f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
-    build = of_dataset.build and f"{of_dataset.build} --out {choice.data / (of_dataset.folder or of_dataset.name)}"
-    return Job(name, dataset, model, spec.model_copy(update={"out": str(folder)}), networks, build)
+        key.pop("other_model")  # a folder below --out; `networks` stands for it
+    return f"{_slug(dataset)}-{_slug(model)}-{hash_of(key)[:8]}"
 
 
 def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: str, label: str) -> tuple[Network, ...]:
-    """The networks that a run needs trained: its model and, where it has one, the other."""
+    """Return the networks that a run needs trained: its model and, where it has one, the other."""
     entry = suite.models[model]
     recipe = entry.train if not choice.smoke else suite.smoke.recipe
     if recipe is None:
@@ -209,37 +222,39 @@ def _networks(suite: Suite, choice: Choice, run: RunEntry, dataset: str, model: 
                 f"the run compares model {model} with one trained for {run.other.label}, so add train to {model}"
             )
         return ()
-    start = str(config_of(choice, entry)) if choice.smoke else entry.name
-    made = []
+    start = str(smoke_config(choice, entry)) if choice.smoke else entry.name
+    networks = []
     for column in [label] if run.other is None else [label, run.other.label]:
         key = hash_of([entry.family if choice.smoke else start, dataset, column, recipe.model_dump()])[:8]
         out = choice.out / "models" / _slug(dataset) / f"{_slug(model)}-{key}"
-        made.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
-    return tuple(made)
+        networks.append(Network(data_of(suite.datasets[dataset], dataset, choice), start, column, recipe, out))
+    return tuple(networks)
 
 
 def data_of(entry: DatasetEntry, name: str, choice: Choice) -> str:
-    """What --dataset is given: the folder in --data, if there is one or there must be, else the name."""
+    """Return what --dataset is given: the folder in --data if it is there or must be, else the dataset's name."""
     if choice.smoke:
         return str(choice.out / "data" / _slug(name))
     folder = choice.data / (entry.folder or entry.name)
     return str(folder) if entry.folder or folder.is_dir() else entry.name
 
 
-def config_of(choice: Choice, entry: ModelEntry) -> Path:
-    """Of the small network that stands for a model under --smoke."""
+def _build_command(entry: DatasetEntry, choice: Choice) -> str:
+    """Return the command that builds a dataset where `data_of` looks for it, or ""."""
+    return entry.build and f"{entry.build} --out {choice.data / (entry.folder or entry.name)}"
+
+
+def smoke_config(choice: Choice, entry: ModelEntry) -> Path:
+    """Return the config of the small network that takes a model's place under --smoke."""
     return choice.out / "data" / "networks" / entry.family / "config.json"
 
 
-def smoked(suite: Suite, texts: Iterable[str]) -> list[str]:
-    """Explainers or metrics with the small options of the suite."""
-    return list(dict.fromkeys(smoked_text(suite, text) for text in texts))
-
-
-def smoked_text(suite: Suite, text: str) -> str:
-    name, chosen = options.parse(text)
-    return name + options.differing((chosen | suite.smoke.options.get(name, {})).items(), {})
+def smoke_text(suite: Suite, text: str) -> str:
+    """Return an explainer or metric with the options that it has under --smoke."""
+    name, given = options.parse(text)
+    return name + options.differing((given | suite.smoke.options.get(name, {})).items(), {})
 
 
 def _slug(text: str) -> str:
+    """Return a text as a part of a file name."""
     return re.sub(r"[^\w.-]+", "-", text).strip("-.") or "run"

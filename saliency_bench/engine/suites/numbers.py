@@ -1,178 +1,309 @@
-"""The numbers of a suite's tables: each is looked up in the runs, or computed from them as a table says."""
+"""The numbers of a suite's tables: cells of runs, accuracies and answers of people, and means and correlations of them.
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+A mean over datasets or models weights them equally. Where models share the images of a dataset, each image's mean over
+the models is taken first. The interval is that for these datasets, 1.96 sqrt(sum of squared standard errors) / D, as on
+the board (the choice of datasets is no part of it).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import product
+from math import nan, sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from saliency_bench.engine.suites.crowd import Crowd
-from saliency_bench.engine.suites.jobs import Job, smoked_text
-from saliency_bench.engine.suites.places import only, over_of
-from saliency_bench.engine.suites.pooling import Found, Number, correlation, mean, scaled
-from saliency_bench.engine.suites.schema import Suite, Table, Value, filled, parts_that_fit
+from saliency_bench.analysis.agreement import Answers, crowd_auc
+from saliency_bench.analysis.correlations import FEWEST, pearson
+from saliency_bench.engine.suites.jobs import Choice, Job, smoke_text
+from saliency_bench.engine.suites.schema import Suite, Table, Value, fill, matching_parts
 from saliency_bench.engine.suites.transforms import accuracies_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import load_explainer
 from saliency_bench.metric import load_metric
 from saliency_bench.results.cell import CellResult, Interval
+from saliency_bench.results.clusters import cluster_codes
+from saliency_bench.results.intervals import INTERVAL_FROM, cluster_error
 from saliency_bench.results.run_folder import RunData, read_run
 
 NOT_RUN = "not run"
+AXES = ("dataset", "model", "explainer", "variant", "value")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number of a table.
+
+    Attributes:
+        value: The number, or None if it is missing.
+        low: Lower end of its interval, or None.
+        high: Upper end of its interval, or None.
+        n: Images; of a mean over datasets their sum.
+        least: Images of the smallest run behind it.
+        best: Whether its explainer is among the best by its metric in its run.
+        missing: Why there is no number, or "".
+        cell: Id of its cell, or "" for a number made of several.
+        runs: Folders of the runs behind it, below --out.
+        samples: The run and cell whose mean score it is, if it is one.
+    """
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    n: int = 0
+    least: int | None = None
+    best: bool = False
+    missing: str = ""
+    cell: str = ""
+    runs: tuple[str, ...] = ()
+    samples: tuple[RunData, CellResult] | None = None
 
 
 @dataclass
-class Scores:
-    """What the runs of a suite hold. failed: {folder: why}."""
+class Results:
+    """What the runs of a suite hold; `failed` is {folder of a run: why it failed}."""
 
     suite: Suite
     jobs: Sequence[Job]
-    smoke: bool
-    failed: Mapping[str, str] = field(default_factory=dict)
-    crowd: Crowd = field(default_factory=Crowd)
-    _under: dict[Path, dict[str, Any]] = field(default_factory=dict)
+    choice: Choice
+    failed: Mapping[Path, str] = field(default_factory=dict)
 
     @cached_property
-    def _runs(self) -> dict[str, RunData | str]:
-        """{folder: its run, or why there is none}"""
-        found: dict[str, RunData | str] = {}
+    def runs(self) -> dict[Path, RunData | str]:
+        """{folder: its run, or why there is none}."""
+        runs: dict[Path, RunData | str] = {}
         for folder in dict.fromkeys(job.folder for job in self.jobs):
             try:
-                found[str(folder)] = read_run(folder)
+                runs[folder] = f"failed: {self.failed[folder]}" if folder in self.failed else read_run(folder)
             except UserError:
-                found[str(folder)] = NOT_RUN
-        return found | {folder: f"failed: {why}" for folder, why in self.failed.items() if folder in found}
+                runs[folder] = NOT_RUN
+        return runs
 
-    def run(self, names: Iterable[str], dataset: str, model: str, explainer: str | None) -> tuple[str, RunData | str]:
-        """(folder within --out, the run of these names on this dataset and model that has the explainer, or why not)"""
+    @cached_property
+    def transformed(self) -> dict[Path, dict[str, dict[str, Any]]]:
+        """{folder: {transform: accuracies of the classifier}}."""
+        return {job.folder: accuracies_of(job) for job in self.jobs}
+
+    def finished(self, names: Sequence[str]) -> list[tuple[Job, RunData]]:
+        """Return the runs with these names that are there."""
+        pairs = [(job, self.runs[job.folder]) for job in self.jobs if job.name in names]
+        return [(job, run) for job, run in pairs if isinstance(run, RunData)]
+
+    def numbers_of(self, name: str) -> pd.DataFrame:
+        """Return a table's numbers in its order: its axes and a column `number`, a row per number."""
+        table = self.suite.tables[name]
+        places, axes = places_of(self.suite, table), [*table.rows, *table.columns]
+        rows = [(*key, self._pool(table, group)) for key, group in places.groupby(axes, sort=False)]
+        return pd.DataFrame(rows, columns=[*axes, "number"])
+
+    def _pool(self, table: Table, group: pd.DataFrame) -> Number:
+        """Make one number of those at the places of a group, which differ in the axes of `over` alone."""
+        places = group.to_dict("records")
+        value, variant = table.values[places[0]["value"]], table.variants.get(places[0]["variant"], {})
+        numbers = [self.number(table, place) for place in places]
+        if missing := [number for number in numbers if number.missing]:
+            return Number(missing=missing[0].missing)  # a mean over fewer datasets or models would be another number
+        if value.against:
+            signs = [1 if load_metric(fill(text, variant)).higher_is_better else -1
+                     for text in (value.metric, value.against)]  # fmt: skip
+            return correlation(numbers, [self.number(table, place, "against") for place in places], signs)
+        number = numbers[0] if len(numbers) == 1 else mean(list(group["dataset"]), numbers)
+        scaled, low, high = (
+            None if end is None else end * value.scale for end in (number.value, number.low, number.high)
+        )
+        return replace(number, value=scaled, low=low, high=high)
+
+    def number(self, table: Table, place: Mapping[str, str], column: str = "metric") -> Number:
+        """Look up the number at a place, before any mean.
+
+        Args:
+            table: The table that shows it.
+            place: {axis: name}.
+            column: "metric", or "against" for the second metric of a correlation.
+        """
+        value, variant = table.values[place["value"]], table.variants.get(place["variant"], {})
+        # An accuracy depends on the explainer only where the table has that axis, as different runs may have them.
+        has_explainer = not value.accuracy or "explainer" in (*table.rows, *table.columns, *table.over)
+        job = self._job((value.run,) if value.run else table.runs, place, has_explainer)
+        run = NOT_RUN if job is None else self.runs[job.folder]
+        if job is None or isinstance(run, str):
+            return Number(missing=str(run))
+        if value.accuracy:
+            result = self._accuracy(run, value, fill(value.transform, variant))
+        elif value.crowd:
+            result = crowd_area(self.choice.answers, run, self._texts(place["explainer"], "")[0])
+        else:
+            part = None if value.part is None else fill(value.part, variant)
+            texts = self._texts(place["explainer"], fill(getattr(value, column), variant))
+            result = _score(run, texts, part)
+        number = Number(missing=result) if isinstance(result, str) else result
+        return number if number.missing else replace(number, runs=(f"runs/{job.folder.name}",), least=number.n)
+
+    def _job(self, names: Sequence[str], place: Mapping[str, str], has_explainer: bool) -> Job | None:
+        """Return the first run with one of these names at a place, if the suite's selection has it."""
         for job in self.jobs:
-            fits = job.name in names and (job.dataset, job.model) == (dataset, model)
-            if fits and (explainer is None or explainer in self.suite.runs[job.name].explainers):
-                return f"{job.folder.parent.name}/{job.folder.name}", self._runs[str(job.folder)]
-        return "", NOT_RUN
+            is_explained = not has_explainer or place["explainer"] in self.suite.runs[job.name].explainers
+            if job.name in names and (job.dataset, job.model) == (place["dataset"], place["model"]) and is_explained:
+                return job
+        return None
 
-    def accuracies(self, runs: Iterable[str]) -> dict[tuple[str, str], Interval]:
-        """{(dataset, model): how good the classifier is} of the runs of these names that are there."""
-        found = {(job.dataset, job.model): self._runs[str(job.folder)] for job in self.jobs if job.name in runs}
-        return {place: run.accuracy for place, run in found.items() if isinstance(run, RunData)}
+    def _texts(self, explainer: str, metric: str) -> tuple[str, str]:
+        """Return the explainer and metric of the suite as cells call them."""
+        if self.choice.smoke:
+            explainer, metric = (smoke_text(self.suite, text) if text else "" for text in (explainer, metric))
+        return _explainer_text(explainer), _metric_text(metric) if metric else ""
 
-    def limited(self, runs: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """{dataset: (fewest images used, images there are)} of the runs of these names that left some out."""
-        found: dict[str, tuple[int, int]] = {}
-        for job in self.jobs:
-            run = self._runs[str(job.folder)]
-            if job.name in runs and isinstance(run, RunData):
-                used, samples = (run.summary["dataset"][name] for name in ("used", "samples"))
-                if used < samples:
-                    found[job.dataset] = min(found.get(job.dataset, (used, samples)), (used, samples))
-        return found
+    def _accuracy(self, run: RunData, value: Value, transform: str) -> Number | str:
+        """Return an accuracy of a run's classifier, or why there is none."""
+        model = run.summary["model"]
+        accuracies = self.transformed[run.folder].get(transform) if transform else model
+        if accuracies is None:
+            return NOT_RUN
+        content = accuracies["accuracy" if value.accuracy == "top1" else "top5"]
+        if content is None or content["value"] is None:
+            return model.get("no_accuracy") or "no accuracy"
+        return _number(Interval.model_validate(content))
 
-    def under(self, folder: Path, transform: str) -> dict[str, Any]:
-        """The accuracies of a run's classifier under a transform; {} where they were not measured."""
-        if folder not in self._under:
-            self._under[folder] = accuracies_of(next(job for job in self.jobs if job.folder == folder))
-        return self._under[folder].get(transform, {})
 
-    def cell(self, run: RunData, explainer: str, metric: str) -> CellResult | None:
-        """The cell of an explainer and a metric as the suite writes them."""
-        if self.smoke:
-            explainer, metric = (smoked_text(self.suite, text) for text in (explainer, metric))
-        names = _explainer_text(explainer), _metric_text(metric)
-        return next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == names), None)
+def places_of(suite: Suite, table: Table) -> pd.DataFrame:
+    """Return the places of a table that its runs have, in its order: a row per place, a column per axis."""
+    runs = [suite.runs[name] for name in table.runs]
+    rows = [
+        names
+        for run in runs
+        for names in product(run.datasets, run.models, run.explainers, table.variants or [""], table.values)
+    ]
+    frame, axes = pd.DataFrame(rows, columns=list(AXES)), [*table.rows, *table.columns, *table.over]
+    frame = frame.drop_duplicates(axes)  # runs overlap, and an axis that the table lacks has one name or no influence
+    # As ordered categories, names sort as the paper has them, then as the runs have them; the first axis is slowest.
+    order = {}
+    for axis in axes:
+        names = dict.fromkeys([*(table.show.get(axis) or ()), *frame[axis]])
+        order[axis] = pd.Categorical(frame[axis], list(names), ordered=True)
+    positions = pd.DataFrame(order, index=frame.index).sort_values(axes).index
+    return frame.loc[positions].reset_index(drop=True)
 
 
 @cache
 def _explainer_text(text: str) -> str:
+    """Return an explainer as cells call it."""
     return str(load_explainer(text))
 
 
 @cache
 def _metric_text(text: str) -> str:
+    """Return a metric as cells call it."""
     return str(load_metric(text))
 
 
-def number_of(scores: Scores, table: Table, place: dict[str, str]) -> Number:
-    """The number at a place of a table."""
-    value = table.values[place.get("value") or next(iter(table.values))]
-    variant = table.variants.get(place.get("variant", ""), {})
-    over = list(over_of(scores.suite, table, place))
-    if value.crowd:
-        found = [_crowd(scores, table, value, one) for one in over]
-    elif value.accuracy:
-        found = [_accuracy(scores, table, value, variant, one) for one in over]
-    else:
-        found = [_score(scores, table, value, value.metric, variant, one) for one in over]
-    if lacking := next((number.missing for number, _ in found if number.missing), ""):
-        return Number(missing=lacking)
-    if value.against:
-        against = [_score(scores, table, value, value.against, variant, one) for one in over]
-        signs = [1 if load_metric(filled(text, variant)).higher_is_better else -1
-                 for text in (value.metric, value.against)]  # fmt: skip
-        return correlation([number for number, _ in found], [number for number, _ in against], signs)
-    return scaled(found[0][0] if len(found) == 1 else mean(over, found), value.scale)
+def _number(interval: Interval) -> Number:
+    """Return an interval of a run as a number."""
+    return Number(interval.value, interval.low, interval.high, interval.n)
 
 
-def _score(scores: Scores, table: Table, value: Value, metric: str, variant: dict, place: Mapping[str, str]) -> Found:
-    part = None if value.part is None else filled(value.part, variant)
-    dataset, model, explainer = (only(scores.suite, table, axis, place) for axis in ("dataset", "model", "explainer"))
-    folder, run = scores.run(_runs(table, value), dataset, model, explainer)
-    if isinstance(run, str):
-        return Number(missing=run), None
-    cell = scores.cell(run, explainer, filled(metric, variant))
+def _score(run: RunData, texts: tuple[str, str], part: str | None) -> Number | str:
+    """Return the mean score of an explainer by a metric, or of one of its parts, or why there is none."""
+    cell = next((cell for cell in run.cells if (cell.explainer_text, cell.metric_text) == texts), None)
     if cell is None:
-        return Number(missing=NOT_RUN), None
+        return NOT_RUN
     interval: Interval | None = cell if part is None else part_of(cell, part)
     if interval is None:
-        return Number(missing=f"no part {part}"), None
+        return f"no part {part}"
     if interval.value is None:
-        return Number(missing=next(iter(cell.left_out), "no score")), None
-    best = part is None and cell.cell_id in run.best
-    number = Number(interval.value, interval.low, interval.high, interval.n, "", best, cell.cell_id, (folder,),
-                    least=interval.n)  # fmt: skip
-    return number, (run, cell) if part is None else None
-
-
-def _runs(table: Table, value: Value) -> Sequence[str]:
-    """The runs that a value may come from."""
-    return (value.run,) if value.run else table.runs
+        return next(iter(cell.left_out), "no score")
+    number = replace(_number(interval), cell=cell.cell_id)
+    return number if part is not None else replace(number, best=cell.cell_id in run.best, samples=(run, cell))
 
 
 def part_of(cell: CellResult, part: str) -> Interval | None:
-    """The part, or the mean of those that fit, which has no interval."""
-    fitting = [cell.parts[name] for name in parts_that_fit(part, cell.parts)]
-    if len(fitting) < 2:
-        return fitting[0] if fitting else None
-    values = [one.value for one in fitting if one.value is not None]
-    mean = float(np.mean(values)) if len(values) == len(fitting) else None
-    return Interval(value=mean, low=None, high=None, n=min(one.n for one in fitting), clusters=fitting[0].clusters)
+    """Return a part of a cell, or the mean of all matching parts, which has no interval."""
+    parts = [cell.parts[name] for name in matching_parts(part, cell.parts)]
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    values = [interval.value for interval in parts if interval.value is not None]
+    value = float(np.mean(values)) if len(values) == len(parts) else None
+    n = min(interval.n for interval in parts)
+    return Interval(value=value, low=None, high=None, n=n, clusters=parts[0].clusters)
 
 
-def _accuracy(scores: Scores, table: Table, value: Value, variant: dict, place: Mapping[str, str]) -> Found:
-    dataset, model = (only(scores.suite, table, axis, place) for axis in ("dataset", "model"))
-    folder, run = scores.run(_runs(table, value), dataset, model, place.get("explainer"))
-    if isinstance(run, str):
-        return Number(missing=run), None
-    found = run.summary["model"]
-    if transform := filled(value.transform, variant):
-        found = scores.under(run.folder, transform)
-        if not found:
-            return Number(missing=NOT_RUN), None
-    given = found["accuracy" if value.accuracy == "top1" else "top5"]
-    interval = None if given is None else Interval.model_validate(given)
-    if interval is None or interval.value is None:
-        return Number(missing=run.summary["model"].get("no_accuracy") or "no accuracy"), None
-    return Number(interval.value, interval.low, interval.high, interval.n, folders=(folder,), least=interval.n), None
+def crowd_area(answers: Sequence[Answers], run: RunData, explainer: str) -> Number | str:
+    """Return `saliency_crowd_auc` of an explainer on the images of a run, or why there is none."""
+    firsts: dict[str, list[float]] = {}
+    for source in answers:
+        for image_id, exposures in source.judgements.get(explainer, {}).items():
+            if image_id in run.position:
+                firsts.setdefault(image_id, []).extend(exposures)
+    if not firsts:
+        return "no answers of people about these images (--answers)"
+    ids = sorted(firsts)
+    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
+    area = crowd_auc([np.array(firsts[image_id]) for image_id in ids], codes, run.summary.get("seed", 0))
+    value, low, high = (float(end) if np.isfinite(end) else None for end in area[:3])
+    return Number(value, low, high, len(ids))
 
 
-def _crowd(scores: Scores, table: Table, value: Value, place: Mapping[str, str]) -> Found:
-    dataset, model, explainer = (only(scores.suite, table, axis, place) for axis in ("dataset", "model", "explainer"))
-    folder, run = scores.run(_runs(table, value), dataset, model, explainer)
-    if isinstance(run, str):
-        return Number(missing=run), None
-    text = smoked_text(scores.suite, explainer) if scores.smoke else explainer
-    found = scores.crowd.area(run, _explainer_text(text))
-    if isinstance(found, str):
-        return Number(missing=found), None
-    return Number(found.value, found.low, found.high, found.n, folders=(folder,), least=found.n), None
+def mean(datasets: Sequence[str], numbers: Sequence[Number]) -> Number:
+    """Return the mean of numbers, weighting their datasets equally, as the module says.
+
+    Args:
+        datasets: The dataset of each number.
+        numbers: Numbers that all have a value.
+    """
+    frame = pd.DataFrame({"dataset": datasets, "number": list(numbers)})
+    groups = [list(group) for _, group in frame.groupby("dataset", sort=False)["number"]]
+    value = float(np.mean([float(np.mean([number.value for number in group])) for group in groups]))
+    error = sqrt(sum(_standard_error(group) ** 2 for group in groups)) / len(groups)
+    low, high = (value - 1.96 * error, value + 1.96 * error) if np.isfinite(error) else (None, None)
+    n = sum(max(number.n for number in group) for group in groups)
+    return Number(value, low, high, n, least=min(number.n for number in numbers), runs=_runs_of(numbers))
+
+
+def _standard_error(numbers: Sequence[Number]) -> float:
+    """Return the standard error of the models' mean on the images of one dataset that all score, or NaN."""
+    # Without samples, as of parts and accuracies, or as aggregates of means, the error of the mean is not known.
+    samples = [number.samples for number in numbers if number.samples is not None]
+    if len(samples) < len(numbers) or any(cell.aggregate for _, cell in samples):
+        return nan
+    run = samples[0][0]  # images are taken in its order
+    columns = [
+        [other.values[cell.cell_id][other.position[image_id]] if image_id in other.position else nan
+         for image_id in run.ids]
+        for other, cell in samples
+    ]  # fmt: skip
+    rows = np.flatnonzero(np.isfinite(columns).all(axis=0))
+    scores = np.mean(columns, axis=0)[rows]
+    codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
+    clusters = int(codes.max()) + 1 if len(codes) else 0
+    if clusters < INTERVAL_FROM:
+        return nan
+    return cluster_error(np.bincount(codes, scores), np.bincount(codes), float(scores.mean()))
+
+
+def correlation(first: Sequence[Number], second: Sequence[Number], signs: Sequence[int]) -> Number:
+    """Return Pearson's correlation of two metrics over places, without interval.
+
+    Args:
+        first: Numbers of one metric; all have a value.
+        second: Numbers of the other metric at the same places.
+        signs: -1 for a metric of which lower is better, else 1.
+    """
+    if missing := [number for number in second if number.missing]:
+        return Number(missing=missing[0].missing)
+    if len(first) < FEWEST:
+        return Number(missing=f"{len(first)} points, of which a correlation needs {FEWEST}")
+    x, y = (
+        sign * np.array([number.value for number in numbers], float)
+        for sign, numbers in zip(signs, (first, second), strict=True)
+    )
+    value = float(pearson(x - x.mean(), y - y.mean(), np.ones((1, len(x))))[0])
+    if not np.isfinite(value):
+        return Number(missing="one of the two is constant", n=len(x), runs=_runs_of(first))
+    return Number(value, n=len(x), runs=_runs_of(first))
+
+
+def _runs_of(numbers: Sequence[Number]) -> tuple[str, ...]:
+    """Return the folders behind numbers, each once."""
+    return tuple(dict.fromkeys(folder for number in numbers for folder in number.runs))

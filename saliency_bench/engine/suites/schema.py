@@ -1,17 +1,16 @@
-"""What a suite's YAML file says: datasets, models, runs, and the tables that are made of them.
+"""What a suite's YAML file holds: datasets, models, runs, and the tables that are made of them.
 
-    datasets  x  models  x  a run's explainers and metrics  ->  one folder per (dataset, model, settings)
+    datasets  x  models  x  a run's explainers and metrics  ->  one run folder per (dataset, model, settings)
     tables    rows and columns of such scores, with the figures that the paper prints
 
-Nothing here imports torch. `python -m saliency_bench suite --schema` prints the JSON schema for editors.
+Nothing here imports torch or pandas. `python -m saliency_bench suite --schema` prints the JSON schema for editors.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
-from types import UnionType
-from typing import Annotated, Any, Literal, Self, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -24,19 +23,28 @@ from saliency_bench.utils.files import parse_yaml
 Axis = Literal["dataset", "model", "explainer", "variant", "value"]
 Family = Literal["resnet", "vgg", "vit", "convnext", "inception"]
 Scalar = str | int | float | bool
-LARGEST = 2**20  # bytes of a file
-# What the lists of a run say, and `settings` may not say again.
-TAKEN = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
+# Settings of a run that the suite itself fills in, so that `settings` must not.
+RESERVED = ("dataset", "model", "explainers", "metrics", "out", "other_model", "other_label")
+# Settings that add to a run or leave its scores alone: runs that differ only in these share a folder.
+FREE = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
 
 
 class Strict(BaseModel):
+    """A frozen model that refuses unknown keys, NaN and infinity."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class DatasetEntry(Strict):
-    """name: what `--dataset` takes. folder: in --data, which is then the only place where it is looked for, as of a
-    dataset that is built in several ways; by default its name. build: the command that makes it, without --out, for
-    those that have to be built. settings: of all runs on it, such as label_map."""
+    """A dataset of a suite.
+
+    Attributes:
+        name: What `--dataset` takes.
+        folder: Folder below --data, by default the name. If given, the dataset is looked for nowhere else, which a
+            dataset that is built in several ways needs.
+        build: The command that builds the dataset, without --out.
+        settings: Settings of all runs on it, such as label_map.
+    """
 
     name: str
     folder: str = ""
@@ -45,7 +53,7 @@ class DatasetEntry(Strict):
 
 
 class Training(Strict):
-    """The options of `saliency-bench train`; P0's recipe by default."""
+    """Options of `saliency-bench train`, by default the recipe of P0."""
 
     epochs: Annotated[int, Field(ge=1)] = 30
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
@@ -58,8 +66,13 @@ class Training(Strict):
 
 
 class ModelEntry(Strict):
-    """name: a Hub id, folder or torchvision:NAME. train: how it is trained on each dataset; without, it is used as it
-    is. family: of the small network that stands for it under --smoke."""
+    """A model of a suite.
+
+    Attributes:
+        name: A Hub id, folder or torchvision:NAME.
+        family: The small network that takes its place under --smoke.
+        train: How it is trained on each dataset; without it, the model is used as it is.
+    """
 
     name: str
     family: Family
@@ -73,10 +86,15 @@ class OtherEntry(Strict):
 
 
 class RunEntry(Strict):
-    """Every dataset with every model, all explained and scored alike.
+    """Every dataset with every model, explained and scored alike.
 
-    Explainers are written as on the command line, `rise:masks=8000`. The metrics are those of the tables that read this
-    run, and `metrics` besides. settings: those of `saliency-bench run` but for these lists.
+    Attributes:
+        datasets: Names of datasets.
+        models: Names of models.
+        explainers: Written as on the command line, `rise:masks=8000`.
+        metrics: Metrics in addition to those of the tables that read this run.
+        other: The second classifier, for metrics that need one.
+        settings: Further settings of `saliency-bench run`.
     """
 
     datasets: tuple[str, ...] = Field(min_length=1)
@@ -88,13 +106,17 @@ class RunEntry(Strict):
 
 
 class Value(Strict):
-    """What a number of a table is: the mean score of a metric or of one of its parts; the correlation of two metrics
-    over the axes in `over`; the accuracy of the classifier; or, with `crowd`, the area under the accuracy of people by
-    the answers that --answers gives.
+    """A quantity that a table shows: the score of a metric, an accuracy, or an area measured with people.
 
-    part: the name of a part; with *, as in `0.05 training *`, the mean of all parts that fit. transform: a change of
-    the images under which the accuracy is, one of saliency_consistency's. run: that of the table's runs which has it,
-    where not all do. scale: what it is multiplied with to be the paper's.
+    Attributes:
+        metric: The metric whose mean score is shown.
+        part: Part of the metric instead of its score; with *, as in `0.05 training *`, the mean of all matching parts.
+        against: A second metric: the correlation of both over the axes in `over` is shown.
+        accuracy: Accuracy of the classifier instead of a metric.
+        crowd: Area under the accuracy of people instead of a metric, from the answers that --answers gives.
+        transform: Change of the images under which the accuracy is measured, one of saliency_consistency's.
+        run: The run of the table that holds the value, where not all do.
+        scale: Factor that turns the value into the paper's unit.
     """
 
     metric: str = ""
@@ -107,7 +129,8 @@ class Value(Strict):
     scale: float = 1.0
 
     @model_validator(mode="after")
-    def _one(self) -> Self:
+    def _check_kind(self) -> Self:
+        """Check that it is exactly one kind of quantity."""
         if sum(map(bool, (self.metric, self.accuracy, self.crowd))) != 1 or (self.against and not self.metric):
             raise ValueError("a value needs either metric (with against, for a correlation), accuracy or crowd")
         if self.part and not self.metric:
@@ -118,20 +141,28 @@ class Value(Strict):
 
 
 class Note(Strict):
-    """What is to be known of some of the paper's figures. where: {axis: names}; all that fit are meant."""
+    """A remark on some of the paper's figures: those whose names on the axes are all in `where`."""
 
     note: str
     where: dict[Axis, tuple[str, ...]] = {}
 
 
 class Table(Strict):
-    """A table of a paper. runs: whose scores it shows.
+    """A table of a paper.
 
-    rows, columns: axes, the first one changes slowest. over: the axes that each number is a mean (or correlation)
-    over, weighted equally. values, variants: {what the table calls it: what it is}; a name in braces in a metric, part
-    or transform, as in `saliency_correctness:k={k}`, is replaced by each variant's. show: {axis: its names in the
-    paper's order}; others of the runs, such as baselines, come after these; by default all, in the order of the runs.
-    figures: what the paper prints of what is shown, a list per row, null where it prints nothing legible.
+    Attributes:
+        title: Its title.
+        runs: Names of the runs whose scores it shows.
+        rows: Axes of the rows; the first one changes slowest.
+        columns: Axes of the columns.
+        over: Axes that each number is a mean (or correlation) over, weighted equally.
+        values: {name in the table: quantity}.
+        variants: {name in the table: {placeholder: value}}. `{k}` in a metric, part or transform of a value, as in
+            `saliency_correctness:k={k}`, is replaced by the value of each variant.
+        show: {axis: names in the paper's order}. Further names of the runs, such as baselines, come after these.
+        figures: What the paper prints for the names in `show`: a list per row, null where nothing legible is printed.
+        notes: Remarks on the figures.
+        plot: Kind of plot, or "" for none.
     """
 
     title: str
@@ -147,7 +178,8 @@ class Table(Strict):
     plot: Literal["", "points", "lines"] = "points"
 
     @model_validator(mode="after")
-    def _axes(self) -> Self:
+    def _check_axes(self) -> Self:
+        """Check that each axis stands once, and that those with several names stand somewhere."""
         axes = [*self.rows, *self.columns, *self.over]
         if len(set(axes)) < len(axes):
             raise ValueError("an axis may stand only once, in rows, columns or over")
@@ -159,12 +191,20 @@ class Table(Strict):
             raise ValueError("variants and the axis variant go together: give both or neither")
         return self
 
+    def shows(self, axis: str, name: str) -> bool:
+        """Return whether the paper's table has this name on an axis; the others are added by the suite."""
+        return all(axis != shown_axis or name in names for shown_axis, names in self.show.items())
+
 
 class Smoke(Strict):
-    """What takes the place of datasets and models under --smoke: shapes-xai, small networks, few steps.
+    """What takes the place of datasets and models under --smoke: drawn pictures, small networks, few steps.
 
-    size: side of the images. count: images of a dataset. limit: samples of a run. options: {explainer or metric:
-    {option: value}}, which replace those of the runs and tables.
+    Attributes:
+        size: Side of the images in pixels.
+        count: Images of a dataset.
+        limit: Samples of a run.
+        epochs: Epochs of a training.
+        options: {explainer or metric: {option: value}}, which replace those of the runs and tables.
     """
 
     size: Annotated[int, Field(ge=32)] = 32
@@ -175,11 +215,12 @@ class Smoke(Strict):
 
     @property
     def recipe(self) -> Training:
+        """How the small networks are trained."""
         return Training(epochs=self.epochs, learning_rate=0.01, batch_size=8, size=self.size)
 
 
 class Suite(Strict):
-    """A paper's suite. names: what the paper calls datasets, models and explainers, {our name: its name}."""
+    """The suite of a paper; `names` is {name of a dataset, model or explainer: what the paper calls it}."""
 
     paper: str
     datasets: dict[str, DatasetEntry] = Field(min_length=1)
@@ -190,63 +231,69 @@ class Suite(Strict):
     smoke: Smoke = Smoke()
 
     @model_validator(mode="after")
-    def _references(self) -> Self:
+    def _check_references(self) -> Self:
+        """Check that every name is that of an entry, and that tables have one place for each number."""
         for name, run in self.runs.items():
-            _known(f"runs.{name}.datasets", run.datasets, self.datasets)
-            _known(f"runs.{name}.models", run.models, self.models)
-            for settings in (run.settings, *(self.datasets[one].settings for one in run.datasets)):
+            _check_names(f"runs.{name}.datasets", run.datasets, self.datasets)
+            _check_names(f"runs.{name}.models", run.models, self.models)
+            for settings in (run.settings, *(self.datasets[dataset].settings for dataset in run.datasets)):
                 check_names(settings)
-                if taken := set(settings) & set(TAKEN):
-                    raise ValueError(f"runs.{name}.settings: {min(taken)} has a place of its own")
+                if reserved := set(settings) & set(RESERVED):
+                    raise ValueError(f"runs.{name}.settings: {min(reserved)} has a place of its own")
         for name, table in self.tables.items():
-            _known(f"tables.{name}.runs", table.runs, self.runs)
-            self._check_axes(name, table)
-            if not any(value.metric for value in table.values.values()):
-                for entry in table.runs:
-                    if not self.runs[entry].metrics:
-                        raise ValueError(f"tables.{name} asks for no metric, so runs.{entry} needs metrics of its own")
-            _known(f"tables.{name}.values", [one.run for one in table.values.values() if one.run], table.runs)
+            _check_names(f"tables.{name}.runs", table.runs, self.runs)
+            self._check_table(name, table)
         return self
 
-    def _check_axes(self, name: str, table: Table) -> None:
-        """Whether each number of a table has one place in the runs."""
+    def _check_table(self, name: str, table: Table) -> None:
+        """Check that each number of a table belongs to exactly one place of its runs."""
         runs = [self.runs[run] for run in table.runs]
-        several = {axis: {one for run in runs for one in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
+        names = {axis: {entry for run in runs for entry in getattr(run, f"{axis}s")} for axis in ("dataset", "model")}
         if any(not value.accuracy for value in table.values.values()):
-            several["explainer"] = {one for run in runs for one in run.explainers}
-        for axis, names in several.items():
-            if len(names) > 1 and axis not in (*table.rows, *table.columns, *table.over):
+            names["explainer"] = {text for run in runs for text in run.explainers}
+        for axis, several in names.items():
+            if len(several) > 1 and axis not in (*table.rows, *table.columns, *table.over):
                 raise ValueError(
-                    f"tables.{name}: its runs have {len(names)} names of {axis}; give rows, columns or over that axis"
+                    f"tables.{name}: its runs have {len(several)} names of {axis}; give rows, columns or over that axis"
                 )
+        if not any(value.metric for value in table.values.values()):
+            for run in table.runs:
+                if not self.runs[run].metrics:
+                    raise ValueError(f"tables.{name} asks for no metric, so runs.{run} needs metrics of its own")
+        _check_names(f"tables.{name}.values", [value.run for value in table.values.values() if value.run], table.runs)
 
 
-def _known(where: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in (there := list(known)):
-            raise UserError(f"{where}: {unknown('name', name, there)}")
+def _check_names(where: str, names: Iterable[str], defined: Iterable[str]) -> None:
+    """Raise UserError for a name that the suite does not define. `where` is its place in the file."""
+    for name in names:
+        if name not in (available := list(defined)):
+            raise UserError(f"{where}: {unknown('name', name, available)}")
 
 
 def suite_files() -> dict[str, Path]:
-    """{suite: its file} of the suites that come with the package, by paper."""
+    """Return {suite: its file} of the suites that come with the package and its plugins."""
     return {path.stem: path for folder in registry.folders("suites") for path in sorted(folder.glob("*.yaml"))}
 
 
 def list_suites() -> list[str]:
-    """The names of all suites that come with the package: of the papers, and of their tables."""
+    """Return the names of all suites that come with the package: of the papers, and of their tables."""
     return [name for suite, path in suite_files().items() for name in (suite, *read_suite(path).tables)]
 
 
 def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
-    """(file, suite, tables) of a suite's or a table's name, of a YAML file, or of FILE.yaml:TABLE.
+    """Find a suite by the name of a suite or table, or by FILE.yaml or FILE.yaml:TABLE.
 
-    Raises: UserError for a name that is neither, or a file that is no suite.
+    Returns:
+        The file, the suite and the names of the selected tables.
+
+    Raises:
+        UserError: The name is unknown, or the file is not a suite.
     """
-    if found := re.fullmatch(r"(.+\.ya?ml)(?::(.+))?", name):
-        path, table = Path(found[1]), found[2]
+    if match := re.fullmatch(r"(.+\.ya?ml)(?::(.+))?", name):
+        path, table = Path(match[1]), match[2]
         suite = read_suite(path)
         if table:
-            _known(str(path), [table], suite.tables)
+            _check_names(str(path), [table], suite.tables)
         return path, suite, (table,) if table else tuple(suite.tables)
     for stem, path in suite_files().items():
         if name == stem or name.startswith(f"{stem}-"):
@@ -257,10 +304,8 @@ def find_suite(name: str) -> tuple[Path, Suite, tuple[str, ...]]:
 
 
 def read_suite(path: Path) -> Suite:
-    """Raises: UserError that names the file and the first thing in it that is wrong."""
+    """Read a suite's file; UserError names the file and the first error in it."""
     try:
-        if path.stat().st_size > LARGEST:
-            raise UserError(f"{path} is larger than {LARGEST} bytes, which no suite is")
         content = parse_yaml(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
@@ -272,10 +317,10 @@ def read_suite(path: Path) -> Suite:
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     except ValidationError as error:
-        raise UserError(f"{path}: {_line(error)}") from error
+        raise UserError(f"{path}: {_first_error(error)}") from error
 
 
-SAID = {  # instead of what pydantic says
+MESSAGES = {  # in place of pydantic's
     "too_short": "is empty",
     "missing": "is missing",
     "model_type": "must be a mapping, as in {key: value}",
@@ -285,61 +330,48 @@ SAID = {  # instead of what pydantic says
 }
 
 
-def _line(error: ValidationError) -> str:
-    """What is wrong first, and the key that was probably meant."""
+def _first_error(error: ValidationError) -> str:
+    """Describe the first error; for an unknown key, suggest the key that was probably meant."""
     errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    where = ".".join(str(step) for step in first["loc"])
+    # An unknown key often is why another one is missing, so it comes first.
+    first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
+    *parents, key = [str(step) for step in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
-        *above, key = first["loc"]
-        return f"{unknown('key', str(key), _keys(Suite, above), of='.'.join(map(str, above)))}"
-    text = SAID.get(first["type"]) or first["msg"].removeprefix("Value error, ")
+        return str(unknown("key", key, _keys_at(parents), of=".".join(parents)))
+    where = ".".join([*parents, key])
+    text = MESSAGES.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     return f"{where}: {text}" if where else text if first["type"] == "value_error" else f"the file {text}"
 
 
-def _keys(model: Any, steps: Iterable[str | int]) -> list[str]:
-    """The keys that a mapping of the file may have. steps: the way to it."""
+def _keys_at(steps: Iterable[str]) -> list[str]:
+    """Return the keys that the mapping at a path of the file may have, such as ["tables", "main"]."""
+    model: type[BaseModel] = Suite
     for step in steps:
-        model = model.model_fields[step].annotation if _is_model(model) else next(_inner(model))
-        model = next((one for one in _inner(model) if _is_model(one)), model) if _is_union(model) else model
-    return list(model.model_fields) if _is_model(model) else []
+        if step in model.model_fields:
+            annotation = model.model_fields[step].annotation
+            # dict[str, Table], tuple[Note, ...] and Training | None hold the model as an argument.
+            kinds = [kind for kind in (annotation, *get_args(annotation)) if isinstance(kind, type)]
+            model = next((kind for kind in kinds if issubclass(kind, BaseModel)), model)
+    return list(model.model_fields)
 
 
-def _is_model(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, BaseModel)
+def fill(text: str, variant: dict[str, Scalar]) -> str:
+    """Replace `{name}` in a text by the variant's value; UserError for a name that the variant does not have."""
 
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, UnionType)
-
-
-def _inner(kind: Any) -> Iterator[Any]:
-    """The type of the values of a mapping, of the items of a tuple, of the choices of a union."""
-    choices = [one for one in get_args(kind) if one is not Ellipsis]
-    yield from choices[-1:] if get_origin(kind) is dict else choices
-
-
-def filled(text: str, variant: dict[str, Scalar]) -> str:
-    """A metric's text with the values of a variant in the place of the names in braces.
-
-    Raises: UserError for a name that the variant has not.
-    """
-
-    def value(found: re.Match) -> str:
-        if found[1] not in variant:
-            raise unknown("variant", found[1], variant)
-        given = variant[found[1]]
+    def value(match: re.Match) -> str:
+        if match[1] not in variant:
+            raise unknown("variant", match[1], variant)
+        given = variant[match[1]]
         return str(given).lower() if isinstance(given, bool) else str(given)
 
     return re.sub(r"\{(\w+)\}", value, text)
 
 
-def parts_that_fit(part: str, names: Iterable[str]) -> list[str]:
-    """The names of parts whose mean a value is, by its `part`: "0.05" or "0.05 training *"."""
+def matching_parts(part: str, names: Iterable[str]) -> list[str]:
+    """Return the names of the parts that a value's `part` stands for: "0.05" or "0.05 training *"."""
     return [name for name in names if fnmatchcase(name, part)]
 
 
-def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """What makes a run another one than its neighbours: all but what is added to a run or leaves its scores alone."""
-    free = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
-    return {name: value for name, value in spec if name not in free}
+def identity_of(spec: RunSpec) -> dict[str, Any]:
+    """Return the settings that tell a run from its neighbours; see `FREE`."""
+    return {name: value for name, value in spec if name not in FREE}

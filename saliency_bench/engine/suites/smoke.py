@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from saliency_bench.data.building import build
-from saliency_bench.engine.suites.jobs import Choice, Job, config_of
+from saliency_bench.engine.suites.jobs import Choice, Job, smoke_config
 from saliency_bench.engine.suites.schema import Suite
 from saliency_bench.utils.files import write_text
 from saliency_bench.utils.seeds import seed_of
@@ -15,17 +15,17 @@ def prepare(suite: Suite, jobs: list[Job], choice: Choice) -> None:
     """Draw the datasets and write the networks' configs, unless they are there."""
     for model in {job.model for job in jobs}:
         entry = suite.models[model]
-        path = config_of(choice, entry)
+        path = smoke_config(choice, entry)
         if not path.is_file():
             write_text(path, json.dumps(_config(entry.family, suite.smoke.size), indent=2) + "\n")
-    for dataset, place in dict.fromkeys((job.dataset, job.spec.dataset) for job in jobs):
-        if not Path(str(place)).exists():
+    for dataset, folder in dict.fromkeys((job.dataset, str(job.spec.dataset)) for job in jobs):
+        if not Path(folder).exists():
             seed = seed_of("smoke", dataset) % 1000
-            build("shapes-xai", str(place), size=suite.smoke.size, count=suite.smoke.count, seed=seed, progress=False)
+            build("shapes-xai", folder, size=suite.smoke.size, count=suite.smoke.count, seed=seed, progress=False)
 
 
 def _config(family: str, size: int) -> dict[str, Any]:
-    """A transformers config. VGG and Inception, which have no small form, are stood for by small residual networks."""
+    """Return a transformers config; small residual networks stand for VGG and Inception, which have no small form."""
     if family == "vit":
         return {"model_type": "vit", "architectures": ["ViTForImageClassification"], "hidden_size": 16,
                 "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24, "image_size": size,

@@ -1,47 +1,66 @@
-"""`sb.suite` and the command: plan, work, tables and page of a suite."""
+"""`sb.suite` and its command: plan a suite, train and run what is missing, and write its tables and page.
 
-from collections.abc import Iterable
+A run that fails is named with its reason and stops no other; started again, only what is missing is done. Several
+processes share the chunks of each run, or make whole runs side by side, whichever ends earlier.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from accelerate.utils import gather_object
+
+from saliency_bench.analysis.agreement import read_answers
+from saliency_bench.engine.python_objects import describe
+from saliency_bench.engine.run import start
 from saliency_bench.engine.suites import smoke as smoke_data
-from saliency_bench.engine.suites.crowd import Crowd
 from saliency_bench.engine.suites.drawing import write_page
-from saliency_bench.engine.suites.grids import check_figures, grid_of
-from saliency_bench.engine.suites.jobs import Choice, Job, jobs_of, selection
-from saliency_bench.engine.suites.layout import Laid
-from saliency_bench.engine.suites.numbers import Scores
-from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows
+from saliency_bench.engine.suites.jobs import Choice, Job, Network, jobs_of, selection
+from saliency_bench.engine.suites.numbers import Results
+from saliency_bench.engine.suites.plan import Step, check_sources, plan_notes, plan_of, plan_rows, side_by_side
 from saliency_bench.engine.suites.schema import Suite, find_suite
-from saliency_bench.engine.suites.working import work
-from saliency_bench.errors import UserError
+from saliency_bench.engine.suites.tables import SuiteTable, check_figures, make_table
+from saliency_bench.engine.suites.transforms import measure
+from saliency_bench.engine.training import train
+from saliency_bench.errors import UserError, described
 from saliency_bench.reports import words
 from saliency_bench.results.summary import aligned
-from saliency_bench.utils.processes import accelerator_on
+from saliency_bench.utils.messages import complain
+from saliency_bench.utils.processes import Alone, Group, accelerator_on, agreed, wait_for_all
 from saliency_bench.utils.progress import step
 
 
 @dataclass(frozen=True, repr=False)
 class SuiteResult:
-    """What a suite came to. tables: those it laid out; failed: {folder: why}; page: suite.html."""
+    """What a suite came to.
+
+    Attributes:
+        folder: The folder of all files.
+        tables: The tables that were written.
+        jobs: The runs.
+        failed: {folder of a network or run: why it failed}.
+    """
 
     folder: Path
-    tables: list[Laid]
+    tables: list[SuiteTable]
     jobs: list[Job]
     failed: dict[Path, str] = field(default_factory=dict)
 
     @property
     def page(self) -> Path:
+        """The page with all tables."""
         return self.folder / "suite.html"
 
     def __str__(self) -> str:
-        return "\n".join(laid.markdown() for laid in self.tables)
+        return "\n".join(table.markdown() for table in self.tables)
 
     __repr__ = __str__
 
     def as_json(self) -> dict[str, Any]:
-        tables = [{"table": one.grid.name, "numbers": one.rows, "notes": one.notes} for one in self.tables]
+        """Return the tables and what failed, as the command prints them."""
+        tables = [{"table": table.name, "numbers": table.records, "notes": table.notes} for table in self.tables]
         return {"tables": tables, "failed": {str(folder): why for folder, why in self.failed.items()}}
 
 
@@ -52,6 +71,7 @@ class Plan:
     steps: list[Step]
 
     def as_json(self) -> list[dict[str, Any]]:
+        """Return the plan as the command prints it."""
         names = ("dataset", "model", "images", "cells", "done", "passes", "hours", "megabytes", "missing")
         return [{"run": step.job.folder.name} | {name: getattr(step, name) for name in names} for step in self.steps]
 
@@ -62,31 +82,9 @@ class Plan:
 
 
 def planned(name: str, **options: Any) -> Plan:
-    """What `suite` would do with these options, and what it costs. Nothing is trained or run."""
-    _, _, choice, jobs = _chosen(name, **options)
+    """Return what `suite` would do with these options, and what it costs; nothing is trained or run."""
+    _, _, choice, jobs = _choose(name, **options)
     return Plan(plan_of(jobs, choice))
-
-
-def _chosen(
-    name: str,
-    *,
-    out: str | Path,
-    data: str | Path = ".",
-    select: str | Iterable[str] = (),
-    answers: str | Path | Iterable[str | Path] = (),
-    **of_all_runs: Any,
-) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:
-    _, found, tables = find_suite(name)
-    conditions = selection([select] if isinstance(select, str) else select)
-    files = tuple(map(Path, [answers] if isinstance(answers, str | Path) else answers))
-    choice = Choice(Path(out), Path(data), conditions, crowd=Crowd.read(files), **of_all_runs)
-    if not choice.data.is_dir():
-        raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
-    check_figures(found, tables)
-    jobs = jobs_of(found, tables, choice)
-    if choice.smoke:
-        smoke_data.prepare(found, jobs, choice)
-    return found, tables, choice, jobs
 
 
 def suite(
@@ -104,54 +102,169 @@ def suite(
     train_only: bool = False,
     progress: bool = True,
 ) -> SuiteResult:
-    """Make a table of a paper, or all of them: train and run what is missing under `out`, and lay out the tables.
-
-    name: of a suite (`p0`) or a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).
-    out: folder of models, runs and tables, shared by all tables. data: folder that holds built datasets by name.
-    select: parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
-    limit, batch_size, device: of all runs. smoke: the same tables in minutes, on drawn pictures with small networks.
-    answers: files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
-    compare: with the paper's figures and the differences. train_only: leave out the runs.
+    """Make a table of a paper, or all of them: train and run what is missing under `out`, and write the tables.
 
     Started again, it does what is missing. A run that fails is in `failed` and stops no other.
-    Raises: UserError for an unknown name, a file that is no suite, or sources that are missing.
+
+    Args:
+        name: A suite (`p0`), a table (`p0-table2`), or a YAML file of your own (FILE.yaml, FILE.yaml:TABLE).
+        out: Folder of models, runs and tables, shared by all tables.
+        data: Folder that holds built datasets by name.
+        select: Parts of it, "dataset=pet-xai explainer=gradcam" (axes dataset, model, explainer, metric).
+        limit: Samples of all runs.
+        batch_size: Samples per chunk of all runs.
+        device: Device of all runs.
+        smoke: Make the same tables in minutes, on drawn pictures with small networks.
+        answers: Files with answers of people (`peekaboom export`), for tables that show what they make of the maps.
+        compare: Show the paper's figures and the differences.
+        train_only: Leave out the runs.
+        progress: Show progress.
+
+    Raises:
+        UserError: The name is unknown, a file is not a suite, or sources are missing.
     """
-    found, tables, choice, jobs = _chosen(
+    content, tables, choice, jobs = _choose(
         name, out=out, data=data, select=select, limit=limit, batch_size=batch_size, device=device, smoke=smoke,
-        train_only=train_only, answers=answers,
+        answers=answers,
     )  # fmt: skip
     steps = plan_of(jobs, choice, measured=False)
     check_sources(steps)
-    main = accelerator_on(device).is_main_process
-    said = step if main and progress else lambda line: None
+    is_main = accelerator_on(device).is_main_process
+    say = step if is_main and progress else lambda line: None
     for line in plan_notes(steps):
-        said(line)
-    done = work(steps, choice, progress, said)
-    laid = [] if train_only or not main else lay_out(found, tables, choice, done.failed, compare)
-    if laid:
-        title = f"{name}, smoke size" if smoke else name
-        write_page(choice.out / "suite.html", title, found.paper, laid, plan_of(jobs, choice, measured=False),
-                   done.failed, smoke)  # fmt: skip
-    return SuiteResult(choice.out, laid, jobs, done.failed)
+        say(line)
+    failed = work(steps, choice, progress, say, train_only)
+    if train_only or not is_main:
+        return SuiteResult(choice.out, [], jobs, failed)
+    written = write_tables(content, tables, choice, failed, compare)
+    title = f"{name}, smoke size" if smoke else name
+    page = choice.out / "suite.html"
+    write_page(page, title, content.paper, written, plan_of(jobs, choice, measured=False), failed, smoke)
+    return SuiteResult(choice.out, written, jobs, failed)
 
 
-def lay_out(found: Suite, tables: Iterable[str], choice: Choice, failed: dict[Path, str], compare: bool) -> list[Laid]:
-    """The tables of what is there, written: also of runs that an earlier start has made and this one leaves out."""
-    jobs = jobs_of(found, tables, replace(choice, select={}))
-    scores = Scores(found, jobs, choice.smoke, {str(folder): why for folder, why in failed.items()},
-                    choice.crowd)  # fmt: skip
-    laid = []
-    for table in tables:
-        accuracies = ", ".join(
-            f"{found.names.get(model, model)} on {found.names.get(dataset, dataset)} {words.number(one.value)}"
-            for (dataset, model), one in scores.accuracies(found.tables[table].runs).items()
+def _choose(
+    name: str,
+    *,
+    out: str | Path,
+    data: str | Path = ".",
+    select: str | Iterable[str] = (),
+    answers: str | Path | Iterable[str | Path] = (),
+    **settings: Any,
+) -> tuple[Suite, tuple[str, ...], Choice, list[Job]]:
+    """Return the suite, its selected tables, the choice and the runs; under --smoke their sources are made."""
+    _, content, tables = find_suite(name)
+    conditions = selection([select] if isinstance(select, str) else select)
+    files = [Path(file) for file in ([answers] if isinstance(answers, str | Path) else answers)]
+    choice = Choice(Path(out), Path(data), conditions, answers=[read_answers(file) for file in files], **settings)
+    if not choice.data.is_dir():
+        raise UserError(f"there is no folder '{choice.data}'; give --data the folder that holds built datasets")
+    check_figures(content, tables)
+    jobs = jobs_of(content, tables, choice)
+    if choice.smoke:
+        smoke_data.prepare(content, jobs, choice)
+    return content, tables, choice, jobs
+
+
+def work(
+    steps: Sequence[Step], choice: Choice, progress: bool, say: Callable[[str], None], train_only: bool
+) -> dict[Path, str]:
+    """Train and run what is missing of a plan.
+
+    Args:
+        steps: The plan.
+        choice: What was chosen of the suite.
+        progress: Whether bars are shown.
+        say: Called with a line on each step.
+        train_only: Whether the runs are left out.
+
+    Returns:
+        {folder of a network or run: why it failed}.
+
+    Raises:
+        UserError: Networks are to be trained by several processes.
+    """
+    jobs = [item.job for item in steps]
+    accelerator = accelerator_on(choice.device)
+    networks = {network.out: network for job in jobs for network in job.networks}
+    untrained = [network for network in networks.values() if not network.is_done]
+    if untrained and accelerator.num_processes > 1:
+        raise UserError(
+            f"{len(untrained)} networks must be trained first, by a single process: start this suite once with "
+            "--train-only and without torchrun or accelerate launch"
         )
-        limits = ", ".join(
-            f"{used} of {samples} of {found.names.get(dataset, dataset)}"
-            for dataset, (used, samples) in scores.limited(found.tables[table].runs).items()
-        )
-        about = [f"Not all images: {limits}."] * bool(limits)
-        about += [f"Accuracy of the classifiers: {accuracies}."] * bool(accuracies)
-        laid.append(Laid(grid_of(table, scores), found.names, compare, about))
-        laid[-1].write(choice.out / "tables")
-    return laid
+    failed: dict[Path, str] = {}
+    for number, network in enumerate(untrained, 1):
+        say(f"training {number} of {len(untrained)}: {network.out.name} on {network.out.parent.name}")
+        _attempt(partial(_train, network, choice, progress), network.out, failed)
+    if train_only:
+        return failed
+    shares = agreed(accelerator, lambda: side_by_side(steps, accelerator.num_processes))
+    group: Group = Alone(accelerator.device) if shares else accelerator
+    if shares:
+        say(f"{accelerator.num_processes} processes make whole runs side by side")
+    for number in shares[accelerator.process_index] if shares else range(len(jobs)):
+        job = jobs[number]
+        say(f"run {number + 1} of {len(jobs)}: {job.folder.name}")
+        if without := [network.out.name for network in job.networks if network.out in failed]:
+            failed[job.folder] = f"its network {without[0]} was not trained"
+            continue
+        _attempt(partial(_run, job, progress and accelerator.is_local_main_process, group), job.folder, failed)
+    wait_for_all(accelerator)
+    return dict(gather_object(list(failed.items()))) if shares else failed
+
+
+def _run(job: Job, progress: bool, group: Group) -> None:
+    """Make a run, and the accuracies under transforms that tables ask for."""
+    start(*describe(dict(job.spec)), progress=progress, group=group)
+    if group.is_main_process:
+        measure(job)
+    wait_for_all(group)
+
+
+def _train(network: Network, choice: Choice, progress: bool) -> None:
+    """Train a network."""
+    recipe = network.recipe.model_dump()
+    train(dataset=network.dataset, model=network.start, out=network.out, label_column=network.label,
+          device=choice.device, progress=progress, **recipe)  # fmt: skip
+
+
+def _attempt(task: Callable[[], object], folder: Path, failed: dict[Path, str]) -> None:
+    """Do a task; an error is reported and noted in `failed`, and stops nothing else."""
+    try:
+        task()
+    except UserError as error:
+        failed[folder] = str(error)
+    except Exception as error:
+        failed[folder] = described(error)
+    if folder in failed:
+        complain(f"{folder.name} failed: {failed[folder]}")
+
+
+def write_tables(
+    content: Suite, tables: Iterable[str], choice: Choice, failed: dict[Path, str], compare: bool
+) -> list[SuiteTable]:
+    """Write the tables of what is there, also of runs that an earlier start has made and this one leaves out."""
+    jobs = jobs_of(content, tables, replace(choice, select={}))
+    results = Results(content, jobs, choice, failed)
+    written = []
+    for name in tables:
+        about = _remarks(content, results, content.tables[name].runs)
+        written.append(make_table(name, results, compare, about))
+        written[-1].write(choice.out / "tables")
+    return written
+
+
+def _remarks(content: Suite, results: Results, runs: Sequence[str]) -> list[str]:
+    """Return the remarks on all runs of a table: datasets that are not used whole, and accuracies."""
+    accuracies: dict[tuple[str, str], str] = {}
+    used: dict[str, tuple[int, int]] = {}
+    for job, run in results.finished(runs):
+        dataset, model = (content.names.get(name, name) for name in (job.dataset, job.model))
+        accuracies[job.dataset, job.model] = f"{model} on {dataset} {words.number(run.accuracy.value)}"
+        count = run.summary["dataset"]["used"], run.summary["dataset"]["samples"]
+        if count[0] < count[1]:
+            used[job.dataset] = min(used.get(job.dataset, count), count)
+    limits = ", ".join(f"{count[0]} of {count[1]} of {content.names.get(name, name)}" for name, count in used.items())
+    remarks = [f"Not all images: {limits}."] if limits else []
+    return remarks + ([f"Accuracy of the classifiers: {', '.join(accuracies.values())}."] if accuracies else [])

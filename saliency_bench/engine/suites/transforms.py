@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on images that are turned, shifted or mirrored, as saliency_consistency does it."""
+"""Accuracy of a classifier on images that are rotated, shifted or mirrored, as saliency_consistency does it."""
 
 from dataclasses import replace
 from typing import Any
@@ -17,13 +17,19 @@ from saliency_bench.utils.files import read_json, write_json
 
 
 def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
-    """`accuracy` and `top5` of a run's samples under a transform, with intervals, as a summary has them of its model.
+    """Measure `accuracy` and `top5` of a run's samples under a transform, with intervals.
 
-    context: of `engine.loading.load`; nothing of its folder is read or written. transform: one of TRANSFORMS, applied
-    to the images in the prepared frame, what comes from outside being black; "": none, which gives the summary's own.
-    `top5` is None with five classes or fewer; a sigmoid's accuracy is its mean average precision.
+    Args:
+        context: The run, as `engine.loading.load` gives it; nothing in its folder is read or written.
+        transform: One of TRANSFORMS, applied to the images in the prepared frame with black around them; "" for none,
+            which gives the accuracies of the run's summary.
 
-    Raises: UserError for an unknown transform.
+    Returns:
+        {"accuracy": ..., "top5": ...}. `top5` is None with five classes or fewer; the accuracy of a sigmoid is its mean
+        average precision.
+
+    Raises:
+        UserError: The transform is unknown.
     """
     if transform and transform not in TRANSFORMS:
         raise unknown("transform", transform, TRANSFORMS)
@@ -40,25 +46,23 @@ def accuracy_under(context: RunContext, transform: str = "") -> dict[str, Any]:
 
 def measure(job: Job) -> None:
     """Write the accuracies that tables ask for beside a finished run, unless they are there."""
-    known = accuracies_of(job)
-    left = [transform for transform in job.transforms if transform not in known]
-    if not left:
-        return
-    spec, objects = describe(dict(job.spec))
-    context = load(spec, objects)
-    found = known | {transform: accuracy_under(context, transform) for transform in left}
-    write_json(job.accuracies, {"of": _identity(job), "transforms": found})
+    measured = accuracies_of(job)
+    missing = [transform for transform in job.transforms if transform not in measured]
+    if missing:
+        context = load(*describe(dict(job.spec)))
+        measured |= {transform: accuracy_under(context, transform) for transform in missing}
+        write_json(job.accuracies, {"of": _identity(job), "transforms": measured})
 
 
 def accuracies_of(job: Job) -> dict[str, dict[str, Any]]:
-    """{transform: "accuracy" and "top5"} that are there, of the run as it is now."""
+    """Return {transform: "accuracy" and "top5"} of what was measured of the run as it is now."""
     if not job.accuracies.is_file():
         return {}
-    found = read_json(job.accuracies)
-    return found["transforms"] if found["of"] == _identity(job) else {}
+    content = read_json(job.accuracies)
+    return content["transforms"] if content["of"] == _identity(job) else {}
 
 
 def _identity(job: Job) -> list:
-    """What an accuracy depends on: classifier, images, how many of them."""
+    """Return what an accuracy depends on: the classifier, the images and how many of them are used."""
     summary = read_json(job.folder / "summary.json")
     return [summary["model"]["digest"], summary["dataset"]["fingerprint"], summary["dataset"]["used"]]

@@ -1,7 +1,7 @@
-"""Derives `groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
+"""Derive `targets/groups_imagenet.json` from WordNet's relation and ImageNet's class index (P3, appendix B).
 
-example:
-  python -m saliency_bench.targets.wordnet FOLDER
+Example:
+  python -m saliency_bench.hub_builders._wordnet FOLDER
 
 FOLDER holds `wordnet.is_a.txt` (a line "hypernym hyponym" per edge) and `imagenet_class_index.json` ({"0": [WordNet id,
 name]}). The table includes WordNet's licence, as the licence requires.
@@ -13,11 +13,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import saliency_bench.targets
 from saliency_bench.errors import UserError
 from saliency_bench.utils.files import write_text
 
 ENOUGH, MOST = 5, 50  # classes in a group; without the upper end some of ImageNet's would have 522
-TABLE = Path(__file__).parent / "groups_imagenet.json"
+TABLE = Path(saliency_bench.targets.__file__).parent / "groups_imagenet.json"
 NOTICE = """Derived from WordNet 3.0 under this licence: This software and database is being provided to you, the
 LICENSEE, by Princeton University under the following license. By obtaining, using and/or copying this software and
 database, you agree that you have read, understood, and will comply with these terms and conditions: Permission to use,
@@ -35,7 +36,7 @@ times remain with Princeton University and LICENSEE agrees to preserve same."""
 
 
 def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str, list[str]]:
-    """{group: its leaves}: for each leaf its smallest hypernym of 5 to 50 leaves, of equal ones that of the lowest id.
+    """Return {group: its leaves}: for each leaf its smallest hypernym of 5 to 50 leaves, of equal ones the lowest id.
 
     A leaf without one takes the leaves of its largest hypernym of fewer, if any, and is joined by the groups of its
     neighbours, the leaves nearest in the order of WordNet ids (of two equally near the lower one first), until five are
@@ -51,19 +52,19 @@ def derive(edges: Iterable[tuple[str, str]], leaves: Iterable[str]) -> dict[str,
     for leaf in ordered:
         for hypernym in above[leaf]:
             below[hypernym].add(leaf)
-    own: dict[str, str | None] = {}
+    group_of: dict[str, str | None] = {}  # the hypernym that is a leaf's group, if any
     for leaf in ordered:
         sizes = [(len(below[hypernym]), hypernym) for hypernym in above[leaf]]
-        own[leaf] = min(((size, name) for size, name in sizes if ENOUGH <= size <= MOST), default=(0, None))[1]
-    groups = {name: sorted(below[name]) for name in set(own.values()) if name is not None}
-    for leaf in (leaf for leaf in ordered if own[leaf] is None):
-        name, members = _joined(leaf, ordered, own, above, below)
+        group_of[leaf] = min(((size, name) for size, name in sizes if ENOUGH <= size <= MOST), default=(0, None))[1]
+    groups = {name: sorted(below[name]) for name in set(group_of.values()) if name is not None}
+    for leaf in (leaf for leaf in ordered if group_of[leaf] is None):
+        name, members = _joined(leaf, ordered, group_of, above, below)
         groups.setdefault(name, members)
     return dict(sorted(groups.items()))
 
 
 def _above(leaf: str, parents: Mapping[str, set[str]]) -> set[str]:
-    """All hypernyms of a synset."""
+    """Return all hypernyms of a synset."""
     hypernyms: set[str] = set()
     pending = [leaf]
     while pending:
@@ -73,11 +74,21 @@ def _above(leaf: str, parents: Mapping[str, set[str]]) -> set[str]:
     return hypernyms
 
 
-def _joined(leaf: str, ordered: list[str], own: dict, above: dict, below: dict) -> tuple[str, list[str]]:
+def _joined(leaf: str, ordered: list[str], group_of: dict, above: dict, below: dict) -> tuple[str, list[str]]:
+    """Return the name and leaves of the group that joins a leaf without one to its neighbours.
+
+    Args:
+        leaf: The leaf.
+        ordered: All leaves in the order of their ids.
+        group_of: {leaf: its group, or None}.
+        above: {leaf: its hypernyms}.
+        below: {hypernym: its leaves}.
+    """
+
     def largest(node: str) -> str:
-        """The group of a leaf, or of a leaf without one its largest hypernym of fewer than five, or itself."""
+        """Return the group of a leaf, or else its largest hypernym of fewer than five, or itself."""
         small = [(-len(below[name]), name) for name in above[node] if len(below[name]) < ENOUGH]
-        return own[node] or min(small, default=(0, node))[1]
+        return group_of[node] or min(small, default=(0, node))[1]
 
     index = ordered.index(leaf)
     near = sorted(range(len(ordered)), key=lambda other: (abs(other - index), other))
@@ -96,7 +107,7 @@ def _joined(leaf: str, ordered: list[str], own: dict, above: dict, below: dict) 
 
 
 def table_of(folder: Path) -> dict:
-    """The table of a folder with both files. Raises: UserError for one that cannot be read."""
+    """Return the table of a folder with both files; UserError if it cannot be read."""
     try:
         index = json.loads((folder / "imagenet_class_index.json").read_text(encoding="utf-8"))
         lines = (folder / "wordnet.is_a.txt").read_text(encoding="utf-8").splitlines()
@@ -108,12 +119,13 @@ def table_of(folder: Path) -> dict:
     return {
         "about": " ".join(NOTICE.split()),
         "classes": [index[str(key)][1] for key in range(len(index))],
-        "groups": {name: sorted(number[leaf] for leaf in held) for name, held in groups.items()},
+        "groups": {name: sorted(number[leaf] for leaf in members) for name, members in groups.items()},
         "joined": [name for name in groups if "+" in name],
     }
 
 
 def main(folder: str) -> None:
+    """Write the table beside this file."""
     write_text(TABLE, json.dumps(table_of(Path(folder)), separators=(",", ":")) + "\n")
 
 
