@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
+from scipy import stats
 
 from saliency_bench.analysis.names import names_of
 from saliency_bench.analysis.tables import Findings, Table, dicts, known
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap
-from saliency_bench.results.run_folder import RunData
+from saliency_bench.results.run_folder import Column, Row, RunData
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
@@ -115,6 +116,41 @@ class Ranked:
         times = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
         below = np.cumsum(times, axis=1) - times
         return (below + (times + 1) / 2)[:, self.place]
+
+
+def metric_agreement(run: RunData) -> dict | None:
+    """Return Spearman's correlation of every two metrics over explainers, within each sample, averaged over samples.
+
+    A sample on which a metric gives all explainers the same score has no order and is left out.
+
+    Returns:
+        columns, explainers (their number), and table: rows of (correlation, samples that count), None on the diagonal;
+        None with fewer than two metrics or three explainers.
+    """
+    rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
+    if len(run.columns) < 2 or len(rows) < FEWEST:
+        return None
+    ranks = [_centred_ranks(run, rows, column) for column in run.columns]
+    table = [[None if first is second else _mean_correlation(first, second) for second in ranks] for first in ranks]
+    return {"columns": run.columns, "table": table, "explainers": len(rows)}
+
+
+def _centred_ranks(run: RunData, rows: Sequence[Row], column: Column) -> np.ndarray:
+    """Return the ranks (samples, explainers) of explainers within each sample, centred on zero; NaN for rows with a gap.
+
+    Ties share their mean rank.
+    """
+    scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
+    return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
+
+
+def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
+    """Return (the correlation of two tables of centred ranks within a row, averaged over rows; rows that count)."""
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    counts = scale > 0  # not where all are tied, or one is NaN
+    if not counts.any():
+        return None
+    return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
 
 
 def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
 from saliency_bench.analysis.differences import Pair, same
 from saliency_bench.analysis.names import names_of
 from saliency_bench.reports import words
-from saliency_bench.reports.figures import difference_bars, difference_means
+from saliency_bench.reports.plots import difference_histogram, difference_plot
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
@@ -197,8 +199,8 @@ def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
                 "name": name,
                 "higher_is_better": rows[0].higher_is_better,
                 "pairs": rows,
-                "means": difference_means(rows),
-                "bars": difference_bars(rows) if rows[0].is_tested else None,
+                "means": Markup(difference_plot(rows)),
+                "bars": Markup(difference_histogram(rows)) if rows[0].is_tested else "",
                 "largest": [(pair, pair.largest) for pair in rows if pair.largest],
             }
             for name, rows in by_metric.items()

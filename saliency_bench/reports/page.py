@@ -13,10 +13,11 @@ from markupsafe import Markup
 
 from saliency_bench import __version__
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, compare_runs
+from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.errors import UserError, without_controls
 from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
-from saliency_bench.reports.figures import HEIGHT, agreement, distributions, intervals
+from saliency_bench.reports.plots import distribution_plot, mean_plot
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import of_samples
@@ -107,7 +108,6 @@ def _template() -> Template:
         "signed_interval": words.signed_interval,
         "breakable": _breakable,
     }
-    environment.globals |= {"HEIGHT": HEIGHT}
     return environment.get_template("report.html.j2")
 
 
@@ -182,8 +182,8 @@ def run_view(run: RunData) -> dict[str, Any]:
         "fault_reasons": run.summary["faults"],
         "notes": words.notes(run),
         "flat": words.flat(run),
-        "plots": [(column, intervals(run, column), _spread(run, column)) for column in run.columns],
-        "agreement": agreement(run),
+        "plots": [_plots(run, column) for column in run.columns],
+        "agreement": metric_agreement(run),
         "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
         "sample_groups": sample_groups(run),
         "metrics": words.metric_notes(run),
@@ -195,9 +195,19 @@ def run_view(run: RunData) -> dict[str, Any]:
     }
 
 
-def _spread(run: RunData, column: Column) -> dict | None:
-    """The distributions of the scores; None of a metric that scores no single sample."""
-    return None if all(cell.aggregate for _, cell in run.cells_of_column(column)) else distributions(run, column)
+def _plots(run: RunData, column: Column) -> dict[str, Any]:
+    """Return the plots of a metric: of the means, and of the samples' scores where samples have scores."""
+    cells = run.cells_of_column(column)
+    spread, caption = "", ""
+    if any(not cell.aggregate for _, cell in cells):
+        spread, caption = distribution_plot(run, column)
+    return {
+        "column": column,
+        "means": Markup(mean_plot(run, column)),
+        "spread": Markup(spread),
+        "caption": caption,
+        "has_band": any(row.baseline and row.name == "random" and cell.ends for row, cell in cells),
+    }
 
 
 def _table(run: RunData) -> list[dict]:
