@@ -230,7 +230,7 @@ def _yes_value(values: np.ndarray) -> float | None:
 
 
 def _for_page(svg: str) -> str:
-    """Return the `<svg>` element for use inside a page: colours as CSS variables, without ids that plots would share."""
+    """Return the `<svg>` element for use in a page: colours as CSS variables, without ids that plots would share."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
     # Nothing reaches beyond its axes, so clip paths are dropped: a page refers to nothing by url().

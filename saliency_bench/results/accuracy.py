@@ -62,7 +62,7 @@ def below_chance(model: Mapping) -> str:
 def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
     """Return the fraction of True among the non-null entries of a column, with its interval."""
     truths = np.array([np.nan if truth is None else truth for truth in column.to_pylist()], dtype=float)
-    return Interval.of(interval(truths, codes, (0.0, 1.0)))
+    return Interval.from_estimate(interval(truths, codes, (0.0, 1.0)))
 
 
 def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
@@ -79,7 +79,7 @@ def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndar
     """
     if not truth.any():
         return Interval(value=None, low=None, high=None, n=0, clusters=0)
-    return Interval.of(cluster_bootstrap(_mean_of_classes(scores, truth), codes, seed, DRAWS))
+    return Interval.from_estimate(cluster_bootstrap(_mean_of_classes(scores, truth), codes, seed, DRAWS))
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:

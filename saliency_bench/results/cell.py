@@ -70,7 +70,7 @@ class Interval(StrictModel):
         return self
 
     @classmethod
-    def of(cls, estimate: Estimate) -> Self:
+    def from_estimate(cls, estimate: Estimate) -> Self:
         """Return it from an estimate, whose NaN become None."""
         value, low, high = (None if number != number else number for number in estimate[:3])
         return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters)

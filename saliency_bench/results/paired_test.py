@@ -1,5 +1,6 @@
-"""Who differs from whom: paired sign flips of cluster sums (Fisher, 1935), step-down over all pairs (Westfall and
-Young, 1993).
+"""Significant differences between explainers: paired sign flips of cluster sums, step-down over all pairs.
+
+Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
 If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
 sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, 0 where all are 0. Each flip gives a cluster one sign for all

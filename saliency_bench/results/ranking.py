@@ -1,4 +1,4 @@
-"""Who beats whom: the one criterion of report, console, comparison and board.
+"""Ranks of explainers: the one criterion of report, console, comparison and board.
 
 Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); their ranks follow from the
 significant pairs. Errors are controlled per metric, not across metrics; a pair with a baseline is adjusted over all

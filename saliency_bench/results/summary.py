@@ -290,9 +290,11 @@ def numbers_of(
     of_parts = dict(zip(parts, estimates[len(keys) :], strict=True))
     for key, of_mean in zip(keys, estimates, strict=False):
         score = aggregated(key, outcomes[key.cell_id].columns, codes, seed) if key.aggregate else of_mean
-        part_results = {name: PartResult.of(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts}
+        part_results = {
+            name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
+        }
         outcomes[key.cell_id].parts.clear()
-        yield key.cell_id, Numbers(Interval.of(score), part_results)
+        yield key.cell_id, Numbers(Interval.from_estimate(score), part_results)
 
 
 def result_of(

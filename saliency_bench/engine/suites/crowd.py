@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.analysis.agreement import Answers, crowd_auc, read_answers
-from saliency_bench.analysis.tables import known
+from saliency_bench.analysis.tables import finite_or_none
 from saliency_bench.results.cell import Interval
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.run_folder import RunData
@@ -36,5 +36,5 @@ class Crowd:
         ids = sorted(firsts)
         codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
         found = crowd_auc([np.array(firsts[one]) for one in ids], codes, run.summary.get("seed", 0))
-        value, low, high = map(known, found[:3])
+        value, low, high = map(finite_or_none, found[:3])
         return Interval(value=value, low=low, high=high, n=len(ids), clusters=found.clusters)
