@@ -697,7 +697,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     change_records(copied, change)
     (found,) = conflicts(read_run(folder), read_run(copied))
     assert (found.explainer, found.metric) == ("gradcam", "saliency_miou")
-    assert (found.samples, found.of) == (2, 90)
+    assert (found.samples, found.common) == (2, 90)
     assert found.largest.image_id == "sample-00000"
     assert found.largest.second == pytest.approx(found.largest.first + 0.1)
     page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")

@@ -59,16 +59,16 @@ class Analysis:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-        name = self.findings.what
-        texts = {f"{name}.json": json.dumps(self.data, indent=2) + "\n"}
+        analysis = self.findings.what
+        texts = {f"{analysis}.json": json.dumps(self.data, indent=2) + "\n"}
         for table in self.tables:
-            name = f"{name}-{table.name}" if table.name else name
+            name = f"{analysis}-{table.name}" if table.name else analysis
             texts |= {f"{name}.csv": table.csv(), f"{name}.md": table.markdown(), f"{name}.tex": table.latex()}
-        _check_replaced(folder, name, [*texts, f"{name}.svg"])
+        _check_replaced(folder, analysis, [*texts, f"{analysis}.svg"])
         for name, text in texts.items():
             write_text(folder / name, text)
-        plot(self.findings, self.runs, folder / f"{name}.svg")
-        return [folder / name for name in (*texts, f"{name}.svg")]
+        plot(self.findings, self.runs, folder / f"{analysis}.svg")
+        return [folder / name for name in (*texts, f"{analysis}.svg")]
 
     def __str__(self) -> str:
         return "\n\n".join([*(table.markdown().rstrip() for table in self.tables[:1]), *self.findings.notes])

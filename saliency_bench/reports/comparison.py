@@ -238,7 +238,7 @@ def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
     if undecided == len(pairs):
         return f"{subject}, there are {TOO_FEW_TO_TELL} on any."
     return (
-        f"{subject}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
-        f"{words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - undecided)}"
+        f"{subject}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse "
+        f"on {words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - undecided)}"
         + (f", {TOO_FEW_TO_TELL} on {words.count(undecided)}." if undecided else ".")
     )

@@ -175,9 +175,10 @@ def common(run: RunData) -> list[str]:
                 continue
             for comparison in run_verdict.against(row.explainer_id, first[0].explainer_id):
                 if comparison.metric == column.name:
+                    contrast = comparison.contrast
                     lines.append(
-                        f"{column.name}: {comparison.name} minus {comparison.other} on the {count(comparison.contrast.n)} samples that both "
-                        f"have: {difference(comparison.contrast)}, {comparison.word}"
+                        f"{column.name}: {comparison.name} minus {comparison.other} on the {count(contrast.n)} samples "
+                        f"that both have: {difference(contrast)}, {comparison.word}"
                     )
     return lines
 
