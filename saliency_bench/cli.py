@@ -26,7 +26,7 @@ import saliency_bench
 from saliency_bench import registry
 from saliency_bench.errors import LONGEST, UserError, one_line, unknown
 from saliency_bench.terminal import Help, fitted, required_usage, show_help
-from saliency_bench.utils.interrupts import Stopped, stopped_by_signals, supervised
+from saliency_bench.utils.interrupts import Stopped, stopped_by_signals
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.progress import silent
 from saliency_bench.utils.storage import storage_error
@@ -78,8 +78,6 @@ def guarded(command: str, argv: list[str]) -> int:
     try:
         module = registry.load("push_scripts", command)
         args = parse(parser_of(command, module), argv)
-        if getattr(args, "chunk_timeout", None) and (code := supervised()) is not None:
-            return code
         quiet = silent(getattr(args, "quiet", False))
         with quiet, stopped_by_signals(lambda number: _last_words(number, command, argv)):
             code = module.main(args) or 0

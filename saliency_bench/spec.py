@@ -166,14 +166,6 @@ class RunSpec(BaseModel):
     keep_maps: bool = _setting(
         "also keep the maps (float16, in the folder maps), which load_maps reads", False, group="computation"
     )
-    chunk_timeout: float | None = _setting(
-        "seconds an explainer or metric may take for one chunk before the run is stopped",
-        None,
-        metavar="SECONDS",
-        gt=0,
-        allow_inf_nan=False,
-        group="computation",
-    )
     strict: bool = _setting(
         "stop at the first sample or chunk that fails instead of leaving it out", False, group="computation"
     )

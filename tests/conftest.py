@@ -25,6 +25,21 @@ sys.path.insert(0, str(Path(__file__).parent))  # for what several test files sh
 from local_hub.fixtures import here, hub, shared_hub  # noqa: F401
 from local_hub.pets import closed, model, pets, source  # noqa: F401
 
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Mark all but N of the items of a function with `@pytest.mark.sample(N)` as slow: evenly spread ones stay fast."""
+    functions = {}
+    for item in items:
+        if marker := item.get_closest_marker("sample"):
+            functions.setdefault(item.nodeid.partition("[")[0], (marker.args[0], []))[1].append(item)
+    for count, variants in functions.values():
+        fast = {round(index * (len(variants) - 1) / max(count - 1, 1)) for index in range(count)}
+        for index, item in enumerate(variants):
+            if index not in fast:
+                item.add_marker(pytest.mark.slow)
+
+
 # The same examples in every run: a failure is a change, never a throw of dice.
 hypothesis.settings.register_profile("same", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("same")

@@ -91,6 +91,7 @@ def automated(done, metric, explainer, exposure, images):
     return np.array([own[image_id] for image_id in images], float)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore:An input array is constant")
 @pytest.mark.parametrize("metric", ["saliency_kae", "saliency_roae"])
 def test_agreement_at_each_exposure_is_that_of_scipy_with_drawn_images(done, answers, metric):
@@ -163,6 +164,7 @@ def test_a_metric_that_orders_as_people_do_agrees_fully(done, tmp_path):
     assert data["answers"] == sha256_of(tmp_path / "answers.parquet")
 
 
+@pytest.mark.slow
 def test_several_runs_as_one_say_what_one_run_says(shapes, model, done, answers, tmp_path):
     """Each folder holds the parts of its own cells only."""
     first = start(shapes, model, tmp_path / "first", explainers=EXPLAINERS[:3], metrics=["saliency_kae"])

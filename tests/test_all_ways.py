@@ -236,6 +236,7 @@ def ways(pets, model, tmp_path_factory):
         yield Ways(pets, model, folder, hub)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", COVERS)
 def test_a_way_scores_all_that_it_can(way, ways):
     scores = ways.results(way)
@@ -257,6 +258,7 @@ def test_two_ways_give_the_same_bits(first, second, ways):
         assert ways.ids[first] == ways.ids[second]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("explainer", EXPLAINERS)
 def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
     rows = sb.load_dataset(ways.pets)
@@ -269,6 +271,7 @@ def test_one_picture_explained_is_the_map_of_a_run(explainer, ways):
             np.testing.assert_allclose(seen.map, expected, atol=CLOSE * np.abs(expected).max(), rtol=0)
 
 
+@pytest.mark.slow
 def test_a_plain_module_has_the_numbers_of_its_checkpoint(shapes, resnet, tmp_path):
     """Pictures of the network's own size: a module does not say how others are resized. Its cells are others.
 

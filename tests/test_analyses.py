@@ -278,6 +278,7 @@ def test_a_clever_hans_is_found_in_each_of_several_runs_as_one(folder, tmp_path)
         assert sorted(found.data[what], key=str) == sorted(whole.data[what], key=str)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("what", WHAT)
 def test_each_analysis_is_written_as_json_tables_and_a_plot(what, folder, tmp_path, capsys):
     line = ["analyse", str(folder), "--what", what]

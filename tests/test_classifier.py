@@ -173,6 +173,7 @@ CAM_LAYERS = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", CAM_LAYERS)
 def test_the_last_convolutional_block_is_found(name):
     layer, size = CAM_LAYERS[name]

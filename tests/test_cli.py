@@ -310,6 +310,7 @@ def words_of(command):
     return [*QUICK[command].split(), *on_cpu, "--quiet"]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("command", sorted(set(QUICK) - {"train"}))
 def test_a_quiet_command_prints_nothing_and_does_the_same(command, sandbox, capsys, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
@@ -389,6 +390,7 @@ def terminal(monkeypatch):
 COLOURED = re.compile(r"\x1b\[[0-9;]*3[0-7]m")
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_colour_unless_it_is_turned_off(terminal):
     for words in (["list", "models"], ["--help"], ["run", "--help"], ["rnu"]):
         assert COLOURED.search(terminal(*words)), words
@@ -396,6 +398,7 @@ def test_a_terminal_shows_colour_unless_it_is_turned_off(terminal):
         assert "\x1b" not in terminal(*words, TERM="dumb"), words
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_table_of_the_same_cells(terminal, place):
     drawn = re.sub(r"\x1b\[[0-9;]*m", "", terminal("report", str(place / "done")))
     plain = subprocess.run([sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")],
@@ -467,6 +470,7 @@ def test_the_main_commands_one_after_the_other(shapes, resnet, tmp_path, capsys)
     assert "report.html" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_piped_table_is_as_wide_as_columns_says(place):
     command = [sys.executable, "-P", "-m", "saliency_bench", "report", str(place / "done")]
     for width in (50, 70):

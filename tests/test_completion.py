@@ -32,6 +32,7 @@ def offered(line: str, folder) -> list[str]:
     return [word.strip() for word in answer.read_text().splitlines()]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("line", "words"),
     [

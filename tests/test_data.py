@@ -48,6 +48,7 @@ def test_embedded_dataset_is_built_once(monkeypatch, tmp_path):
     assert len(list((tmp_path / "datasets").iterdir())) == 1
 
 
+@pytest.mark.slow
 def test_a_dataset_is_called_the_same_wherever_it_lies(folder, tmp_path, monkeypatch):
     assert {data.find(name).name for name in (folder, "shapes-xai", "saliency-bench/shapes-xai")} == {"shapes-xai"}
     assert data.find(shutil.copytree(folder, tmp_path / "elsewhere")).name == "shapes-xai"
@@ -207,6 +208,7 @@ def test_a_refused_split_names_the_option(only_train, folder):
         sb.load_dataset(only_train["saved"], "dev")
 
 
+@pytest.mark.slow
 def test_two_processes_may_ask_for_it_at_once(tmp_path):
     code = f"from saliency_bench.data.loading import embedded; print(embedded('shapes-xai', {SMALL}))"
     environment = {**os.environ, "SALIENCY_BENCH_CACHE": str(tmp_path)}

@@ -73,6 +73,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("text", EXPECTED)
 def test_nothing_waits_for_the_device_between_passes(text, on_gpu):
     explainer = load_explainer(text)

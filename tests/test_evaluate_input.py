@@ -149,6 +149,7 @@ def scored():
     return of
 
 
+@pytest.mark.sample(5)
 @pytest.mark.filterwarnings("ignore:.*samples left out")
 @pytest.mark.parametrize("name", ASKING)
 def test_images_of_any_kind_and_one_image_give_what_the_function_gives(load, scored, name):
@@ -187,6 +188,7 @@ def test_images_that_are_scored_together_may_be_of_any_kind_and_need_their_class
             load(name).compute(images=pictures, **given, **wrong)
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", ASKING)
 def test_black_and_white_images_of_bools_and_bytes(load, scored, name):
     pictures = images(4) > 0.5
@@ -199,6 +201,7 @@ def test_black_and_white_images_of_bools_and_bytes(load, scored, name):
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", ASKING)
 def test_images_that_cannot_be_read_are_named(load, name):
     shape = r"images (have|of) shape \(B, 3, H, W\)"
@@ -303,6 +306,7 @@ def test_functions_name_what_they_cannot_read(name):
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", BOTH)
 def test_any_kind_of_numbers_gives_what_the_function_gives(load, name):
     with warnings.catch_warnings():
@@ -354,6 +358,7 @@ def test_another_number_or_size_is_named(load, name):
         assert says(load, name, r"need images of shape \(4, 3, 6, 7\)", **given(name, images=images(4)[..., :5]))
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("name", BOTH + ASKING)
 def test_options_that_are_not_there_or_of_another_type_are_named(load, name):
     inputs = asking(name) if name in ASKING else given(name, per_sample=True)
@@ -399,6 +404,7 @@ def test_masks_are_two_valued_and_empty_ones_left_out(load, name):
     assert says(load, name, "every one of the 4 samples has an empty mask", **given(name, masks=np.zeros_like(MASKS)))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", CURVES)
 def test_classes_targets_images_and_classifier_are_asked_for(load, name):
     for labels in (["a"] * 4, [0, 1, np.nan, 2], [0.5] * 4):

@@ -379,6 +379,7 @@ ONLY = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("only", ONLY, ids=str)
 def test_only_restricts_what_is_explained_and_counted_and_widening_adds_the_rest(saved, tmp_path, explained, only):
     source = ["hand", "hand", "outline", "hand", "outline", "outline", "hand"]

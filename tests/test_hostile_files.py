@@ -150,6 +150,7 @@ def test_tables_have_as_many_rows_as_the_summary_allows(run, name):
         read_run(run)
 
 
+@pytest.mark.slow
 def test_a_text_that_unpacks_to_megabytes_is_not_read(run):
     table = pq.read_table(run / "records.parquet")
     table = table.set_column(table.schema.get_field_index("group"), "group", pa.array(["x" * 10**7] * len(table)))

@@ -153,6 +153,7 @@ def test_a_repository_that_may_not_be_read_is_one_line(here, what):
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_rows_bring_their_pictures(here, tmp_path):
     secret = tmp_path / "secret.png"
     secret.write_bytes(png())
@@ -173,6 +174,7 @@ def test_pictures_of_a_folder_on_the_hub_are_its_own(here):
     assert fingerprint(rows)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("files", "match"),
     [
@@ -214,6 +216,7 @@ def test_a_card_may_name_no_file_of_this_machine(here, tmp_path):
         sb.load_dataset(REPO)
 
 
+@pytest.mark.slow
 def test_a_report_that_lies_is_noticed_and_none_is_needed(here, pets, tmp_path):
     publish(dataset_publication(pets, "founder", tmp_path, "pets"), api=here.api())
     found = find("founder/pets")

@@ -107,10 +107,10 @@ KEEPS = {
     "device": "cpu",
     "groups": {},
     "only": ("correct",),
-    "chunk_timeout": 60.0,
 }
 
 
+@pytest.mark.slow
 def test_each_setting_is_part_of_the_ids_or_not(shapes, resnet):
     names = sb.load_dataset(shapes).features["label"].names
     values = {"label_map": dict.fromkeys(names, 1), "groups": {"all": list(range(8))}}

@@ -59,6 +59,7 @@ def run(command, home, **variables):
     return done
 
 
+@pytest.mark.slow
 def test_bare_name_from_any_folder_offline(home):
     assert run([sys.executable, "-c", SCRIPT], home).stdout == PRINTED
 
@@ -192,6 +193,7 @@ def test_command(cache, capsys):
     assert "did you mean saliency_miou" in capsys.readouterr().err
 
 
+@pytest.mark.sample(21)
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_a_metric_s_files_stand_alone(name, tmp_path):
     texts = metric_files(name)

@@ -443,6 +443,7 @@ class Picky(nn.Module):
         return self.head(self.body(images))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("error", [RuntimeError, ZeroDivisionError, ValueError, KeyError, AssertionError])
 def test_samples_for_which_the_model_raises_are_left_out_and_no_others(error, shapes, tmp_path):
     model = Picky(error)

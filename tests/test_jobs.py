@@ -61,6 +61,7 @@ def test_what_jobs_say_comes_in_their_order(monkeypatch, tmp_path):
     assert [entry["text"] for entry in reports[0]["remarks"]] == ["listed"] * 100 + ["kept"] * 80
 
 
+@pytest.mark.slow
 def test_a_killed_build_goes_on_and_ends_with_the_same_bytes(tmp_path):
     out, batches = tmp_path / "out", tmp_path / ".out.building" / "batches"
     process = subprocess.Popen([sys.executable, "-c", BUILD, out, "2"], env=os.environ | {"OMP_NUM_THREADS": "1"})

@@ -180,6 +180,7 @@ def test_faults(hub, api):
     assert hub.files("datasets", REPO)["data/b.parquet"] == b"b" * 100_000
 
 
+@pytest.mark.slow
 def test_unmodified_clients_in_a_process_of_their_own(hub, api):
     code = f"""
 import os, datasets

@@ -150,6 +150,7 @@ def gradient(classifier, images, target):
 METRICS = ["saliency_ccs", "saliency_cgs", "saliency_class_sensitivity", "saliency_max_sensitivity:draws=2"]
 
 
+@pytest.mark.slow
 def test_a_run_with_all_of_them_counts_passes_and_says_the_same_again(shapes, resnet, tmp_path):
     def started(name, **options):
         return run(dataset=shapes, model=resnet, explainers=[gradient, "random"], out=tmp_path / name, limit=8,

@@ -71,6 +71,7 @@ def test_the_scores_are_those_of_an_explainer_that_gives_these_maps(run, dataset
     assert [cell.value for cell in found.cells] == [cell.value for cell in expected.cells]
 
 
+@pytest.mark.slow
 def test_every_form_of_the_same_maps_gives_the_same_cells(run, by_id, maps, tmp_path):
     ids = list(by_id)
     table = pa.table({"image_id": ids, "map": [values.ravel() for values in by_id.values()]})

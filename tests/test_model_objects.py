@@ -343,6 +343,7 @@ def state(model):
     }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("options", [{}, {"precision": "bf16"}, {"channels_last": True}])
 @pytest.mark.parametrize("kind", ["module", "classifier"])
 def test_a_run_leaves_the_object_as_it_was(kind, options, folder, shapes, tmp_path):

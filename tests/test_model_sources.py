@@ -187,6 +187,7 @@ def test_a_folder_without_a_checkpoint(tmp_path):
         load_classifier(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_command_says_offline_and_ends_with_2(shapes, tmp_path, shared_hub):
     words = [sys.executable, "-m", "saliency_bench", "run", "--dataset", str(shapes), "--model", "microsoft/resnet-18",
              "--explainers", "random", "--metrics", "saliency_miou", "--out", str(tmp_path / "run")]  # fmt: skip

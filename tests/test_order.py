@@ -124,6 +124,7 @@ def scores(result):
     return {(row["cell_id"], row["image_id"]): (row["value"], row["reason"]) for row in table}
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_dataset_own_order(shapes, resnet, tmp_path, monkeypatch):
     settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
     drawn = sb.run(**settings, out=tmp_path / "drawn")
@@ -139,6 +140,7 @@ def test_scores_are_those_of_the_dataset_own_order(shapes, resnet, tmp_path, mon
         assert second[key][0] == (None if value is None else pytest.approx(value, rel=1e-5, abs=1e-6))
 
 
+@pytest.mark.slow
 def test_a_limited_run_grows_into_the_full_one(shapes, resnet, tmp_path):
     settings = {"dataset": shapes, "model": resnet, "progress": False, **SETTINGS}
     at_once = sb.run(**settings, out=tmp_path / "at_once")

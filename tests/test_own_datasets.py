@@ -70,6 +70,7 @@ FORMS = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_numbers(form, rows, run, tmp_path):
     (tmp_path / "data").mkdir()

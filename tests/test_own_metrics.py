@@ -121,6 +121,7 @@ LEAVING = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("leave", "words"), LEAVING.values(), ids=LEAVING)
 def test_a_metric_or_explainer_that_ends_the_program_has_raised(leave, words, shapes, resnet, tmp_path):
     def leaving(classifier, images, target):
@@ -159,6 +160,7 @@ def test_an_item_that_ends_the_program_when_it_is_imported_is_one_line(tmp_path,
         registry.load("explainers", "leaving")
 
 
+@pytest.mark.slow
 def test_the_exit_code_is_not_that_of_an_explainer(shapes, resnet, tmp_path):
     code = (
         "import sys, saliency_bench as sb\n"

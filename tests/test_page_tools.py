@@ -35,6 +35,7 @@ wait();
 """
 
 
+@pytest.mark.slow
 @browser
 def test_plots_are_downloaded_as_svg_and_png_under_the_policy_of_the_page(folder, tmp_path):
     policy = b64encode(sha256(DOWNLOADS.encode()).digest()).decode()

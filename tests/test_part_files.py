@@ -407,6 +407,7 @@ def test_a_start_with_nothing_to_do_reads_no_rows(shapes, resnet, tmp_path, smal
     assert (bytes_of(out), {path: path.stat().st_mtime_ns for path in all_files(out)}) == before
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", RESULTS)
 def test_results_that_were_changed_are_merged_again(name, shapes, resnet, tmp_path):
     out = go(tmp_path / "run", shapes, resnet, explainers=["random"]).folder
@@ -441,6 +442,7 @@ def test_strays_are_named_once_and_change_nothing(undisturbed, shapes, resnet, t
     assert bytes_of(out) == bytes_of(undisturbed)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("compacted", [False, True])
 def test_damaged_parts_are_recomputed(compacted, undisturbed, shapes, resnet, tmp_path, monkeypatch, capsys):
     if compacted:
@@ -458,6 +460,7 @@ def test_damaged_parts_are_recomputed(compacted, undisturbed, shapes, resnet, tm
     assert bytes_of(out) == bytes_of(undisturbed)
 
 
+@pytest.mark.slow
 def test_damage_during_a_run_ends_it_and_the_next_start_mends_it(undisturbed, shapes, resnet, tmp_path, monkeypatch):
     from saliency_bench.engine import run as running
 
@@ -482,6 +485,7 @@ def moody(classifier, images, target):
     return images.mean(dim=1)
 
 
+@pytest.mark.slow
 def test_an_explainer_that_raised_is_asked_again_also_in_compacted_files(shapes, resnet, tmp_path, small, monkeypatch):
     expected = go(tmp_path / "well", shapes, resnet, explainers=[moody, "random"]).folder
     monkeypatch.setenv("MOOD", "bad")

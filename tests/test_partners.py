@@ -101,6 +101,7 @@ def test_the_map_of_a_partner_is_the_one_that_it_gets_as_a_sample(shapes, model,
     assert len(made) == len(predictions(result))
 
 
+@pytest.mark.slow
 def test_metrics_with_the_same_partners_share_their_maps(shapes, model, tmp_path):
     calls = []
 

@@ -66,6 +66,7 @@ def test_nothing_that_a_command_must_have_is_missing(name):
     contracts.check("push_scripts", name)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", contracts.complete("push_scripts"))
 def test_help_of_every_command_shows_an_example_and_imports_no_torch(name):
     code = f"""
@@ -125,6 +126,7 @@ assert main(["hello"]) == 0
 """
 
 
+@pytest.mark.slow
 def test_an_explainer_a_metric_a_dataset_and_a_command_are_one_new_file_each(tmp_path):
     """In a copy of the project as a wheel would lay it out; no list or table is touched."""
     package = tmp_path / "saliency_bench"

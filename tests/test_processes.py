@@ -106,6 +106,7 @@ def test_two_processes_give_the_records_of_one(undisturbed, shapes, resnet, tmp_
     assert {key: one[key] for key in one if key != told} == {key: two[key] for key in two if key != told}
 
 
+@pytest.mark.slow
 def test_two_processes_end_with_as_few_files_and_the_same_bytes(shapes, resnet, tmp_path):
     """30 chunks of one sample: more files than stay as they are."""
     changes = {"explainers": ["random", "centre"], "batch_size": 1}
@@ -118,6 +119,7 @@ def test_two_processes_end_with_as_few_files_and_the_same_bytes(shapes, resnet, 
     assert sorted(path.name for path in chunks(one)) == sorted(path.name for path in chunks(two))
 
 
+@pytest.mark.slow
 def test_what_the_main_process_refuses_ends_all_with_one_line(shapes, resnet, tmp_path):
     out = tmp_path / "run"
     in_this_process(out, shapes, resnet, limit=4)

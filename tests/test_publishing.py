@@ -110,6 +110,7 @@ def test_private(hub):
     assert hub.files("datasets", "saliency-bench/small")["a"] == b"2"
 
 
+@pytest.mark.slow
 def test_a_repository_that_holds_something_else_is_not_touched(hub, pets, model, shapes, workspace, tmp_path):
     """Another dataset, files of a model, a report that says nothing; what is empty or ours is filled."""
     ours = dataset_publication(pets, "founder", workspace, "x")
@@ -212,6 +213,7 @@ def test_a_metric_stands_alone_as_a_space(hub):
         metric_publication("saliency_mio", "visitor")
 
 
+@pytest.mark.slow
 def test_an_app_with_the_package_as_a_space(hub, tmp_path):
     publication = space_publication("leaderboard", "visitor")
     done = publish(publication, api=hub.api(VISITOR))
@@ -317,6 +319,7 @@ def test_the_scores_of_gradcam_are_listed_on_the_page_of_the_dataset(hub, model,
         assert re.fullmatch(r"20\d\d-\d\d-\d\d", entry.date)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -739,6 +742,7 @@ def test_command(line, hub, pets, model, capsys):
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
     """Not in what is printed, logged, raised (with --debug) or written."""
     caplog.set_level("DEBUG")
@@ -764,6 +768,7 @@ def test_a_token_is_nowhere(line, hub, pets, capsys, caplog, tmp_path):
 # What users type
 
 
+@pytest.mark.slow
 def test_the_three_lines(hub, pets, model, workspace):
     """By unmodified clients, in processes of their own; a second machine, then the first one without network."""
     publish(dataset_publication(pets, "saliency-bench", workspace), api=hub.api())

@@ -98,6 +98,7 @@ def go(out, shapes, resnet, **changes):
     return sb.run(dataset=str(shapes), model=str(resnet), out=out, device="cpu", progress=False, **settings)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("target", "expected"), [("label", PLAIN), ("predicted", PLAIN), ("contrast:second", CONTRASTS)]
 )

@@ -100,6 +100,7 @@ HISTORIES = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("history", HISTORIES)
 def test_the_command_gives_all_cells_of_the_summary_and_the_same_records(start, tmp_path, monkeypatch, history):
     for explainers, metrics, settings in HISTORIES[history]:

@@ -181,6 +181,7 @@ def literal(shapes, resnet, exposure, keeps, test, *, epochs=2, size=8, images=2
     return dict(zip(ids, answers, strict=True))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("exposure", "keeps", "test", "metric"),
     [(0.3, "top", "clean", "saliency_kar"), (0.05, "top", "clean", "saliency_kar"),
@@ -216,6 +217,7 @@ def from_base(shapes, trained, tmp_path_factory):
                   metrics=[FEWER, f"{FEWER},initial=base"])  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("initial", ["new", "base"])
 def test_networks_start_from_the_weights_that_the_model_was_trained_from(from_base, shapes, trained, initial):
     given = str(trained[0]), 0.3, "top", "modified"
@@ -289,6 +291,7 @@ def test_exposures_are_two_or_more_of_those_there_are(given):
         sb.load_metric(f"saliency_roar:exposures={given}")
 
 
+@pytest.mark.slow
 def test_a_training_that_was_stopped_goes_on_and_ends_with_the_same_outcomes(
     run, shapes, resnet, tmp_path, monkeypatch
 ):

@@ -83,6 +83,7 @@ def test_a_pull_request_may_hold_several_submissions(board):
     assert review(BOARD, propose(board, lacking)).problems == [f"it adds no {own[1].result.folder}/records.parquet"]
 
 
+@pytest.mark.slow
 def test_all_open_pull_requests_are_reviewed_and_a_verdict_is_posted_once(board, capsys):
     own = submission(SCORES, "visitor")
     first = propose(board, files(own))
@@ -142,6 +143,7 @@ def test_main_may_have_gone_on_since(board):
     assert [note[:24] for note in verdict.notes[1:]] == ["the board does not list "]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("make", "others", "words"),
     [
@@ -318,6 +320,7 @@ def test_another_dataset_is_not_taken_for_it(done, resnet, tmp_path):
         recompute(tmp_path, folder, dataset=str(tmp_path / "other"))
 
 
+@pytest.mark.slow
 def test_maps_of_ones_own_method_are_scored_again(board, shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", VISITOR.token)
     sb.template(str(shapes), str(resnet), tmp_path / "mine", device="cpu", progress=False)

@@ -155,6 +155,7 @@ def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     assert [row for row in rows if row["metric"] == "saliency_miou"] == list(old.values())
 
 
+@pytest.mark.slow
 def test_cell_ids_tell_apart_what_makes_another_number(done, shapes, resnet, tmp_path):
     def ids(**changes):
         changes = {"explainers": ["rise:masks=20"], "metrics": ["saliency_miou"], "limit": 1} | changes
@@ -315,6 +316,7 @@ def png_of(width, height):
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 def test_samples_that_cannot_be_read_do_not_end_a_run(shapes, resnet, tmp_path, capsys):
     from saliency_bench.cli import main
 

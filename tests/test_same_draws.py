@@ -39,6 +39,7 @@ def rows(shapes):
     return sb.load_dataset(shapes, split="test")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("text", EXPLAINERS)
 def test_explain_shows_the_very_map_of_a_run(text, shapes, resnet, rows, tmp_path):
     kept = Keeping(text)
@@ -77,6 +78,7 @@ def of_run(records, explainer, metric):
     return np.array([np.nan if row["value"] is None else row["value"] for row in chosen])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("explainer", EXPLAINERS)
 def test_score_samples_gives_the_scores_of_a_run(explainer, metric, done, resnet):

@@ -45,6 +45,7 @@ def test_nothing_new_writes_nothing(out, shapes, resnet, monkeypatch):
     assert (again.summary, state(out)) == (first, before)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", WRITTEN[2:])
 @pytest.mark.parametrize("spoil", [lambda path: path.unlink(), lambda path: path.write_bytes(b"other")], ids=["", "b"])
 def test_what_is_gone_or_changed_is_written_again(out, shapes, resnet, name, spoil):

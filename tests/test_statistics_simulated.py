@@ -38,6 +38,7 @@ def test_forty_explainers_are_told_apart(simulation):
     assert simulation.pairs_found(40, 500, 4.5, "neighbours")[0] > 770
 
 
+@pytest.mark.slow
 def test_it_stands_in_nobody_s_way():
     """It lies beside scripts that import the standard library's module of the same name."""
     lines = (

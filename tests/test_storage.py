@@ -162,6 +162,7 @@ def without_temporaries(folder):
     return [path for path in folder.rglob("*") if ".tmp" in path.name]
 
 
+@pytest.mark.slow
 def test_a_full_out_folder_is_named_and_the_run_ends_when_there_is_room(shapes, resnet, small_disk, tmp_path):
     disk = small_disk(100)
     settings = RUN | {"dataset": str(shapes), "model": str(resnet), "out": disk / "run", "batch_size": 1, "limit": 40}
@@ -215,6 +216,7 @@ def loading(folder, variable, resnet, tmp_path, dataset):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variable", ["HF_DATASETS_CACHE", "SALIENCY_BENCH_CACHE"])
 @pytest.mark.parametrize("kind", ["full", "a file", "read-only"])
 def test_a_cache_that_takes_nothing_is_named(kind, variable, shapes, resnet, small_disk, tmp_path):

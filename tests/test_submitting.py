@@ -357,6 +357,7 @@ def test_who_may_not_is_told_in_one_line(hub, here, run, capsys, monkeypatch):
     assert "'no/such' is not the name of a user" in one_line(capsys, run, "--namespace", "no/such")
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("match", "order", "words"),
     [
@@ -384,6 +385,7 @@ def test_what_the_hub_refuses_is_one_line(match, order, words, hub, here, run, c
     assert done in capsys.readouterr().out
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("status", [400, 403, 409])
 def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run, capsys):
     hub.api().create_repo(BOARD, repo_type="dataset")
@@ -395,6 +397,7 @@ def test_a_server_that_repeats_the_token_is_not_repeated(status, hub, here, run,
     assert FOUNDER.token not in shown
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("status", "words"), [(401, "401"), (404, "404"), (429, "wait 9 s"), (500, "500")])
 def test_reading_the_board_is_refused_in_one_line(status, words, hub, here, run, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -454,6 +457,7 @@ def test_offline_reads_what_was_loaded_and_says_so_when_sending(hub, here, run):
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_the_token_is_in_no_output_log_file_or_traceback(hub, run, tmp_path):
     """With all that can be made to talk: --debug and the libraries' logs."""
     shutil.copytree(run, tmp_path / "run")
@@ -485,6 +489,7 @@ def test_who_may_make_a_board_is_told_what_stands_in_the_way():
     assert _rights(fine, "team/results", None).may
 
 
+@pytest.mark.slow
 def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet, tmp_path, capsys):
     runs = tmp_path / "suite" / "runs"
     shutil.copytree(run, runs / "first")

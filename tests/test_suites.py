@@ -220,6 +220,7 @@ def test_a_plot_has_a_panel_for_each_quantity_and_none_without_numbers(done):
     assert panels("means") == 1  # variants of one quantity are compared in one panel
 
 
+@pytest.mark.slow
 def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
     files = [path for path in sorted(done.folder.rglob("*")) if path.is_file()]
     before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
@@ -233,6 +234,7 @@ def test_a_second_start_does_nothing_and_ends_with_the_same_bytes(done, file):
     assert [(step.cells, step.done, step.passes) for step in plan.steps] == [(15, 15, 0)] * 6
 
 
+@pytest.mark.slow
 def test_a_part_leaves_what_is_there_in_the_tables(done, file, capsys):
     """A start with --select does less, and its tables show what earlier ones have made."""
     before = [path.read_bytes() for path in sorted((done.folder / "tables").glob("means*"))]

@@ -43,6 +43,7 @@ def bytes_of(folder, names=NAMES[:2]):
     return [(folder / name).read_bytes() for name in names]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", TORN | NO_MANIFEST)
 def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, folder, shapes, resnet, capsys,
                                                                      monkeypatch):  # fmt: skip
@@ -109,6 +110,7 @@ def test_a_whole_run_json_of_something_else_is_refused_whatever_lies_beside_it(f
             go(folder, shapes, resnet)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", TORN)
 @pytest.mark.parametrize(
     "name", ["summary.json", "timings.json", "predictions.parquet", "records.parquet", "merged.json", "examples.npz"]

@@ -66,6 +66,7 @@ def hostile(tmp_path):
 LOAD = "import sys, saliency_bench as sb; sb.load_classifier(sys.argv[1])"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["config", "processor"])
 def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
     folder, mark = hostile(what)
@@ -79,6 +80,7 @@ def test_code_of_a_folder_is_neither_executed_nor_asked_about(hostile, what):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["config", "processor"])
 def test_train_executes_no_code_either(hostile, what, shapes, tmp_path):
     folder, mark = hostile(what)
@@ -97,6 +99,7 @@ def test_a_config_alone_executes_nothing(hostile, shapes, tmp_path):
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_code_that_a_repository_offers_is_not_even_downloaded(hub, tmp_path, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_XET", True)
     folder = checkpoint(tmp_path / "model")

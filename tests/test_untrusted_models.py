@@ -297,6 +297,7 @@ def test_a_later_epoch_that_diverges_leaves_no_state(tmp_path, shapes, resnet, m
     assert not list(out.parent.iterdir())
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("settings", [{"hidden_sizes": [11_600]}, {"depths": [30_000]}, {"num_labels": 10**6},
                                       {"_attn_implementation": "evil/kernel"}], ids=str)  # fmt: skip
 def test_a_config_alone_is_checked_as_well(tmp_path, shapes, peak, settings):

@@ -100,7 +100,7 @@ def _refuse(model: nn.Module, name: str, given: Given) -> None:
             f"got {one_line(repr(given.logits), 80)}"
         )
     if given.logits is not None and (unhashable := code_hash(given.logits).unhashable):
-        complain(f"logits= of {name} depends on {unhashable}, that cannot be hashed: every start computes anew")
+        complain(f"logits= of {name} cannot be hashed ({unhashable}): every start computes anew")
     quantised = next((one for one in held if type(one).__module__.startswith(QUANTISED)), None)
     if quantised is not None or getattr(model, "is_quantized", False):
         kind = type(quantised or model).__name__

@@ -5,7 +5,6 @@ What goes wrong with a sample or a chunk becomes the reason in its records; a st
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from functools import partial
 from itertools import chain
 
@@ -42,7 +41,6 @@ from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.interrupts import time_limit
 from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
@@ -328,8 +326,7 @@ def _maps(
     """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
     seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
     try:
-        with _limit(context, batch, f"the explainer {explainer}"):
-            maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
     except UserError:  # a refusal by name, which holds for every chunk
         raise
     except Exception as error:
@@ -342,10 +339,6 @@ def _maps(
     if bad and context.spec.strict:
         raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
     return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
-
-
-def _limit(context: RunContext, batch: Batch, who: str) -> AbstractContextManager:
-    return time_limit(context.spec.chunk_timeout, f"{who} on the chunk of {_called(batch)}")
 
 
 def _called(batch: Batch) -> str:
@@ -389,8 +382,7 @@ def _add_of_run(context: RunContext, inputs: MetricInputs, cells: list[Cell], pl
 
 
 def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:
-    with _limit(context, batch, f"the metric {cell.metric} of {cell.explainer}"):
-        scores = inputs.score(cell.metric)
+    scores = inputs.score(cell.metric)
     if scores.faulty and context.spec.strict:
         first, reason = min(scores.faulty.items())
         images = _called(batch) if scores.raised else f"image {batch.ids[first]}"

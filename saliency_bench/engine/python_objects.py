@@ -153,8 +153,8 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
     file = f"of {file}" if file else "that has no source file"
     unhashable = code_hash(function).unhashable
     if unhashable:
-        source = f"{file}, which depends on {unhashable}, that cannot be hashed, so that every start computes it"
-        complain(f"{item.name} depends on {unhashable}, that cannot be hashed: every start computes its cells anew")
+        source = f"{file}, which cannot be hashed ({unhashable}), so that every start computes it"
+        complain(f"{item.name} cannot be hashed ({unhashable}): every start computes its cells anew")
     else:
         source = f"{file}, code hash {item.version}"
     code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""

@@ -1,123 +1,92 @@
-"""A hash of what a Python function computes with: its code, and whatever that reaches outside of libraries.
+"""The version of your own function: a hash of what it computes with.
 
     code_hash(function)        # CodeHash(version="5f0c...", unhashable="")
 
-From the function on are followed: code, defaults, closures and attributes of functions; the globals that they name, and
-what they name of your own modules, also those imported inside; classes with their methods, attributes and parents;
-objects with their class and all they hold; arrays and tensors by their contents. Code is hashed as bytecode, which is
-what runs even if the file was edited since; another minor version of Python has other bytecode, and computes anew. What
+`datasets` hashes the function as it hashes what `Dataset.map` is given: code, defaults, closures, and the globals that
+it names, by their contents. What it refers to in a module that can be imported enters that hash by name only, so the
+sources of your own files are hashed with it: those of the modules that it refers to, and of all that these import. What
 belongs to Python, an installed library or this package counts by its name, and `VERSION` where its module has one.
 
-What nobody can take apart (locks, open files, generators) makes the hash another one each time, so that nothing that
-was computed with other code is ever taken for its result. Not seen is what a function looks up only as it runs:
-getattr(module, name), importlib, files, environment variables, the network.
+So a change in a helper's file gives another version even if the function does not use what changed: it is computed
+anew once too often rather than once too little. Not seen is what a function looks up only as it runs: files,
+environment variables, the network, modules imported by a computed name.
 """
 
-import dis
-import importlib
+import ast
 import importlib.util
 import inspect
-import logging
 import os
 import secrets
 import sys
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, partial
 from hashlib import blake2b
+from io import BytesIO
 from pathlib import Path
-from types import (
-    BuiltinFunctionType,
-    CodeType,
-    FunctionType,
-    GetSetDescriptorType,
-    MappingProxyType,
-    MemberDescriptorType,
-    MethodDescriptorType,
-    MethodType,
-    ModuleType,
-    WrapperDescriptorType,
-)
+from pickletools import genops
+from time import time
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
-
-import numpy as np
-import torch
 
 from saliency_bench.errors import described, one_line
 
-PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-BY_NAME = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType)
-CODE = ("co_code", "co_exceptiontable", "co_flags", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount",
-        "co_names", "co_varnames", "co_freevars", "co_cellvars", "co_consts")  # fmt: skip
-# Of classes: what says nothing about what they compute.
-SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__qualname__", "__annotations__", "__abstractmethods__",
-           "_abc_impl", "__firstlineno__", "__static_attributes__"}  # fmt: skip
 LIBRARIES = {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-OURS = "saliency_bench"
+THIS_PACKAGE = "saliency_bench"
+STARTED = time()  # files edited since then may not be what this process has imported
 
 
 @dataclass(frozen=True)
 class CodeHash:
-    """`unhashable`: what the function depends on that cannot be hashed, in a few words; "" where all is."""
+    """A hash of a function.
+
+    Attributes:
+        version: 16 hexadecimal digits.
+        unhashable: why the function cannot be hashed, in a few words, and its version is another one each time; "" if
+            it can.
+    """
 
     version: str
     unhashable: str = ""
 
 
-class UnhashableError(Exception):
-    """The text says what cannot be hashed."""
+class EditedError(Exception):
+    """The file of a module is no longer the code that was imported."""
 
 
 def code_hash(function: Callable) -> CodeHash:
-    while True:
-        modules = len(sys.modules)
-        found = _code_hash(function)
-        if len(sys.modules) == modules:  # else a package has more attributes now than some code on the way has seen
-            return found
-
-
-def _code_hash(function: Callable) -> CodeHash:
-    walk = _Walk()
+    """Return the hash of a function, or of a callable object with all that it holds."""
     try:
-        walk.add(function)
-    except UnhashableError as error:
-        return CodeHash(secrets.token_hex(8), str(error))
-    except Exception as error:  # of what it holds, which may have its own ways: endless nesting, attributes that raise
-        return CodeHash(secrets.token_hex(8), walk.place(f"where {described(error)}"))
-    return CodeHash(walk.digest.hexdigest())
+        pickled = _pickled(function)
+        names = _module_names(pickled)
+        # As syntax trees, in which comments and layout are not.
+        sources = [ast.dump(ast.parse(_source(module))).encode() for module in _own_modules(names)]
+        versions = [str(getattr(sys.modules[name], "VERSION", "")) for name in names if _is_this_package(name)]
+    except Exception as error:  # pickling calls methods of whatever the function holds
+        return CodeHash(secrets.token_hex(8), described(error))
+    return CodeHash(_digest([pickled, *sources, *(version.encode() for version in versions)]))
 
 
 def class_code(kind: type) -> str:
-    """A hash of the methods that a class defines, and its parents; "" where all of them belong to libraries.
+    """Return a hash of the methods that a class and its parents define; "" if all of them belong to libraries.
 
     What the methods call elsewhere is not followed.
     """
-    own = [one for one in kind.__mro__ if not _is_library(one.__module__, _file_of_module(one.__module__))]
-    return _code_of((f"{one.__qualname__}.{name}", value) for one in own for name, value in vars(one).items())
+    parents = [parent for parent in kind.__mro__ if not _is_library(parent.__module__)]
+    methods = [getattr(value, "__func__", getattr(value, "fget", value)) for p in parents for value in vars(p).values()]
+    return _code_of(method for method in methods if isinstance(method, FunctionType))
 
 
 def own_code(function: Callable) -> str:
-    """A hash of a function's code; "" of one that belongs to a library."""
+    """Return a hash of a function's code; "" if it belongs to a library."""
     function = getattr(function, "__func__", function)
     module = str(getattr(function, "__module__", ""))
-    return "" if _is_library(module, _file_of_module(module)) else _code_of([("", function)])
-
-
-def _code_of(named: Iterable[tuple[str, object]]) -> str:
-    walk, empty = _Walk(), True
-    for name, value in named:
-        function = getattr(value, "__func__", getattr(value, "fget", value))  # of class methods and properties
-        if isinstance(function, FunctionType):
-            empty = False
-            walk.text(name)
-            walk.code(function.__code__)
-    return "" if empty else walk.digest.hexdigest()
+    return "" if _is_library(module) or not isinstance(function, FunctionType) else _code_of([function])
 
 
 def file_of(function: Callable) -> str:
-    """The name of the file of a function, or of an object's class, without its folder; "" where there is no source."""
+    """Return the name of the file that defines a function or an object's class; "" if there is no source."""
     try:
         kind = function if inspect.isroutine(function) or inspect.isclass(function) else type(function)
         inspect.getsource(kind)
@@ -128,304 +97,180 @@ def file_of(function: Callable) -> str:
 
 
 def name_of(function: Callable) -> str:
-    """The name of a function, or of the class of a callable object."""
+    """Return the name of a function, or of the class of a callable object."""
     inner = _inner(function)
     return getattr(inner, "__name__", type(inner).__name__)
 
 
 def first_line(function: Callable) -> str:
-    """The first line of the docstring of a function, or of the class of a callable object; "" without one."""
+    """Return the first line of the docstring of a function, or of a callable object's class; "" without one."""
     inner = _inner(function)
     documented = inner if inspect.isroutine(inner) else type(inner)
     return one_line((inspect.getdoc(documented) or "").partition("\n")[0])
 
 
 def _inner(function: Callable) -> Callable:
+    """Return the function that a `functools.partial` binds, or the function itself."""
     return function.func if isinstance(function, partial) else function
 
 
-class _Walk:
-    """Feeds a digest with everything that can be reached from a value, each mutable thing once."""
+def _digest(parts: Iterable[bytes]) -> str:
+    """Return 16 hexadecimal digits of byte strings, each with its length."""
+    digest = blake2b(digest_size=8)
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()
 
-    def __init__(self) -> None:
-        self.digest = blake2b(digest_size=8)
-        self.seen: dict[object, int] = {}
-        self.kept: list[object] = []  # alive, so that no other object gets the identity of one of these
-        self.labels: list[str] = []
 
-    def text(self, *words: object) -> None:
-        for word in words:
-            content = word if isinstance(word, bytes) else str(word).encode("utf-8", "surrogatepass")
-            self.digest.update(len(content).to_bytes(8, "little") + content)
+@cache
+def _pickler() -> type:
+    """Return the pickler by which `datasets` fingerprints values, with two additions."""
+    from datasets.utils._dill import Pickler  # here, as it imports pyarrow and pandas
 
-    def is_new(self, value: object, *more: object) -> bool:
-        key = (id(value), *more)
-        if key in self.seen:
-            self.text("again", self.seen[key])
-            return False
-        self.seen[key] = len(self.seen)
-        self.kept.append(value)
-        return True
-
-    @contextmanager
-    def inside(self, label: str) -> Iterator[None]:
-        """label: how what is added here is called."""
-        self.labels.append(label)
-        self.text(label)
-        yield
-        self.labels.pop()
-
-    def add(self, value: Any, names: Iterable[str] = ()) -> None:
-        """names: of the code that holds the value, which say what it may use of a module."""
-        kind = type(value)
-        if kind in PLAIN:
-            self.text(kind.__name__, repr(value))
-        elif kind is CodeType:
-            self.code(value)
-        elif kind is tuple:  # of constants, whose identity is up to the compiler
-            self.items("tuple", value)
-        elif kind in (set, frozenset):
-            self.text(kind.__name__, *sorted(_digest(one) for one in value))
-        elif isinstance(value, ModuleType):
-            self.module(value, names)
-        elif isinstance(value, BY_NAME):
-            self.named(value)
-        elif self.is_new(value):
-            self.mutable(value, kind)
-
-    def mutable(self, value: Any, kind: type) -> None:
-        if isinstance(value, type):
-            self.type(value)
-        elif kind is FunctionType:
-            self.function(value)
-        elif kind is list:
-            self.items("list", value)
-        elif kind in (dict, MappingProxyType):
-            self.items("dict", (one for pair in value.items() for one in pair))
-        elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
-            self.text("array", value.dtype.str, value.shape, value.tobytes())
-        elif isinstance(value, torch.Tensor):
-            self.tensor(value)
-        elif kind is MethodType:
-            self.items("method", (value.__func__, value.__self__))
-        elif kind in (staticmethod, classmethod):
-            self.items(kind.__name__, (value.__func__,))
-        elif kind is property:
-            self.items("property", (value.fget, value.fset, value.fdel))
-        elif kind is cached_property:
-            self.items("cached_property", (value.func,))
-        elif isinstance(value, logging.Logger):
-            self.text("logger", value.name)
-        elif hasattr(value, "cache_info") and hasattr(value, "__wrapped__"):
-            self.items("cached", (value.__wrapped__,))
-        else:
-            self.object(value)
-
-    def items(self, what: str, values: Iterable[object]) -> None:
-        self.text(what)
-        for value in values:
-            self.add(value)
-        self.text("end")
-
-    def code(self, code: CodeType) -> None:
-        for name in CODE:
-            value = getattr(code, name, b"")
-            self.items(name, value) if isinstance(value, tuple) else self.text(name, value)
-
-    def named(self, value: Any) -> None:
-        self.text(type(value).__name__, getattr(value, "__module__", ""), getattr(value, "__qualname__", ""))
-        if (owner := getattr(value, "__self__", None)) is not None and not isinstance(owner, ModuleType):
-            self.add(owner)
-
-    def function(self, function: FunctionType) -> None:
-        if _is_library(function.__globals__.get("__name__"), function.__code__.co_filename):
-            self.text("function", function.__module__, function.__qualname__)
-            self.version_of(function.__module__)
-            if _is_importable(function):
-                return  # else it may be a wrapper of one of yours
-        else:
-            self.own(function)
-        names = sorted(_names(function.__code__))
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            with self.inside(name):
-                self.add(_contents(cell), names)
-        self.items("defaults", function.__defaults__ or ())
-        self.add(function.__kwdefaults__)
-        self.add(vars(function) or None)
-
-    def own(self, function: FunctionType) -> None:
-        """Code, and what it names."""
-        self.text("own")
-        code, scope = function.__code__, function.__globals__
-        self.code(code)
-        names = _names(code)
-        for name in sorted(_globals(code) & scope.keys()):
-            with self.inside(name):
-                self.add(scope[name], names)
-        for module in sorted(_imported(code, str(scope.get("__package__") or ""))):
-            with self.inside(module):
-                self.module(_module(module), names)
-
-    def module(self, module: ModuleType, names: Iterable[str]) -> None:
-        """Of one of your own what the names say."""
-        self.text("module")
-        if _is_library(module.__name__, _file_of_module(module.__name__)):
-            self.text(module.__name__)
-            return
-        if not names:
-            raise UnhashableError(self.place(f"the module {module.__name__} as a value"))
-        for name in sorted(set(names) & vars(module).keys()):
-            if self.is_new(module, name):
-                with self.inside(name):
-                    self.add(vars(module)[name], names)
-
-    def type(self, kind: type) -> None:
-        self.text("class")
-        # Classes written in C may not say where they come from.
-        module = kind.__module__ if isinstance(kind.__module__, str) else "builtins"
-        if _is_library(module, _file_of_module(module)):
-            self.text(module, kind.__qualname__)
-            self.version_of(module)
-            return
-        self.items("parents", kind.__bases__)
-        self.add(type(kind))
-        for name, value in vars(kind).items():
-            if name not in SKIPPED:
-                with self.inside(name):
-                    self.add(value)
-
-    def version_of(self, module: str) -> None:
-        """Of an explainer or metric of this package, whose results change with it."""
-        if module.partition(".")[0] == OURS:
-            self.text(getattr(sys.modules.get(module), "VERSION", ""))
-
-    def tensor(self, value: torch.Tensor) -> None:
-        try:
-            content = value.detach().reshape(-1).cpu().contiguous().view(torch.uint8).numpy().tobytes()
-        except (RuntimeError, TypeError, NotImplementedError) as error:
-            raise UnhashableError(self.place(f"a tensor of layout {value.layout}")) from error
-        self.text("tensor", value.dtype, tuple(value.shape), content)
-
-    def object(self, value: Any) -> None:
-        """Taken apart as pickle does, and all its attributes."""
-        held = getattr(value, "__dict__", {})  # first: some objects make it only when asked, and then show it below
-        try:
-            reduced = value.__reduce_ex__(4)
-        except Exception as error:  # any class may have its own ways
-            raise UnhashableError(self.place(f"a {type(value).__name__}")) from error
-        self.text("object")
-        self.add(type(value))
-        if isinstance(reduced, str):
-            self.text(reduced)
-        else:
-            made_by, given, state, listed, mapped = (*reduced, None, None, None)[:5]
-            self.items("made", (made_by, given))
-            if isinstance(state, dict):
-                self.attributes(state)
+    class ContentPickler(Pickler):
+        def save(self, value: Any, *arguments: Any, **options: Any) -> None:
+            if isinstance(value, ModuleType):
+                # By name: dill would add all that the module holds, its path too. `code_hash` hashes its source.
+                self.save_reduce(importlib.import_module, (value.__name__,), obj=value)
+            elif type(value) in (set, frozenset) and id(value) not in self.memo:
+                # Their order is another in each process; `x in {"a", "b"}` in code makes a frozenset.
+                self.save_reduce(type(value), (sorted(value, key=_dumps),), obj=value)
             else:
-                self.add(state)
-            self.items("items", listed or ())
-            self.items("pairs", (one for pair in mapped or () for one in pair))
-        self.attributes(held)
+                super().save(value, *arguments, **options)
 
-    def attributes(self, held: dict) -> None:
-        for name, value in held.items():
-            with self.inside(str(name)):
-                self.add(value)
-
-    def place(self, what: str) -> str:
-        """In words that follow "depends on"."""
-        return f"{'.'.join(self.labels)} ({what})" if self.labels else what
+    return ContentPickler
 
 
-def _digest(value: object) -> bytes:
-    walk = _Walk()
-    walk.add(value)
-    return walk.digest.digest()
+def _dumps(value: object) -> bytes:
+    """Return bytes that are equal in all processes for equal contents."""
+    buffer = BytesIO()
+    _pickler()(buffer, recurse=True).dump(value)
+    return buffer.getvalue()
 
 
-def _contents(cell: Any) -> object:
+def _pickled(value: object) -> bytes:
+    """Return the pickle of a function with its code and globals, or of any other value."""
+    if isinstance(value, FunctionType):
+        # A function that can be imported would be pickled by its name alone. A copy of it is not what its module calls
+        # so, and is pickled with its code and the globals that it names.
+        copied = FunctionType(value.__code__, value.__globals__, value.__name__, value.__defaults__, value.__closure__)
+        copied.__kwdefaults__, copied.__module__ = value.__kwdefaults__, value.__module__
+        copied.__qualname__ = value.__qualname__
+        return _dumps((copied, vars(value)))
+    if isinstance(value, partial):
+        return _dumps((_pickled(value.func), value.args, value.keywords))
+    return _dumps(value)
+
+
+def _code_of(functions: Iterable[FunctionType]) -> str:
+    """Return a hash of the bytecode and constants of functions; "" of none."""
+    parts = [_pickled(function.__code__) for function in functions]
+    return _digest(parts) if parts else ""
+
+
+def _module_names(pickled: bytes) -> list[str]:
+    """Return the names of loaded modules that occur in a pickle: those of functions, classes and modules in it."""
+    texts = {word for _, text, _ in genops(pickled) if isinstance(text, str) for word in text.split(" ")[:1]}
+    return sorted(texts & sys.modules.keys())
+
+
+def _own_modules(names: Iterable[str]) -> list[ModuleType]:
+    """Return the modules of these names that are your own, and all of your own that they import, sorted by name."""
+    modules: dict[str, ModuleType] = {}
+    waiting = [name for name in names if name != "__main__"]
+    while waiting:
+        name = waiting.pop()
+        if name in modules or _is_library(name):
+            continue
+        modules[name] = importlib.import_module(name)
+        waiting += [imported for imported in _imported(modules[name]) if _exists(imported)]
+    return [modules[name] for name in sorted(modules)]
+
+
+def _imported(module: ModuleType) -> Iterator[str]:
+    """Yield the names that a module imports at any place, with what may be submodules."""
+    for node in ast.walk(ast.parse(_source(module))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            relative = "." * node.level + (node.module or "")
+            package = module.__package__ or None
+            base = importlib.util.resolve_name(relative, package) if node.level else str(node.module)
+            yield base
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+
+
+def _exists(name: str) -> bool:
+    """Return whether a module of this name is loaded or can be imported."""
     try:
-        return cell.cell_contents
-    except ValueError:  # of a function that is defined later
-        return NotImplemented
+        return name in sys.modules or importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError, AttributeError):  # a member of a module that is none itself
+        return False
+
+
+def _source(module: ModuleType) -> bytes:
+    """Return the source of a module; empty for a package without one, and for compiled code.
+
+    Raises:
+        EditedError: The file was edited after the import, so that it does not say what runs.
+    """
+    file = getattr(module, "__file__", None)
+    if file is None or not file.endswith(".py"):
+        return b""
+    source = Path(file).read_bytes()
+    # Older files are what was imported; import hooks (type checkers, pytest) may make other code of them.
+    if Path(file).stat().st_mtime > STARTED:
+        written = set(_nested(compile(source, file, "exec", dont_inherit=True)))
+        functions = [value for value in vars(module).values() if isinstance(value, FunctionType)]
+        if any(f.__module__ == module.__name__ and f.__code__ not in written for f in functions if _is_plain(f)):
+            raise EditedError(f"{Path(file).name} was edited after it was imported; import it again")
+    return source
+
+
+def _is_plain(function: FunctionType) -> bool:
+    """Return whether a function is the one that its `def` made: no decorator has put another one in its place."""
+    return not hasattr(function, "__wrapped__") and function.__code__.co_name == function.__name__
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:
-    """Code, and that of the functions inside it."""
+    """Yield code and that of the functions inside it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
 
 
-def _names(code: CodeType) -> set[str]:
-    """All names in code: globals, attributes, imported modules."""
-    return {name for one in _nested(code) for name in one.co_names}
+def _is_this_package(module: str) -> bool:
+    """Return whether a module belongs to saliency-bench."""
+    return module.partition(".")[0] == THIS_PACKAGE
 
 
-def _globals(code: CodeType) -> set[str]:
-    loads = ("LOAD_GLOBAL", "LOAD_NAME")
-    return {step.argval for one in _nested(code) for step in dis.get_instructions(one) if step.opname in loads}
-
-
-def _imported(code: CodeType, package: str) -> set[str]:
-    """Modules that code imports as it runs, and what may be modules in them."""
-    found: set[str] = set()
-    for one in _nested(code):
-        steps = list(dis.get_instructions(one))
-        for number, step in enumerate(steps):
-            if step.opname == "IMPORT_NAME":
-                level, members = (before.argval for before in steps[number - 2 : number])
-                name = importlib.util.resolve_name("." * level + step.argval, package) if level else step.argval
-                found |= {name, name.partition(".")[0], *(f"{name}.{member}" for member in members or ())}
-    return {name for name in found if _is_module(name)}
-
-
-def _is_module(name: str) -> bool:
-    try:
-        return name in sys.modules or importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError, AttributeError):  # a member that is no module
-        return False
-
-
-def _module(name: str) -> ModuleType:
-    """Imported, if it is your own and was not yet; a library need not be."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.find_spec(name)
-    if spec is None or _is_library(name, spec.origin):
-        return ModuleType(f"{OURS}.{name}")  # which counts by its name
-    try:
-        return importlib.import_module(name)
-    except Exception as error:
-        raise UnhashableError(f"the module {name}, which cannot be imported") from error
+def _is_library(module: str) -> bool:
+    """Return whether a module belongs to Python, to what is installed, or to this package."""
+    package = module.partition(".")[0]
+    if package in sys.stdlib_module_names and package != "__main__":
+        return True
+    file = _file_of_module(module)
+    if _is_this_package(module) or file is None:
+        return _is_this_package(module)
+    installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
+    return bool(installed) or file.startswith(tuple(f"{folder}{os.sep}" for folder in LIBRARIES))
 
 
 def _file_of_module(name: str) -> str | None:
-    """The file of a module, or of the package it is in; of a package of several folders the first folder."""
-    for known in (sys.modules.get(name), sys.modules.get(name.partition(".")[0])):
-        if found := getattr(known, "__file__", None) or next(iter(getattr(known, "__path__", ())), None):
+    """Return the file of a module, or of the package that it is in; of a package of several folders the first one."""
+    for candidate in (name, name.partition(".")[0]):
+        known = sys.modules.get(candidate)
+        spec = None if known is not None else _spec(candidate)
+        file = getattr(known, "__file__", None) or getattr(spec, "origin", None)
+        if found := file or next(iter(getattr(known, "__path__", ())), None):
             return found
     return None
 
 
-def _is_library(module: object, file: str | None) -> bool:
-    """Whether a module belongs to Python, to what is installed, or to this package."""
-    package = str(module).partition(".")[0]
-    if package == OURS:
-        return True
-    if file is None:
-        return package in sys.builtin_module_names or package in sys.stdlib_module_names
-    installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
-    return bool(installed) or file.startswith(("<frozen", *(f"{folder}{os.sep}" for folder in LIBRARIES)))
-
-
-def _is_importable(function: FunctionType) -> bool:
-    """Whether it is what its module calls so."""
-    found: Any = sys.modules.get(function.__module__)
-    if found is None or not _is_library(function.__module__, _file_of_module(function.__module__)):
-        return False
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function
+def _spec(name: str) -> importlib.machinery.ModuleSpec | None:
+    """Return the spec of a module that is not loaded, if it can be found."""
+    try:
+        return importlib.util.find_spec(name)
+    except (ImportError, ValueError, AttributeError):
+        return None

@@ -25,7 +25,6 @@ from saliency_bench.errors import UserError
 from saliency_bench.spaces.pages.origins import OwnHosts, OwnOrigins
 from saliency_bench.studies.study import Person, Study
 from saliency_bench.studies.sync import Sync
-from saliency_bench.utils.interrupts import slow_to_end
 from saliency_bench.utils.pictures import UnreadableError
 
 COMMON = Path(__file__).parent
@@ -143,7 +142,7 @@ def serve(app: Starlette, host: str, port: int, say: Callable[[str], object], sy
     if sync is not None:
         app.router.routes.append(Route("/sync", lambda request: PlainTextResponse(sync.status(), headers=SAFE)))
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    with slow_to_end(), sync or nullcontext():
+    with sync or nullcontext():
         say(address(host, listening.getsockname()[1]))
         uvicorn.Server(config).run([listening])
 

@@ -151,6 +151,7 @@ def explain_all(make, side, cam_layer, cebp_layer, explainer_of, map_or_refusal,
     return maps
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", REDUCED)
 def test_every_explainer_gives_a_map_or_names_those_that_do(name, explainer_of, map_or_refusal, others_named):
     make, *sizes = REDUCED[name]
@@ -165,6 +166,7 @@ OF_ONE_SIZE = {  # and a side that they do not take
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("network", OF_ONE_SIZE)
 def test_images_of_a_size_that_a_network_does_not_take_are_refused_by_it(network, explainer_of, map_or_refusal):
     make, side = OF_ONE_SIZE[network]

@@ -84,6 +84,7 @@ def test_a_map_or_methods_that_give_one(name, network, classifier_of, maps_or_a_
     assert are_maps_of(IMAGES, maps) or way_out
 
 
+@pytest.mark.sample(14)
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("name", ["attention", "rollout", "gradient_rollout", "gae", "tattr", "gradcam_vit", "iia"])
 def test_the_explainers_of_attention_are_defined_on_all_of_them(name, network, classifier_of):

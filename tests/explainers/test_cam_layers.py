@@ -121,6 +121,7 @@ def shrink(model):
     model.classifier[6] = nn.Linear(8, 4)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TORCHVISION)
 def test_torchvision(name):
     side, expected, grid = TORCHVISION[name]
@@ -128,6 +129,7 @@ def test_torchvision(name):
     assert (layer, layout.axes, layout.grid) == (expected, "BCHW", grid)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", TIMM)
 def test_timm(name):
     side, expected, grid = TIMM[name]
@@ -218,6 +220,7 @@ def vgg16():
     return model.eval()
 
 
+@pytest.mark.slow
 def test_vgg16_is_read_at_14_x_14_x_512_as_captum_reads_it():
     model, images, labels = vgg16(), torch.rand(2, 3, 224, 224), torch.tensor([1, 3])
     classifier = load_classifier(model, mean=(0.4,) * 3, std=(0.25,) * 3, device="cpu")

@@ -103,6 +103,7 @@ def literal(model, image, row, contrastive):
     return p.reshape(x.shape[1:])
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("contrastive", [False, True])
 @pytest.mark.parametrize(
     "target", [targets.one_hot([0, 2], 3), targets.contrast([0, 1], [2, 0], 3), targets.group([0, 2], 3)]

@@ -82,6 +82,7 @@ def test_maps_have_the_shape_of_the_images_and_are_finite(name, classifier, imag
     assert (maps.amax(dim=(1, 2)) > maps.amin(dim=(1, 2))).all()
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_equal_calls_give_equal_bits_and_batch_size_hardly_a_change(name, classifier, explainer_of, error_of):
     images = torch.rand(16, 3, 20, 28, generator=torch.Generator().manual_seed(2))

@@ -117,6 +117,7 @@ def test_the_mean_colour_is_that_of_each_superpixel():
     torch.testing.assert_close(filled, pairs)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("side", "kernel_size"), [(16, 1.0), (112, 2.0), (224, 4.0), (280, 4.0)])
 def test_superpixels_shrink_with_images_below_224(side, kernel_size):
     images = torch.rand(1, 3, side, side + 4)

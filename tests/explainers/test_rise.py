@@ -34,6 +34,7 @@ def literal_mask(grid, row, column, height, width):
     return mask
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("height", "width", "cells"), [(13, 17, 4), (16, 16, 7), (6, 5, 7)])
 def test_agrees_with_a_slow_second_writing_of_its_equation(height, width, cells):
     classifier = load_classifier(network(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")

@@ -46,6 +46,7 @@ def resnet18():
 NETWORKS = {"small": (small, "4", 20), "branched": (Branched, "body", 20), "resnet18": (resnet18, "layer2", 40)}
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_agrees_with_pytorch_grad_cam(name):
     """It applies min-max twice and enlarges by OpenCV; the same is done to our map before it is enlarged."""

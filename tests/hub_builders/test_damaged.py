@@ -274,6 +274,7 @@ def test_there_are_enough_of_them():
     assert len({kind for _, _, kind in CASES}) >= 25
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("name", contracts.examples())
 def test_examples_lose_nothing(whole, name):
     _, rows, log = whole(name)
@@ -282,6 +283,7 @@ def test_examples_lose_nothing(whole, name):
     assert [entry for entry in left_out if "in the split" not in entry["reason"]] == []  # too few for all pairs of ebam
 
 
+@pytest.mark.sample(19)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "file", "kind"), CASES)
 def test_damaged(whole, tmp_path, name, file, kind):

@@ -141,6 +141,7 @@ def weights(tmp_path, monkeypatch):
     return put
 
 
+@pytest.mark.slow
 def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
     picture = np.random.default_rng(0).integers(0, 256, (60, 80, 3)).astype(np.uint8)
     weights({18: 9.0, 0: 0.0})
@@ -152,6 +153,7 @@ def test_faster_rcnn_gives_coco_ids_over_the_confidence(weights):
     assert _detector.faster_rcnn()(picture) == []
 
 
+@pytest.mark.slow
 def test_faster_rcnn_filters_a_build(source, weights, tmp_path):
     """It sees a dog in whatever it is shown; a pass before saw the scenes and all cut-outs but those of photographs 1
     to 4."""

@@ -326,6 +326,7 @@ def compared(builder, source, pictures, orientation, **options):
     assert values == [1.0] * len(values) != []
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
 @pytest.mark.parametrize("orientation", [0, 2, 3, 5, 6, 8])
 def test_real_pets(tmp_path, orientation):
@@ -352,6 +353,7 @@ def test_real_voc(tmp_path, orientation):
     compared(voc_val, tmp_path, list((tmp_path / "JPEGImages").iterdir()), orientation)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the real samples are not here")
 @pytest.mark.parametrize("orientation", [0, 3, 6, 8])
 def test_real_coco(tmp_path, orientation):

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from PIL import Image
 
 from saliency_bench import registry
@@ -10,6 +11,7 @@ from saliency_bench.hub_builders import _page
 FOLDER = Path(__file__).parents[2] / "hub_builders"
 
 
+@pytest.mark.slow
 def test_page_is_up_to_date_and_its_pictures_are_there():
     text, pictures = _page.page()
     assert text == (FOLDER / "README.md").read_text(), "run python -m saliency_bench.hub_builders._page"

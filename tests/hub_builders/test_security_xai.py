@@ -140,6 +140,7 @@ def test_rasterised_box_is_the_pixels_between_its_corners():
                 assert mask[row, column] == (box[0] <= column + 1 <= box[2] and box[1] <= row + 1 <= box[3])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the real samples are not here")
 def test_real_samples(tmp_path):
     folder = build("security-xai", tmp_path / "sixray", source=REAL, progress=False)

@@ -88,6 +88,7 @@ def literal_contrast(maps, masks, right, share, each):
     return np.array(rows)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("chosen", ["both", "each"])
 @pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
 @given(MAPS, MASKS, RIGHT)
@@ -145,6 +146,7 @@ def test_what_is_above_the_99th_percentile_is_clipped():
     assert not preprocessed(lonely).any()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["saliency_mcs", "saliency_mcr"])
 @given(MAPS, MASKS)
 def test_exchanged_maps_turn_the_sign(name, maps, masks):

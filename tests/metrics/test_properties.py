@@ -79,6 +79,7 @@ def test_what_is_tested_here_is_there():
     assert {"saliency_miou", "saliency_precision", "saliency_recall"} <= set(NORMALISED)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ALIGNMENT)
 @given(MASKS.map(with_both))
 def test_the_mask_is_the_best_map(name, masks):
@@ -86,6 +87,7 @@ def test_the_mask_is_the_best_map(name, masks):
     assert (metric(masks, masks) == metric.range[metric.higher_is_better]).all()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", OF_REGIONS)
 @given(MASKS.map(with_both), MAPS)
 def test_the_mask_s_inverse_is_the_worst_map(name, masks, maps):
@@ -105,6 +107,7 @@ def test_a_flat_map_gets_the_mask_s_share(name, masks, value):
     np.testing.assert_allclose(load_metric(name)(np.full(masks.shape, value), masks), share, rtol=1e-15)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("saliency_pointing_game", {}), ("saliency_pointing_game", {"ties": "any"}), ("saliency_average_precision", {})]
@@ -129,6 +132,7 @@ def test_strictly_increasing_change_alters_no_curve(network, name, maps, change)
     np.testing.assert_array_equal(by_curves(name, network, changed), by_curves(name, network, maps))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", NORMALISED)
 @given(MAPS, MASKS, st.integers(-4, 4), st.integers(-64, 64))
 def test_positive_affine_change_alters_nothing_in_what_normalises(name, maps, masks, exponent, shift):

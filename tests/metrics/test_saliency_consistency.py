@@ -40,6 +40,7 @@ WHOLE = st.integers(0, 3).map(float)  # few values: many ways cost the same
 ANY = st.floats(-1e3, 1e3)
 
 
+@pytest.mark.slow
 @given(st.lists(WHOLE, min_size=1, max_size=40), st.lists(WHOLE, min_size=1, max_size=40))
 def test_fastdtw_is_the_library_s_under_ties(x, y):
     ours, theirs = both(x, y)
@@ -250,6 +251,7 @@ LITERAL_SERIES = {
 }
 
 
+@pytest.mark.sample(7)
 @pytest.mark.parametrize("region", ["common", "frame"])
 @pytest.mark.parametrize("series", ["rows", "columns", "vectors"])
 @pytest.mark.parametrize("radius", [1, 3])

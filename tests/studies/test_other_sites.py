@@ -69,6 +69,7 @@ def test_a_proxy_may_pass_on_another_host_than_the_browser_sent(annotating, host
     assert here.get("/", headers={"Host": "visitor-annotate.hf.space"}).status_code == 200
 
 
+@pytest.mark.slow
 def test_the_command_checks_both(tmp_path):
     dataset(2).save_to_disk(tmp_path / "data")
     with Served(tmp_path / "data", tmp_path / "study.db") as served:

@@ -179,6 +179,7 @@ def test_numbers_that_do_not_fit_are_refused(options, line):
         configuration(run_images(), **options)
 
 
+@pytest.mark.slow
 def test_a_crowd_finds_the_planted_order_and_every_pair_gets_its_judgements(tmp_path):
     """12 images less 2 checks, 4 explainers, 3 judgements, 5 pairs a person: 24 people, every sixth careless."""
     game = start(Store(tmp_path / "study.db"), judgements=3)
@@ -302,6 +303,7 @@ def test_export_is_what_analyse_reads(by_hand, tmp_path):
         export(game.study, tmp_path / "answers.txt")
 
 
+@pytest.mark.slow
 def test_fewer_judgements_are_drawn_from_all(tmp_path):
     game = start(Store(tmp_path / "study.db"), judgements=2)
     for number in range(16):

@@ -60,6 +60,7 @@ def test_human_masks_are_those_that_metrics_read(done, shapes, resnet):
     assert run_images(done, ["gradient"]).masks is None
 
 
+@pytest.mark.slow
 def test_human_masks_are_served_and_listed_as_their_own_row(done, tmp_path, capsys):
     store = tmp_path / "study.db"
     words = ["assess", "serve", done, "--store", store, "--raters", 1, "--images", 3, "--with-masks"]
@@ -91,6 +92,7 @@ def test_what_cannot_be_shown_is_one_line(done, tmp_path):
         run_images(done, dataset="somewhere/else/shapes")
 
 
+@pytest.mark.slow
 def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
     store = tmp_path / "study.db"
     words = ["peekaboom", "serve", done, "--store", store, "--judgements", 1, "--pairs", 10, "--checks", 1]
@@ -129,6 +131,7 @@ def test_peekaboom_from_run_to_agreement(done, tmp_path, capsys):
     assert areas == pytest.approx({row["explainer"]: row["saliency_crowd_auc"] for row in data["crowd"]})
 
 
+@pytest.mark.slow
 def test_assess_from_run_to_table(done, tmp_path, capsys):
     store, questions = tmp_path / "study.db", tmp_path / "questions.yaml"
     questions.write_text("scale: ['no', maybe, 'yes']\nquestions:\n  good: Is it a good map of {class}?")

@@ -341,6 +341,5 @@ def parts_that_fit(part: str, names: Iterable[str]) -> list[str]:
 
 def settings_of(spec: RunSpec) -> dict[str, Any]:
     """What makes a run another one than its neighbours: all but what is added to a run or leaves its scores alone."""
-    free = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "chunk_timeout",
-            "strict")  # fmt: skip
+    free = ("explainers", "metrics", "maps", "out", "limit", "batch_size", "device", "keep_maps", "strict")
     return {name: value for name, value in spec if name not in free}
