@@ -27,6 +27,7 @@ OPTIONS = ("confidence", "pointing_game", "insertion", "option", "bound", "answe
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=f"the analysis: {', '.join(WHAT)}")
     parser.add_argument("--out", metavar="DIR", help="folder for JSON, tables and plot (default: print only)")
@@ -43,19 +44,20 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Analyse finished runs."""
     from saliency_bench.reports.analyses import analyse
 
     options = {name: value for name in OPTIONS if (value := getattr(args, name)) is not None}
-    found = analyse(args.runs, args.what, **options)
-    written = found.save(args.out) if args.out else []
+    analysis = analyse(args.runs, args.what, **options)
+    written = analysis.save(args.out) if args.out else []
     if args.json:
-        print(json.dumps(found.data | {"files": [str(path) for path in written]}, indent=2))
+        print(json.dumps(analysis.data | {"files": [str(path) for path in written]}, indent=2))
         return
-    same = ("dataset", "model") if len(found.runs) == 1 else ()
-    for table in found.tables:
+    same = ("dataset", "model") if len(analysis.runs) == 1 else ()
+    for table in analysis.tables:
         _shared.show_rows(table.texts(without=same))
         print()
-    for note in found.findings.notes:
+    for note in analysis.findings.notes:
         print(note)
     for path in written:
         print(f"written: {path}")

@@ -1,8 +1,8 @@
-"""Check a run against requirements, as a gate for continuous integration.
+r"""Check a run against requirements, as a gate for continuous integration.
 
 example:
-  saliency-bench check runs/new --against runs/old \\
-      --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \\
+  saliency-bench check runs/new --against runs/old \
+      --require 'gradcam:saliency_miou>=0.3' 'gradcam:saliency_deletion<=0.2' \
       'rise:masks=100:saliency_miou:threshold=0.3>=0.2'
 
 Prints a line per requirement. The exit code is 1 if an interval lies on the wrong side of its bound, or if the paired
@@ -20,6 +20,7 @@ SECTION = "measure"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument(
         "--require", nargs="+", action="extend", required=True, metavar="RULE",
@@ -30,6 +31,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> int:
+    """Check the run and return the exit code."""
     from saliency_bench.analysis.comparison import differing_question
     from saliency_bench.analysis.requirements import Requirement, check
     from saliency_bench.results.run_folder import read_run
@@ -38,14 +40,14 @@ def main(args: Namespace) -> int:
     requirements = [Requirement.read(text) for text in args.require]
     run, against = read_run(Path(args.run)), read_run(Path(args.against)) if args.against else None
     checked = check(run, requirements, against)
-    passed = all(one.passed for one in checked)
+    passed = all(requirement.passed for requirement in checked)
     differing = [] if against is None else differing_question(against, run)
     if args.json:
         content = {"run": args.run, "against": args.against, "passed": passed, "differing_settings": differing}
-        print(json.dumps(content | {"requirements": [one.as_dict() for one in checked]}, indent=2))
+        print(json.dumps(content | {"requirements": [requirement.as_dict() for requirement in checked]}, indent=2))
         return 0 if passed else 1
     if differing:
         complain(f"{args.against} has another {', another '.join(differing)}")
-    for one in checked:
-        print(one.line(args.against))
+    for requirement in checked:
+        print(requirement.line(args.against))
     return 0 if passed else 1

@@ -25,6 +25,7 @@ COUNT = 2
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument("run", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--what", required=True, choices=WHAT, metavar="WHAT", help=", ".join(WHAT))
     about = f"ids of the samples (default: the first {COUNT} of the run)"
@@ -36,6 +37,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Draw the maps and print the scores of the samples."""
     _check(args)  # before torch is imported
     from saliency_bench.push_scripts._panels import drawn
     from saliency_bench.utils.files import write_with
@@ -54,10 +56,12 @@ def main(args: Namespace) -> None:
 
 
 def _text(value: object) -> str:
+    """Return a value of the table as text."""
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def _check(args: Namespace) -> None:
+    """Raise UserError for wrong arguments before anything is loaded."""
     from saliency_bench.engine.preflight import check_items
     from saliency_bench.errors import UserError
     from saliency_bench.utils.storage import check_output_file

@@ -22,6 +22,7 @@ SECTION = "measure"
 
 
 def arguments(parser: ArgumentParser) -> None:
+    """Declare the options of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run (its --out)")
     parser.add_argument("--out", metavar="FILE", help="page to write (default, for one run: report.html in its folder)")
     parser.add_argument("--pairs", action="store_true", help="also print the difference of every two explainers")
@@ -29,6 +30,7 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def main(args: Namespace) -> None:
+    """Write the report and print its tables."""
     from saliency_bench.analysis.comparison import compare_runs, lines
     from saliency_bench.analysis.pairs import explainer_pairs
     from saliency_bench.analysis.verdict import Verdict

@@ -217,4 +217,4 @@ def test_parts_that_differ_under_one_id_are_a_conflict(done, shapes, model, tmp_
     (cell, _) = [cell for cell in run.cells if cell.aggregate]
     changed.parts[cell.cell_id][3, 2] = 1 - changed.parts[cell.cell_id][3, 2]
     (conflict,) = conflicts(run, changed)
-    assert (conflict.cell_id, conflict.samples, conflict.of, conflict.largest) == (cell.cell_id, 1, SAMPLES, None)
+    assert (conflict.cell_id, conflict.samples, conflict.common, conflict.largest) == (cell.cell_id, 1, SAMPLES, None)

@@ -13,7 +13,7 @@ from scipy import stats
 from test_reporting import METHODS, change_summary, make_run, part_of
 
 import saliency_bench as sb
-from saliency_bench.analysis.correlations import Ranked, of_cells, pearson
+from saliency_bench.analysis.correlations import Ranked, cell_correlations, pearson
 from saliency_bench.analysis.rankings import agreement, kendall_of, means_of, order_of, spearman_of
 from saliency_bench.analysis.tables import Table
 from saliency_bench.cli import main
@@ -69,7 +69,7 @@ def test_weighted_ranks_and_correlations_are_those_of_the_repeated_samples(kind)
         first, second = np.round(first) if kind == "ties" else first > 0, np.round(second)
     weights = rng.integers(0, 4, (5, 30)).astype(float)
     ranked = Ranked(np.asarray(first, float)), Ranked(second)
-    spearman = pearson(ranked[0].of(weights), ranked[1].of(weights), weights)
+    spearman = pearson(ranked[0].ranks(weights), ranked[1].ranks(weights), weights)
     linear = pearson(np.asarray(first, float), second, weights)
     for number, times in enumerate(weights.astype(int)):
         repeated = np.repeat(first, times), np.repeat(second, times)
@@ -88,7 +88,7 @@ def test_correlation_over_samples_and_its_interval(run):
     both = np.isfinite(one) & np.isfinite(other)
     order = np.argsort(np.array([f"s{run.ids[k]}" for k in np.flatnonzero(both)]))  # as clusters are numbered
     one, other = one[both][order], other[both][order]
-    spearman, linear = of_cells(run, first, second)
+    spearman, linear = cell_correlations(run, first, second)
     assert spearman.value == pytest.approx(stats.spearmanr(one, other).statistic)
     assert linear.value == pytest.approx(stats.pearsonr(one, other).statistic)
     drawn = [stats.spearmanr(one[chosen], other[chosen]).statistic for chosen in draws(len(one))]
@@ -105,7 +105,7 @@ def test_the_clusters_are_what_is_drawn(run):
     values = {key: np.repeat(own, 2) for key, own in run.values.items()}
     copied = type(run)(run.folder, run.cells, twice, groups, values, run.summary)
     cells = [cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion")]
-    for once, both in zip(of_cells(run, *cells), of_cells(copied, *cells), strict=True):
+    for once, both in zip(cell_correlations(run, *cells), cell_correlations(copied, *cells), strict=True):
         assert both[:3] == pytest.approx(once[:3])
         assert (both.n, both.clusters) == (2 * once.n, once.clusters)
 
@@ -113,7 +113,9 @@ def test_the_clusters_are_what_is_drawn(run):
 def test_lower_is_better_turns_the_sign(run):
     first, second = (cell_of(run, "gradcam", metric) for metric in ("saliency_miou", "saliency_insertion"))
     turned = second.model_copy(update={"higher_is_better": False})
-    assert of_cells(run, first, turned)[0].value == pytest.approx(-of_cells(run, first, second)[0].value)
+    assert cell_correlations(run, first, turned)[0].value == pytest.approx(
+        -cell_correlations(run, first, second)[0].value
+    )
 
 
 def test_every_two_metrics_of_every_explainer_have_a_row(folder):

@@ -17,6 +17,7 @@ from test_pairs import CHROMIUM, browser, in_browser
 from test_reporting import METHODS, make_run, page_of
 
 from saliency_bench.reports import words
+from saliency_bench.reports.plots import DOT
 from saliency_bench.results.run_folder import read_run
 
 
@@ -28,7 +29,7 @@ def folder(tmp_path_factory):
 DOWNLOADS = """
 const files = [];
 HTMLAnchorElement.prototype.click = function () { files.push([this.download, this.href]); };
-document.querySelectorAll("table.plot")[0].querySelectorAll(".tools button").forEach((one) => one.click());
+document.querySelectorAll("figure.plot")[0].querySelectorAll(".tools button").forEach((one) => one.click());
 const wait = () => (files.length === 2 ? (document.title = JSON.stringify(files)) : setTimeout(wait, 20));
 wait();
 """
@@ -53,7 +54,8 @@ def test_plots_are_downloaded_as_svg_and_png_under_the_policy_of_the_page(folder
     for row, cell in run.cells_of_column(column):
         assert row.name in texts
         assert any(text.startswith(f"{cell.value:.3f}") for text in texts)
-    assert len(list(svg.iter("{http://www.w3.org/2000/svg}circle"))) == len(METHODS)
+    paths = svg.iter("{http://www.w3.org/2000/svg}path")
+    assert sum(f"stroke-width: {DOT}" in path.get("style", "") for path in paths) == len(METHODS)
     picture = Image.open(BytesIO(b64decode(files["plot.png"].partition(",")[2])))
     assert picture.size == tuple(2 * int(svg.get(name)) for name in ("width", "height"))
     assert len(np.unique(np.asarray(picture.convert("RGB")).reshape(-1, 3), axis=0)) > 5  # something is drawn

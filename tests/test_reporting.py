@@ -15,12 +15,12 @@ from PIL import Image
 from scipy import stats
 
 from saliency_bench.analysis.comparison import compare_runs, merge_runs
+from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.analysis.differences import conflicts, differences
 from saliency_bench.cli import main
 from saliency_bench.engine.examples import choose, save_arrays
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import FLAT
-from saliency_bench.reports.figures import Axis, agreement, axis_of
 from saliency_bench.reports.page import HERE, report
 from saliency_bench.reports.samples import outline, picture
 from saliency_bench.reports.words import signed, verdict
@@ -402,7 +402,7 @@ def test_rank_agreement_of_metrics_by_hand():
         ("a", METRICS[1]): [3, 1], ("b", METRICS[1]): [2, 3], ("c", METRICS[1]): [1, 2],
     }  # fmt: skip
     values = {cell.cell_id: np.array(scores[cell.explainer, cell.metric], float) for cell in cells}
-    result = agreement(RunData(Path(), cells, ["x", "y"], [None] * 2, values))
+    result = metric_agreement(RunData(Path(), cells, ["x", "y"], [None] * 2, values))
     assert result is not None
     assert result["table"][0][1] == (pytest.approx(-0.25), 2)
 
@@ -413,15 +413,6 @@ def test_outline_is_the_border_of_the_mask():
     assert outline(mask) == "M1 1h3M1 3h3M1 1v2M4 1v2"
     assert outline(np.zeros((4, 5), bool)) == ""
     assert outline(np.ones((1, 1), bool)) == "M0 0h1M0 1h1M0 0v1M1 0v1"
-
-
-def test_ticks_are_round_and_inside():
-    axis = Axis(0.213, 0.871)
-    assert [text for _, text in axis.ticks] == ["0.4", "0.6", "0.8"]
-    assert axis.percent(0.213) == 0
-    assert axis.percent(0.871) == 100
-    assert axis_of([], margin=0.1).low < 0.5 < axis_of([None], margin=0.1).high
-    assert axis_of([0.3, 0.3], margin=0.1).ticks
 
 
 def test_several_runs_side_by_side(folder, tmp_path):
@@ -577,7 +568,7 @@ def test_differences_are_on_the_page(folder, other, tmp_path):
         assert f"[{signed(one['low'])}, {signed(one['high'])}]" in page
         for entry in one["largest"]:
             assert f"<td>{entry['image_id']}</td><td>{entry['first']:.3f}</td><td>{entry['second']:.3f}</td>" in page
-    assert "-0." not in re.sub(r"<style>.*</style>", "", page, flags=re.DOTALL)
+    assert "-0." not in re.sub(r"<(style|svg).*?</\1>", "", page, flags=re.DOTALL)
 
 
 def test_runs_with_the_same_cells_are_shown_once(folder, copied, other, tmp_path):
@@ -706,7 +697,7 @@ def test_equal_ids_with_other_values_are_a_conflict(folder, copied, tmp_path):
     change_records(copied, change)
     (found,) = conflicts(read_run(folder), read_run(copied))
     assert (found.explainer, found.metric) == ("gradcam", "saliency_miou")
-    assert (found.samples, found.of) == (2, 90)
+    assert (found.samples, found.common) == (2, 90)
     assert found.largest.image_id == "sample-00000"
     assert found.largest.second == pytest.approx(found.largest.first + 0.1)
     page = report([folder, copied], tmp_path / "page.html").read_text(encoding="utf-8")

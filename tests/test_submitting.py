@@ -236,7 +236,7 @@ def test_values_that_contradict_are_shown_and_stand_beside_each_other(hub, here,
     assert abs(rows[0]["value"] - rows[1]["value"]) == pytest.approx(0.25)
     (conflict,) = board.conflicts
     assert sorted(conflict.submitters) == ["founder", "visitor"]
-    assert (conflict.samples, conflict.of) == (12, 12)
+    assert (conflict.samples, conflict.common) == (12, 12)
     assert "1 conflicts" in str(board)
     assert sb.submit(tmp_path / "other").new == []  # said once, it is not said again
 

@@ -1,4 +1,4 @@
-"""Do a metric and people agree on the order of explainers? Accuracies at each exposure, of networks and of people.
+"""Agreement of metrics and people on the order of explainers: accuracies at each exposure, of networks and of people.
 
 Figure 7 of Lu et al., Crowdsourcing Evaluation of Saliency-based XAI Methods, 2021. People see the top share of a
 picture by a map, and more of it until they name its class. Their answers are a table, CSV or Parquet, a row per answer:
@@ -25,7 +25,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from saliency_bench.analysis.rankings import ENDS, FEWEST, means_of, order_of, rank_correlations
-from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
@@ -39,148 +39,174 @@ AGREEMENT = ("dataset", "model", "metric", "exposure", *ENDS, "explainers", "n")
 PEOPLE = ("dataset", "explainer", "saliency_crowd_auc", "low", "high", "images", "judgements")
 ACCURACIES = ("dataset", "model", "metric", "explainer", "exposure", "automated", "people")
 EXPOSURE = re.compile(r"(\d+(?:\.\d+)?(?:e-\d+)?)(?: training \d+)?")  # a part of a metric with exposures
-Found = dict[str, dict[str, list[float]]]
+Judgements = dict[str, dict[str, list[float]]]
 
 
 @dataclass(frozen=True)
 class Answers:
-    """judgements: {explainer: {image id: the exposure of the first right answer of each, NaN for none}}"""
+    """Answers of people.
 
-    judgements: Found
+    Attributes:
+        judgements: {explainer: {image id: the exposure of the first right answer of each judgement, NaN for none}}.
+        sha256: of the file.
+    """
+
+    judgements: Judgements
     sha256: str
 
     def right(self, explainer: str, ids: Sequence[str], exposures: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
-        """(judgements of each image (n,), those that are right at or before each exposure (n, R))"""
+        """Return (judgements of each image (n,), those that are right at or before each exposure (n, R))."""
         firsts = self.firsts(explainer, ids)
-        right = [right_by(own, exposures).sum(axis=0) for own in firsts]
-        return np.array([len(own) for own in firsts], float), np.array(right, float).reshape(len(ids), -1)
+        right = [right_by(first_exposures, exposures).sum(axis=0) for first_exposures in firsts]
+        return np.array([len(first_exposures) for first_exposures in firsts], float), np.array(right, float).reshape(
+            len(ids), -1
+        )
 
     def firsts(self, explainer: str, ids: Sequence[str]) -> list[np.ndarray]:
-        """Of each image the exposures of the first right answers of its judgements."""
-        return [np.array(self.judgements[explainer].get(one, [])) for one in ids]
+        """Return, for each image, the exposures of the first right answers of its judgements."""
+        return [np.array(self.judgements[explainer].get(image_id, [])) for image_id in ids]
 
 
 def agreement(runs: Sequence[RunData], answers: str | Path | None = None) -> Findings:
-    """Spearman's rho and Kendall's tau-b of the orders of explainers by a metric and by people, at each exposure.
+    """Compare the order of explainers by a metric with that by people, at each exposure.
 
-    Both accuracies of an explainer are over the images on which people have judged it; baselines are included, and
-    higher is better for all. Intervals are percentile bootstraps over clusters of images, all accuracies being computed
-    anew in each draw.
+    By Spearman's rho and Kendall's tau-b. Both accuracies of an explainer are over the images on which people have
+    judged it; baselines are included, and higher is better for all. Intervals are percentile bootstraps over clusters
+    of images, in which all accuracies are computed anew in each draw.
 
-    answers: CSV or Parquet, as the head of this file says. Raises: UserError for a file that does not hold it, and for
-    runs without a metric of accuracies at exposures, such as saliency_kae, of three explainers that people have judged.
+    Args:
+        runs: with a metric of accuracies at exposures, such as saliency_kae.
+        answers: CSV or Parquet, as the head of this file says.
+
+    Raises:
+        UserError: for a file that does not hold it, and for runs without such a metric of three explainers that people
+            have judged.
     """
     if answers is None:
         raise UserError(f"agreement needs the answers of people: a CSV or Parquet file with {', '.join(COLUMNS)}")
-    given = read_answers(Path(answers))
+    answers_read = read_answers(Path(answers))
     rows: list[tuple] = []
     people: list[tuple] = []
     accuracies: list[tuple] = []
     without: set[str] = set()
-    answered = {image for own in given.judgements.values() for image in own}
-    if not answered & (there := {one for run in runs for one in run.ids}):
-        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(there)}")
+    answered = {image for exposures_by_image in answers_read.judgements.values() for image in exposures_by_image}
+    if not answered & (run_ids := {image_id for run in runs for image_id in run.ids}):
+        raise UserError(f"no image of {answers} is in the runs: it has {min(answered)}, they have {min(run_ids)}")
     for run in runs:
-        ids = [one for one in run.ids if any(one in own for own in given.judgements.values())]
-        judged = [row for row in run.rows if row.name in given.judgements]
-        without |= given.judgements.keys() - {row.name for row in run.rows}
-        people += [_crowd(run, given, row.name, ids) for row in judged] if ids else []
+        ids = [
+            image_id
+            for image_id in run.ids
+            if any(image_id in exposures_by_image for exposures_by_image in answers_read.judgements.values())
+        ]
+        judged = [row for row in run.rows if row.name in answers_read.judgements]
+        without |= answers_read.judgements.keys() - {row.name for row in run.rows}
+        people += [_crowd(run, answers_read, row.name, ids) for row in judged] if ids else []
         for column in run.columns if ids else ():
             cells = {row.name: cell for row in judged if (cell := run.cell(row, column))}
-            of_metric = _of_metric(run, column, cells, given, ids)
-            rows, accuracies = rows + of_metric[0], accuracies + of_metric[1]
+            metric_rows = _of_metric(run, column, cells, answers_read, ids)
+            rows, accuracies = rows + metric_rows[0], accuracies + metric_rows[1]
     if not rows:
         raise UserError(
             f"no run has a metric with a part per exposure, such as saliency_kae, of {FEWEST} of the explainers that "
-            f"{answers} is about: {', '.join(sorted(given.judgements))}"
+            f"{answers} is about: {', '.join(sorted(answers_read.judgements))}"
         )
     notes = ["1: the metric and people put the explainers in the same order; baselines such as random are included."]
     notes += [f"Not in the runs: answers about {', '.join(sorted(without))}."] if without else []
-    if missing := answered - there:
+    if missing := answered - run_ids:
         notes.append(f"Not in the runs: {len(missing)} of {len(answered)} images with answers, such as {min(missing)}.")
-    if len({frozenset(own) for own in given.judgements.values()}) > 1:
+    if len({frozenset(exposures_by_image) for exposures_by_image in answers_read.judgements.values()}) > 1:
         notes.append("People judged the explainers on different images; each is compared on its own.")
     tables = [Table(AGREEMENT, rows), Table(PEOPLE, people, "people"), Table(ACCURACIES, accuracies, "accuracies")]
     data = {"exposures": dicts(AGREEMENT, rows), "people": dicts(PEOPLE, people),
-            "accuracies": dicts(ACCURACIES, accuracies), "answers": given.sha256}  # fmt: skip
+            "accuracies": dicts(ACCURACIES, accuracies), "answers": answers_read.sha256}  # fmt: skip
     return Findings("agreement", tables, data, notes)
 
 
 def _of_metric(
     run: RunData, column: Column, cells: dict[str, CellResult], given: Answers, ids: list[str]
 ) -> tuple[list[tuple], list[tuple]]:
-    """(rows of AGREEMENT, rows of ACCURACIES) of one metric; [] of one without exposures."""
+    """Return (rows of AGREEMENT, rows of ACCURACIES) of one metric; ([], []) of one without exposures."""
     automated = _automated(run, cells, ids)
     if len(automated) < FEWEST or (exposures := list(next(iter(automated.values())))) == []:
         return [], []
     counts = {name: given.right(name, ids, exposures) for name in automated}
-    for name, (judged, _) in counts.items():  # both accuracies of an explainer are over the same images
-        automated[name] = {exposure: np.where(judged > 0, own, np.nan) for exposure, own in automated[name].items()}
+    for name, (judgements, _) in counts.items():  # both accuracies of an explainer are over the same images
+        automated[name] = {
+            exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
+            for exposure, accuracies_of_images in automated[name].items()
+        }
     codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
     sign = 1 if column.higher_is_better else -1
     about = run.summary["dataset"]["id"], run.summary["model"]["id"], column.name
     rows, accuracies = [], []
     for number, exposure in enumerate(exposures):
-        values = np.stack([own[exposure] for own in automated.values()], axis=1)
+        values = np.stack([accuracies_of_images[exposure] for accuracies_of_images in automated.values()], axis=1)
 
-        def of_people(weights: np.ndarray, number: int = number) -> np.ndarray:
-            return np.stack([_share(weights, right[:, number], all_of) for all_of, right in counts.values()], axis=1)
+        def people_accuracies(weights: np.ndarray, number: int = number) -> np.ndarray:
+            return np.stack(
+                [_share(weights, right[:, number], judged_images) for judged_images, right in counts.values()], axis=1
+            )
 
         def orders(weights: np.ndarray, values: np.ndarray = values) -> list[np.ndarray]:
-            return [order_of(sign * means_of(values, weights)), order_of(of_people(weights))]
+            return [order_of(sign * means_of(values, weights)), order_of(people_accuracies(weights))]
 
         once = np.ones((1, len(ids)))
-        both = zip(automated, means_of(values, once)[0], of_people(once)[0], strict=True)
-        accuracies += [(*about, name, exposure, known(one), known(other)) for name, one, other in both]
-        found = rank_correlations(orders, codes, run.summary.get("seed", 0))
-        ends = [known(end) for one in found for end in one[:3]]
+        both = zip(automated, means_of(values, once)[0], people_accuracies(once)[0], strict=True)
+        accuracies += [
+            (*about, name, exposure, finite_or_none(one), finite_or_none(other)) for name, one, other in both
+        ]
+        estimates = rank_correlations(orders, codes, run.summary.get("seed", 0))
+        ends = [finite_or_none(end) for one in estimates for end in one[:3]]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies
 
 
 def _automated(run: RunData, cells: dict[str, CellResult], ids: Sequence[str]) -> dict[str, dict[float, np.ndarray]]:
-    """{explainer: {exposure above 0: (n,) of images, the mean over trainings}} of cells whose parts are exposures."""
+    """Return {explainer: {exposure above 0: (n,) mean over trainings}} of cells whose parts are exposures."""
     parts = {part: EXPOSURE.fullmatch(part) for cell in cells.values() for part in cell.parts}
     if not parts or not all(parts.values()):
         return {}
     shares = {part: float(match[1]) for part, match in parts.items() if match and float(match[1]) > 0}
     values = run.values_by_part({cell.cell_id for cell in cells.values()})
-    order = [run.position[one] for one in ids]
-    found: dict[str, dict[float, np.ndarray]] = {}
+    order = [run.position[image_id] for image_id in ids]
+    by_explainer: dict[str, dict[float, np.ndarray]] = {}
     for name, cell in cells.items():
-        own: dict[float, list[np.ndarray]] = {}
+        by_exposure: dict[float, list[np.ndarray]] = {}
         for part, exposure in shares.items():
-            own.setdefault(exposure, []).append(values[cell.cell_id][part][order])
-        found[name] = {exposure: np.mean(trainings, axis=0) for exposure, trainings in own.items()}
-    return found
+            by_exposure.setdefault(exposure, []).append(values[cell.cell_id][part][order])
+        by_explainer[name] = {exposure: np.mean(trainings, axis=0) for exposure, trainings in by_exposure.items()}
+    return by_explainer
 
 
 def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """(draws,) the share of judgements, NaN where there is none. weights: (draws, n)."""
+    """Return the share of judgements (draws,) under weights (draws, n), NaN where there is none."""
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,n->d", weights, part) / np.einsum("dn,n->d", weights, whole)
 
 
 def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
-    """A row of PEOPLE."""
+    """Return a row of PEOPLE."""
     firsts = given.firsts(explainer, ids)
     codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
-    found = crowd_auc(firsts, codes, run.summary.get("seed", 0))
-    ends, judged = [known(end) for end in found[:3]], [len(own) for own in firsts]
+    estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
+    ends, judged = [finite_or_none(end) for end in estimate[:3]], [len(first_exposures) for first_exposures in firsts]
     return run.summary["dataset"]["id"], explainer, *ends, sum(map(bool, judged)), sum(judged)
 
 
 def crowd_auc(firsts: Sequence[np.ndarray], codes: np.ndarray, seed: int = 0) -> Estimate:
-    """saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores in clusters of images.
+    """Return saliency_crowd_auc, the mean area over judgements, with the interval of bounded scores over clusters.
 
-    firsts: of each image the exposures of the first right answers of its judgements, NaN for none. codes: clusters.
+    Args:
+        firsts: for each image the exposures of the first right answers of its judgements, NaN for none.
+        codes: the cluster of each image.
+        seed: as of `interval`.
     """
-    areas = np.concatenate([judgement_areas(own) for own in firsts])
-    return interval(areas, np.repeat(codes, [len(own) for own in firsts]), (0.0, 1.0), seed)
+    areas = np.concatenate([judgement_areas(first_exposures) for first_exposures in firsts])
+    return interval(areas, np.repeat(codes, [len(first_exposures) for first_exposures in firsts]), (0.0, 1.0), seed)
 
 
 def read_answers(path: Path) -> Answers:
-    """Raises: UserError that names the file, and the row or column, for what is no table of answers."""
+    """Read a table of answers. Raise UserError that names the file, and the row or column that is wrong."""
     rows = _table(path).to_pylist()
     if not rows:
         raise UserError(f"{path} holds no answer")
@@ -193,13 +219,14 @@ def read_answers(path: Path) -> Answers:
             raise UserError(f"{path}, answer {number}: a second one of {key[2]} on {key[1]} at exposure {exposure:g}")
         seen.add((*key, exposure))
         first[key] = np.fmin(first.get(key, np.nan), exposure if right else np.nan)
-    judgements: Found = {}
+    judgements: Judgements = {}
     for (explainer, image_id, _), exposure in first.items():
         judgements.setdefault(explainer, {}).setdefault(image_id, []).append(exposure)
     return Answers(judgements, sha256_of(path))
 
 
 def _table(path: Path) -> pa.Table:
+    """Read the columns of a CSV or Parquet file of answers. Raise UserError."""
     try:
         if path.suffix.lower() == ".parquet":
             table = pq.read_table(path)
@@ -217,7 +244,7 @@ RIGHT: dict[Any, bool] = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _checked(row: dict[str, Any], where: str) -> tuple[float, bool]:
-    """(exposure, right). Raises: UserError for a value that is none."""
+    """Return (exposure, right) of a row. Raise UserError for a value that is neither."""
     for name in COLUMNS:
         if row[name] is None or row[name] == "":
             raise UserError(f"{where}: {name} is empty")

@@ -25,16 +25,22 @@ COUNTS = ("dataset", "model", "explainer", "found", "of", "insertion above")
 def clever_hans(
     runs: Sequence[RunData], confidence: float = 0.9, pointing_game: float = 0.5, insertion: float | None = None
 ) -> Findings:
-    """Of each explainer that looks at the network, the samples on which all three hold, highest insertion first.
+    """List, for each explainer that looks at the network, the samples that meet all three conditions.
 
-    confidence: of the prediction, above this; one that is known to be wrong is left out. pointing_game: below this.
-    insertion: above this; default: the median of the explainer's own scores in the run.
+    Args:
+        runs: with saliency_pointing_game and saliency_insertion.
+        confidence: of the prediction, above this; a prediction that is known to be wrong is left out.
+        pointing_game: below this.
+        insertion: above this; default: the median of the explainer's own scores in the run.
+
+    Returns:
+        The samples, highest insertion first, and their number per explainer.
     """
     rows: list[tuple] = []
     counts: list[tuple] = []
     for run in runs:
         confidences, right = _predicted(run)
-        about = run.summary["dataset"]["id"], run.summary["model"]["id"]
+        subject = run.summary["dataset"]["id"], run.summary["model"]["id"]
         for row, pointing, inserted in _scored_by_both(run):
             scores = run.values[pointing.cell_id], run.values[inserted.cell_id]
             common = np.isfinite(scores[0]) & np.isfinite(scores[1]) & np.isfinite(confidences)
@@ -44,8 +50,8 @@ def clever_hans(
             named = _samples(run, pointing, [run.ids[index] for index in order])
             for index in order:
                 numbers = (float(column[index]) for column in (confidences, *scores))
-                rows.append((*about, row.name, run.ids[index], *named[run.ids[index]], *numbers))
-            counts.append((*about, row.name, int(hits.sum()), int(common.sum()), least))
+                rows.append((*subject, row.name, run.ids[index], *named[run.ids[index]], *numbers))
+            counts.append((*subject, row.name, int(hits.sum()), int(common.sum()), least))
     if not counts:
         raise UserError(
             f"a Clever Hans is found by {POINTING} and {INSERTION}, and no explainer of these runs has both; "
@@ -62,28 +68,31 @@ def clever_hans(
 
 
 def _scored_by_both(run: RunData) -> Iterator[tuple[Row, CellResult, CellResult]]:
-    """Each explainer with its cells of both metrics, by default options where there are several."""
+    """Yield each explainer with its cells of both metrics, by default options where there are several."""
     for row in run.rows:
         cells: dict[str, CellResult] = {}
-        for cell in sorted(run.cells_of_row(row), key=lambda one: len(one.metric_text)):
+        for cell in sorted(run.cells_of_row(row), key=lambda cell: len(cell.metric_text)):
             cells.setdefault(cell.metric, cell)
         if not row.baseline and POINTING in cells and INSERTION in cells:
             yield row, cells[POINTING], cells[INSERTION]
 
 
 def _predicted(run: RunData) -> tuple[np.ndarray, np.ndarray]:
-    """(confidences (n,) in the order of the run's ids, NaN where none is known; which predictions may be right)"""
+    """Return (confidences (n,) in the order of the run's ids, NaN where unknown; whether each may be right)."""
     columns = ["image_id", "confidence", "correct"]
     table = pa.concat_tables(pq.read_table(_predictions(folder), columns=columns) for folder in run.all_folders)
     confidences, correct = (
         dict(zip(table["image_id"].to_pylist(), table[name].to_pylist(), strict=True)) for name in columns[1:]
     )
-    known = [confidences.get(image_id) for image_id in run.ids]
+    known_confidences = [confidences.get(image_id) for image_id in run.ids]
     right = np.array([correct.get(image_id) is not False for image_id in run.ids])
-    return np.array([np.nan if one is None else one for one in known], dtype=float), right
+    return np.array(
+        [np.nan if confidence is None else confidence for confidence in known_confidences], dtype=float
+    ), right
 
 
 def _predictions(folder: Path) -> Path:
+    """Return the path of a run's predictions. Raise UserError if there are none."""
     path = folder / "predictions.parquet"
     if not path.is_file():
         raise UserError(f"{folder} has no predictions.parquet, which holds the confidences; start the run again")
@@ -91,12 +100,12 @@ def _predictions(folder: Path) -> Path:
 
 
 def _samples(run: RunData, cell: CellResult, ids: Sequence[str]) -> dict[str, tuple[str | None, str | None]]:
-    """{image id: (label, prediction)}"""
-    wanted, found = set(ids), {}
+    """Return {image id: (label, prediction)} of these samples of a cell."""
+    wanted, classes = set(ids), {}
     path = run.folders.get(cell.cell_id, run.folder) / "records.parquet"
     stretches = records.by_cell(path, ["image_id", "label", "prediction"], [cell.cell_id])
     for _, batch in stretches:
         for entry in batch.to_pylist():
             if entry["image_id"] in wanted:
-                found[entry["image_id"]] = entry["label"], entry["prediction"]
-    return found
+                classes[entry["image_id"]] = entry["label"], entry["prediction"]
+    return classes

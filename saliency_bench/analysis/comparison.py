@@ -35,16 +35,17 @@ class MergedRuns:
 
     @property
     def shared(self) -> int:
-        """Cells that more than one of the runs has."""
+        """Return the number of cells that more than one of the runs has."""
         return sum(times > 1 for times in Counter(cell_id for run in self.runs for cell_id in run.cell_ids).values())
 
     @property
     def samples(self) -> list[int]:
-        """How many samples each run covers."""
+        """Return how many samples each run covers."""
         return [run.summary["dataset"]["used"] for run in self.runs]
 
     @property
     def name(self) -> str:
+        """Return "Run 1" or "Runs 1 + 3"."""
         return f"Run {self.members[0]}" if len(self.members) == 1 else "Runs " + " + ".join(map(str, self.members))
 
 
@@ -57,9 +58,13 @@ class RunConflict(Conflict):
 
 @dataclass(frozen=True)
 class RunDifference:
-    """Merged runs against the first ones: why they cannot be compared, or the pairs that both have.
+    """Merged runs against the first ones.
 
-    settings: what they differ in, so that they are not one with the first.
+    Attributes:
+        merged: the runs.
+        settings: those in which they differ, so that they are not merged with the first.
+        reason: why they cannot be compared sample by sample; None if they can.
+        pairs: the cells that both have.
     """
 
     merged: MergedRuns
@@ -77,6 +82,7 @@ class Comparison:
 
     @cached_property
     def differences(self) -> list[RunDifference]:
+        """Return the differences of all other merged runs from the first."""
         first, *others = self.merged
         reasons = [why_not(first.data, other.data) for other in others]
         return [
@@ -90,9 +96,10 @@ class Comparison:
         ]
 
     def as_dict(self, folders: Sequence[str]) -> dict:
-        """Plain data; `folders` are the names of the runs."""
+        """Return plain data in which runs are called by the names of `folders`."""
 
         def named(numbers: Sequence[int]) -> list[str]:
+            """Return the names of runs."""
             return [folders[number - 1] for number in numbers]
 
         return {
@@ -113,7 +120,7 @@ class Comparison:
 
 
 def compare_runs(runs: Sequence[RunData]) -> Comparison:
-    """Runs that ask the same question and contradict each other in no cell become one, the others stay apart."""
+    """Merge runs that ask the same question and contradict each other in no cell; the others stay apart."""
     contradictions = [
         RunConflict(**vars(conflict), runs=(first + 1, second + 1))
         for second in range(len(runs))
@@ -129,15 +136,15 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
         for conflict in reversed(contradictions)
     }
     merged = [
-        MergedRuns([index + 1 for index in indices], own, merge_runs(own))
+        MergedRuns([index + 1 for index in indices], members, merge_runs(members))
         for indices in clusters
-        for own in [[runs[index] for index in indices]]
+        for members in [[runs[index] for index in indices]]
     ]
     return Comparison(merged, list(once.values())[::-1])
 
 
 def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list[list[int]]:
-    """The indices of runs that become one, in order."""
+    """Return the indices of the runs that are merged, in order."""
     clusters: list[list[int]] = []
     for index, run in enumerate(runs):
         compatible = [
@@ -157,12 +164,12 @@ def _clusters(runs: Sequence[RunData], conflicting: set[frozenset[int]]) -> list
 
 
 def _related(first: RunData, second: RunData) -> bool:
-    """Whether two runs that do not differ in a known setting have the same question: what is not known is no proof."""
+    """Return whether two runs without a known different setting ask the same question: unknown is no proof."""
     return bool(first.cell_ids & second.cell_ids) or None not in (first.identity, second.identity)
 
 
 def differing_question(first: RunData, second: RunData) -> list[str]:
-    """The settings in which two runs differ, but for explainers and metrics."""
+    """Return the settings in which two runs differ, other than explainers and metrics."""
     if first.identity is not None and second.identity is not None:
         settings = differing_settings(first.identity, second.identity)
     else:
@@ -174,12 +181,14 @@ def differing_question(first: RunData, second: RunData) -> list[str]:
               for cell in second.cells}  # fmt: skip
     settings += ["choice of partners"] * any(others)
     cells = {(cell.explainer_id, cell.metric_id): cell.cell_id for cell in first.cells}
-    named_alike = any(cells.get((c.explainer_id, c.metric_id), c.cell_id) != c.cell_id for c in second.cells)
+    named_alike = any(
+        cells.get((cell.explainer_id, cell.metric_id), cell.cell_id) != cell.cell_id for cell in second.cells
+    )
     return settings or ["setting that only the ids of their cells show"] * named_alike
 
 
 def merge_runs(runs: list[RunData]) -> RunData:
-    """Runs that agree as one: each cell once, from the run with the most samples; of equal ones, the first.
+    """Merge runs that agree: each cell once, from the run with the most samples, among equals the first.
 
     Explainers are compared in pairs and ranked anew, over the samples that both have.
     """
@@ -202,9 +211,9 @@ def merge_runs(runs: list[RunData]) -> RunData:
                 folders[cell.cell_id] = run.folder
                 values[cell.cell_id] = np.full(len(ids), np.nan)
                 values[cell.cell_id][indices] = run.values[cell.cell_id]
-                if (own := run.parts.get(cell.cell_id)) is not None:
-                    parts[cell.cell_id] = np.full((len(ids), own.shape[1]), np.nan)
-                    parts[cell.cell_id][indices] = own
+                if (columns := run.parts.get(cell.cell_id)) is not None:
+                    parts[cell.cell_id] = np.full((len(ids), columns.shape[1]), np.nan)
+                    parts[cell.cell_id][indices] = columns
     seconds: dict[str, float] = {}
     for run in reversed(ordered):
         seconds |= run.timings.get("explainers", {})
@@ -233,7 +242,7 @@ def merge_runs(runs: list[RunData]) -> RunData:
 
 
 def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
-    """What the summary of several runs as one says differently from that of each."""
+    """Return the facts of a merged summary that differ from those of each run."""
     return {
         "command": one_after_the_other(run.summary["command"] for run in runs),
         "faults": faults_of(cells),
@@ -242,15 +251,16 @@ def _merged_facts(runs: list[RunData], cells: list[CellResult]) -> dict:
 
 
 def merged_words(merged: MergedRuns) -> str:
-    """What several runs that are shown as one have in common."""
+    """Say why runs are shown as one."""
     shared = f"agree on the {merged.shared} cells they share" if merged.shared else "share no cell"
     return f"{shared}; they ask the same question and are shown as one, their explainers ranked together"
 
 
 def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
-    """A comparison as text: what became one, what contradicts, and each significant difference."""
+    """Return a comparison as text: merged runs, contradictions, and each significant difference."""
 
     def named(numbers: Sequence[int], conjunction: str) -> str:
+        """Return the names of runs."""
         return conjunction.join(folders[number - 1] for number in numbers)
 
     text = []
@@ -264,7 +274,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
     for conflict in comparison.conflicts:
         text.append(
             f"conflict: {conflict.explainer} by {conflict.metric} ({conflict.cell_id}) differs between "
-            f"{named(conflict.runs, ' and ')} on {conflict.samples} of {conflict.of} samples"
+            f"{named(conflict.runs, ' and ')} on {conflict.samples} of {conflict.common} samples"
         )
     first = named(comparison.merged[0].members, " + ")
     for difference in comparison.differences:
@@ -276,6 +286,7 @@ def lines(comparison: Comparison, folders: Sequence[str]) -> list[str]:
 
 
 def _difference_lines(difference: RunDifference, title: str) -> list[str]:
+    """Return the significant differences of merged runs from the first as text."""
     if difference.reason:
         return [f"{title}: not compared, {difference.reason}"]
     significant = [pair for pair in difference.pairs if pair.direction]

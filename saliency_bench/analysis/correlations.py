@@ -1,4 +1,4 @@
-"""Do two metrics say the same? Their correlation over the samples of one explainer, and over the means of datasets.
+"""Correlation of two metrics over the samples of one explainer, and over the means of datasets.
 
 Pearson's r asks whether scores lie on a line, Spearman's rho (ranks, ties at their mean) whether they have one order.
 Metrics where lower is better are negated first, so that 1 always means agreement. The interval of a correlation over
@@ -10,13 +10,14 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
+from scipy import stats
 
 from saliency_bench.analysis.names import names_of
-from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.intervals import Estimate, cluster_bootstrap
-from saliency_bench.results.run_folder import RunData
+from saliency_bench.results.run_folder import Column, Row, RunData
 
 SAMPLES = ("dataset", "model", "explainer", "metric", "other", "spearman", "spearman low", "spearman high", "pearson",
            "pearson low", "pearson high", "n", "clusters")  # fmt: skip
@@ -25,7 +26,7 @@ FEWEST = 3  # points that have a correlation worth a number
 
 
 def correlation(runs: Sequence[RunData]) -> Findings:
-    """Every two metrics of a run, per explainer; and over datasets where there are runs on at least three."""
+    """Correlate every two metrics of a run, per explainer; and over datasets where there are at least three."""
     rows = [row for run in runs for row in _over_samples(run, _dataset_of(run, runs))]
     tables = [Table(SAMPLES, rows)]
     if means := list(_over_datasets(runs)):
@@ -38,87 +39,133 @@ def correlation(runs: Sequence[RunData]) -> Findings:
 
 
 def _why_no_datasets(runs: Sequence[RunData]) -> str:
-    known = sorted({run.summary["dataset"]["id"] for run in runs})
+    """Say why there is no correlation over datasets."""
+    datasets = sorted({run.summary["dataset"]["id"] for run in runs})
     why = (
-        f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(known)}"
-        if len(known) < FEWEST
+        f"needs runs on {FEWEST} datasets with different ids; these are on {', '.join(datasets)}"
+        if len(datasets) < FEWEST
         else f"needs a model and an explainer with the same two metrics on {FEWEST} datasets; none of these has them"
     )
     return f"No correlation over datasets: it {why}."
 
 
 def _dataset_of(run: RunData, runs: Sequence[RunData]) -> str:
-    """Its dataset, and its folder too where another run has the same dataset and model."""
+    """Return the dataset of a run, with its folder where another run has the same dataset and model."""
     key = run.summary["dataset"]["id"], run.summary["model"]["id"]
-    alike = [one for one in runs if (one.summary["dataset"]["id"], one.summary["model"]["id"]) == key]
-    return key[0] if len(alike) == 1 else f"{key[0]} ({run.folder.name})"
+    same_question = [other for other in runs if (other.summary["dataset"]["id"], other.summary["model"]["id"]) == key]
+    return key[0] if len(same_question) == 1 else f"{key[0]} ({run.folder.name})"
 
 
 def _over_samples(run: RunData, dataset: str) -> Iterator[tuple]:
-    about = dataset, run.summary["model"]["id"]
+    """Yield a row of SAMPLES for each explainer and two metrics of a run."""
+    subject = dataset, run.summary["model"]["id"]
     for row in run.rows:
         cells = [
             (column.name, cell) for column in run.columns if (cell := run.cell(row, column)) and not cell.aggregate
         ]
         for (metric, first), (other, second) in combinations(cells, 2):
-            estimates = of_cells(run, first, second)
-            numbers = [known(end) for one in estimates for end in one[:3]]
-            yield *about, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
+            estimates = cell_correlations(run, first, second)
+            numbers = [finite_or_none(end) for estimate in estimates for end in estimate[:3]]
+            yield *subject, row.name, metric, other, *numbers, estimates[0].n, estimates[0].clusters
 
 
-def of_cells(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
-    """(Spearman's, Pearson's) correlation of two cells of a run on the samples that both have, higher being better."""
+def cell_correlations(run: RunData, first: CellResult, second: CellResult) -> tuple[Estimate, Estimate]:
+    """Return (Spearman's, Pearson's) correlation of two cells of a run, higher being better.
+
+    It is over the samples that both have.
+    """
     scores = [run.oriented(cell) for cell in (first, second)]
     rows = np.flatnonzero(np.isfinite(scores[0]) & np.isfinite(scores[1]))
     codes = cluster_codes([run.ids[row] for row in rows], [run.groups[row] for row in rows])
-    one, other = (column[rows] for column in scores)
+    x, y = (column[rows] for column in scores)
     seed = run.summary.get("seed", 0)
-    ranked = Ranked(one), Ranked(other)
+    ranked = Ranked(x), Ranked(y)
 
     def spearman(weights: np.ndarray) -> np.ndarray:
-        return pearson(ranked[0].of(weights), ranked[1].of(weights), weights)
+        return pearson(ranked[0].ranks(weights), ranked[1].ranks(weights), weights)
 
     def linear(weights: np.ndarray) -> np.ndarray:
-        return pearson(one - _middle(one), other - _middle(other), weights)
+        return pearson(x - _centre(x), y - _centre(y), weights)
 
     return cluster_bootstrap(spearman, codes, seed), cluster_bootstrap(linear, codes, seed)
 
 
-def _middle(values: np.ndarray) -> float:
-    """What is subtracted before sums of squares, which would lose digits of large values with little spread."""
+def _centre(values: np.ndarray) -> float:
+    """Return the mean of values, or 0 if there are none.
+
+    Subtracted before sums of squares, which would lose digits of large values with little spread.
+    """
     return float(values.mean()) if len(values) else 0.0
 
 
 def pearson(first: np.ndarray, second: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(draws,) the weighted correlation of values (n,) or (draws, n), NaN where one of them is constant."""
+    """Return the weighted correlation (draws,) of values (n,) or (draws, n), NaN where one of them is constant.
+
+    r = sum w (x - mean x) (y - mean y) / sqrt(sum w (x - mean x)^2 sum w (y - mean y)^2)
+    """
     total = weights.sum(axis=1, keepdims=True)
-    one = first - (weights * first).sum(axis=1, keepdims=True) / total
-    other = second - (weights * second).sum(axis=1, keepdims=True) / total
-    squares = (weights * one**2).sum(axis=1), (weights * other**2).sum(axis=1)
+    x = first - (weights * first).sum(axis=1, keepdims=True) / total
+    y = second - (weights * second).sum(axis=1, keepdims=True) / total
+    squares = (weights * x**2).sum(axis=1), (weights * y**2).sum(axis=1)
     # A constant column leaves the rounding of its mean.
     least = [1e-20 * total[:, 0] * (np.abs(column).max(initial=0) + 1e-300) ** 2 for column in (first, second)]
     is_constant = (squares[0] <= least[0]) | (squares[1] <= least[1])
     scale = np.where(is_constant, np.nan, np.sqrt(squares[0] * squares[1]))
-    return (weights * one * other).sum(axis=1) / scale
+    return (weights * x * y).sum(axis=1) / scale
 
 
 class Ranked:
-    """Values (n,), ready to be ranked in many draws with replacement."""
+    """Values (n,), prepared to be ranked in many draws with replacement."""
 
     def __init__(self, values: np.ndarray):
-        self.distinct, self.place = np.unique(values, return_inverse=True)
-        self.order = np.argsort(self.place, kind="stable")
-        self.starts = np.searchsorted(self.place[self.order], np.arange(len(self.distinct)))
+        self.distinct, self.index = np.unique(values, return_inverse=True)
+        self.order = np.argsort(self.index, kind="stable")
+        self.starts = np.searchsorted(self.index[self.order], np.arange(len(self.distinct)))
 
-    def of(self, weights: np.ndarray) -> np.ndarray:
-        """(draws, n) the rank of each value where the samples count `weights` (draws, n) times; ties at their mean."""
-        times = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
-        below = np.cumsum(times, axis=1) - times
-        return (below + (times + 1) / 2)[:, self.place]
+    def ranks(self, weights: np.ndarray) -> np.ndarray:
+        """Return ranks (draws, n) where samples count `weights` (draws, n) times; ties at their mean."""
+        repeats = np.add.reduceat(weights[:, self.order], self.starts, axis=1)
+        below = np.cumsum(repeats, axis=1) - repeats
+        return (below + (repeats + 1) / 2)[:, self.index]
+
+
+def metric_agreement(run: RunData) -> dict | None:
+    """Return Spearman's correlation of every two metrics over explainers, within each sample, averaged over samples.
+
+    A sample on which a metric gives all explainers the same score has no order and is left out.
+
+    Returns:
+        columns, explainers (their number), and table: rows of (correlation, samples that count), None on the diagonal;
+        None with fewer than two metrics or three explainers.
+    """
+    rows = [row for row in run.rows if all(run.cell(row, column) for column in run.columns)]
+    if len(run.columns) < 2 or len(rows) < FEWEST:
+        return None
+    ranks = [_centred_ranks(run, rows, column) for column in run.columns]
+    table = [[None if first is second else _mean_correlation(first, second) for second in ranks] for first in ranks]
+    return {"columns": run.columns, "table": table, "explainers": len(rows)}
+
+
+def _centred_ranks(run: RunData, rows: Sequence[Row], column: Column) -> np.ndarray:
+    """Return the ranks (samples, explainers) of explainers within each sample, centred on zero.
+
+    Ties share their mean rank; a sample without all scores is NaN.
+    """
+    scores = np.stack([run.oriented(cell) for row in rows if (cell := run.cell(row, column))], axis=1)
+    return stats.rankdata(scores, axis=1, nan_policy="propagate") - (len(rows) + 1) / 2
+
+
+def _mean_correlation(first: np.ndarray, second: np.ndarray) -> tuple[float, int] | None:
+    """Return (the correlation of two tables of centred ranks within a row, averaged over rows; rows that count)."""
+    scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
+    counts = scale > 0  # not where all are tied, or one is NaN
+    if not counts.any():
+        return None
+    return float(((first * second).sum(axis=1)[counts] / scale[counts]).mean()), int(counts.sum())
 
 
 def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
-    """Per model and explainer, the correlation of two metrics' means over datasets."""
+    """Yield a row of DATASETS per model, explainer and two metrics: the correlation of means over datasets."""
     names = names_of(runs)
     means: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     for run in runs:
@@ -131,8 +178,10 @@ def _over_datasets(runs: Sequence[RunData]) -> Iterator[tuple]:
         for (metric, first), (other, second) in combinations(metrics.items(), 2):
             shared = [dataset for dataset in first if dataset in second]
             if len(shared) >= FEWEST:
-                one, two = (np.array([own[dataset] for dataset in shared]) for own in (first, second))
+                x, y = (
+                    np.array([means_of_metric[dataset] for dataset in shared]) for means_of_metric in (first, second)
+                )
                 equal = np.ones((1, len(shared)))
-                ranks = pearson(Ranked(one).of(equal), Ranked(two).of(equal), equal)
-                line = pearson(one - one.mean(), two - two.mean(), equal)
-                yield model, explainer, metric, other, known(ranks[0]), known(line[0]), len(shared)
+                ranks = pearson(Ranked(x).ranks(equal), Ranked(y).ranks(equal), equal)
+                line = pearson(x - x.mean(), y - y.mean(), equal)
+                yield model, explainer, metric, other, finite_or_none(ranks[0]), finite_or_none(line[0]), len(shared)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from saliency_bench.analysis.names import names_of
-from saliency_bench.analysis.tables import known
+from saliency_bench.analysis.tables import finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import FEW, CellResult
 from saliency_bench.results.clusters import Matched, cluster_codes
@@ -31,7 +31,7 @@ MOST = 5  # samples named per pair
 
 
 def same(first: ArrayLike, second: ArrayLike) -> np.ndarray:
-    """Whether numbers are equal up to their last digits; two gaps are equal, a gap and a number are not."""
+    """Return whether numbers are equal up to their last digits; two gaps (NaN) are equal, gap and number not."""
     tolerance = np.maximum(TOLERANCE * np.maximum(np.abs(first), np.abs(second)), NEGLIGIBLE)
     return (np.abs(np.subtract(first, second)) <= tolerance) | (np.isnan(first) & np.isnan(second))
 
@@ -50,7 +50,12 @@ class SampleDifference:
 class Pair:
     """One explainer and metric in two runs, on the samples that both have scored, in the order of the first run.
 
-    first, second: the scores; NaN of aggregates.
+    Attributes:
+        first, second: the scores; NaN for aggregates.
+        unpaired: samples that only one of the two has scored.
+        low, high: 95 % interval of the mean difference, not corrected for several.
+        p: adjusted over all pairs of the two runs; None where there are too few samples to tell.
+        aggregate: for values that are aggregates, the second minus the first; not tested.
     """
 
     explainer: str
@@ -68,45 +73,48 @@ class Pair:
 
     @property
     def baseline(self) -> bool:
+        """Whether the explainer ignores the network."""
         return self.cells[0].baseline
 
     @property
     def higher_is_better(self) -> bool:
+        """Whether higher scores are better."""
         return self.cells[0].higher_is_better
 
     @cached_property
     def differences(self) -> np.ndarray:
-        """Second minus first; zero where they differ in their last digits alone."""
+        """Return second minus first (n,); zero where they differ in their last digits alone."""
         return np.where(same(self.first, self.second), 0.0, self.second - self.first)
 
     @property
     def is_same(self) -> bool:
-        """The same cell with the same scores."""
+        """Whether it is the same cell with the same scores."""
         first, second = self.cells
         equal = not self.differences.any() and not self.aggregate
         return first.cell_id == second.cell_id and self.unpaired == 0 and equal
 
     @property
     def mean(self) -> float | None:
+        """Return the mean difference, of aggregates their difference; None without samples."""
         if not self.is_tested:
             return self.aggregate
         return float(np.mean(self.second - self.first)) if len(self.ids) else None
 
     @property
     def direction(self) -> int:
-        """1 if the second is significantly better, -1 if worse, 0 if no difference was found."""
+        """Return 1 if the second is significantly better, -1 if worse, 0 if no difference was found."""
         return sign_of(float(self.differences.sum()), self.p, self.higher_is_better)
 
     @property
     def word(self) -> str:
-        """What the second is, in the words of a report."""
+        """Say how the second compares with the first, in the words of a report."""
         if self.p is None:
             return TOO_FEW_TO_TELL if self.is_tested else NOT_TESTED
         return {1: "better", -1: "worse", 0: NO_DIFFERENCE}[self.direction]
 
     @property
     def is_tested(self) -> bool:
-        """Whether there is a test for it, as there is for means of scores, however few samples there are."""
+        """Whether there is a test for it, as for means of scores, however few samples there are."""
         return not self.cells[0].aggregate
 
     @property
@@ -116,7 +124,7 @@ class Pair:
 
     @property
     def shares(self) -> tuple[float, float, float] | None:
-        """Of samples on which the second is better, equal, worse; None of aggregates, whose samples have no scores."""
+        """Return the shares of samples on which the second is better, equal, worse; None for aggregates."""
         if not len(self.ids) or not self.is_tested:
             return None
         gains = self.differences if self.higher_is_better else -self.differences
@@ -124,7 +132,7 @@ class Pair:
 
     @property
     def largest(self) -> list[SampleDifference]:
-        """The samples that differ most, at most `MOST`."""
+        """Return the samples that differ most, at most `MOST`."""
         order = np.argsort(-np.abs(self.differences), kind="stable")[:MOST]
         return [
             _sample(self.ids[index], self.first[index], self.second[index])
@@ -133,6 +141,7 @@ class Pair:
         ]
 
     def as_dict(self) -> dict:
+        """Return plain data."""
         better, equal, worse = self.shares or (None, None, None)
         return {
             "explainer": self.explainer,
@@ -143,8 +152,8 @@ class Pair:
             "clusters": self.clusters,
             "unpaired": self.unpaired,
             "mean": self.mean,
-            "low": known(self.low),
-            "high": known(self.high),
+            "low": finite_or_none(self.low),
+            "high": finite_or_none(self.high),
             "p": self.p,
             "better": better,
             "equal": equal,
@@ -154,11 +163,12 @@ class Pair:
 
 
 def _sample(image_id: str, first: float, second: float) -> SampleDifference:
-    return SampleDifference(image_id, known(first), known(second), known(second - first))
+    """Return one sample's scores and their difference."""
+    return SampleDifference(image_id, finite_or_none(first), finite_or_none(second), finite_or_none(second - first))
 
 
 def why_not(first: RunData, second: RunData) -> str | None:
-    """What keeps two runs from being compared sample by sample; None if nothing does."""
+    """Say why two runs cannot be compared sample by sample; None if they can."""
     datasets = first.summary["dataset"], second.summary["dataset"]
     if datasets[0]["fingerprint"] != datasets[1]["fingerprint"]:
         names = " and ".join(f"{dataset['id']} with fingerprint {dataset['fingerprint'][:8]}" for dataset in datasets)
@@ -169,16 +179,20 @@ def why_not(first: RunData, second: RunData) -> str | None:
 
 
 def differences(first: RunData | str | Path, second: RunData | str | Path) -> list[dict]:
-    """Each explainer and metric that two runs share, compared sample by sample, as plain data.
+    """Compare each explainer and metric that two runs share, sample by sample, as plain data.
 
-    first, second: folders of runs over the same dataset and split, whose model, target rule, precision, seed or batch
-    size may differ. An entry has `mean` (second minus first, over the `n` samples that both have scored) with its 95 %
-    interval `low` to `high`, not corrected for several; `p` of the paired test over all entries, from 50 `clusters` on;
-    the shares of samples on which the second is `better`, `equal` (up to the last digits) or `worse`, which know
-    whether higher or lower is better; `largest`, the five samples that differ most; `unpaired`, how many samples only
-    one run has scored. What is not known is None.
+    Args:
+        first: folder of a run, or a run that was read.
+        second: the same, over the same dataset and split; model, target rule, precision, seed or batch size may differ.
 
-    Raises: UserError for runs over different datasets, or a folder without a finished run.
+    Returns:
+        A dict per pair: `mean` (second minus first, over the `n` samples that both have scored) with its 95 % interval
+        `low` to `high`, not corrected for several; `p` of the paired test over all entries, from 50 `clusters` on; the
+        shares of samples on which the second is `better`, `equal` (up to the last digits) or `worse`; `largest`, the
+        five samples that differ most; `unpaired`, how many samples only one run has scored. Unknown values are None.
+
+    Raises:
+        UserError: for runs over different datasets, or a folder without a finished run.
     """
     runs = [run if isinstance(run, RunData) else read_run(Path(run)) for run in (first, second)]
     if reason := why_not(*runs):
@@ -187,7 +201,7 @@ def differences(first: RunData | str | Path, second: RunData | str | Path) -> li
 
 
 def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndarray, np.ndarray]:
-    """The samples that both runs have, in the order of the first, and their positions in each."""
+    """Return the samples that both runs have, in the order of the first, and their positions in each."""
     ids = [image_id for image_id in first.ids if image_id in second.position]
     in_first = np.array([first.position[image_id] for image_id in ids], dtype=int)
     in_second = np.array([second.position[image_id] for image_id in ids], dtype=int)
@@ -195,7 +209,7 @@ def _shared_samples(first: RunData, second: RunData) -> tuple[list[str], np.ndar
 
 
 def pairs(first: RunData, second: RunData) -> list[Pair]:
-    """In the order of the first run, baselines last within each metric."""
+    """Compare the cells that two runs share, in the order of the first run, baselines last within each metric."""
     names = names_of([first, second])
     before, after = (
         {(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in (first, second)
@@ -215,93 +229,111 @@ def pairs(first: RunData, second: RunData) -> list[Pair]:
 
 
 def compared(first: RunData, second: RunData, cells: Sequence[tuple[CellResult, CellResult, str, str]]) -> list[Pair]:
-    """Cells of two runs on the samples that both have scored, tested together.
+    """Compare cells of two runs on the samples that both have scored, and test them together.
 
-    cells: (of the first, of the second, what explainer and metric are called).
+    Args:
+        first: a run.
+        second: another one.
+        cells: (cell of the first, cell of the second, name of the explainer, name of the metric).
     """
     ids, in_first, in_second = _shared_samples(first, second)
-    found, columns = [], []
-    for one, other, explainer, metric in cells:
-        scores = first.values[one.cell_id][in_first], second.values[other.cell_id][in_second]
-        kept = first.takes_part(one)[in_first] & second.takes_part(other)[in_second]
+    pairs_found, columns = [], []
+    for before, after, explainer, metric in cells:
+        scores = first.values[before.cell_id][in_first], second.values[after.cell_id][in_second]
+        common = first.takes_part(before)[in_first] & second.takes_part(after)[in_second]
         pair = Pair(
             explainer=explainer,
             metric=metric,
-            cells=(one, other),
-            ids=[ids[index] for index in np.flatnonzero(kept)],
-            first=scores[0][kept],
-            second=scores[1][kept],
-            unpaired=one.n + other.n - 2 * int(kept.sum()),
+            cells=(before, after),
+            ids=[ids[index] for index in np.flatnonzero(common)],
+            first=scores[0][common],
+            second=scores[1][common],
+            unpaired=before.n + after.n - 2 * int(common.sum()),
         )
         column = np.full(len(ids), np.nan)
-        column[kept] = pair.differences
-        found.append(pair)
+        column[common] = pair.differences
+        pairs_found.append(pair)
         columns.append(column)
     groups = [first.groups[index] for index in in_first]
     codes = cluster_codes(ids, groups)
-    kept = [index for index, pair in enumerate(found) if pair.is_tested]
-    tested = iter(_tested([found[index] for index in kept], [columns[index] for index in kept], codes))
-    places = in_first, in_second
-    return [next(tested) if pair.is_tested else _of_aggregates(pair, first, second, places, codes) for pair in found]
+    common = [index for index, pair in enumerate(pairs_found) if pair.is_tested]
+    tested = iter(_tested([pairs_found[index] for index in common], [columns[index] for index in common], codes))
+    positions = in_first, in_second
+    return [
+        next(tested) if pair.is_tested else _of_aggregates(pair, first, second, positions, codes)
+        for pair in pairs_found
+    ]
 
 
 def _of_aggregates(
-    pair: Pair, first: RunData, second: RunData, places: tuple[np.ndarray, np.ndarray], codes: np.ndarray
+    pair: Pair, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray], codes: np.ndarray
 ) -> Pair:
-    """With the difference of the aggregates and its interval; places: in each run, of the samples that both have."""
+    """Add the difference of two aggregates and its interval to a pair."""
     parts = first.parts.get(pair.cells[0].cell_id), second.parts.get(pair.cells[1].cell_id)
     if (aggregate := aggregate_of(pair.cells[0])) is None or parts[0] is None or parts[1] is None:
         return pair
-    one = aggregate_difference(aggregate, parts[1][places[1]], parts[0][places[0]], codes, first.summary["seed"])
-    return replace(pair, clusters=one.clusters, low=one.low, high=one.high, aggregate=known(one.value))
+    estimate = aggregate_difference(
+        aggregate, parts[1][positions[1]], parts[0][positions[0]], codes, first.summary["seed"]
+    )
+    return replace(
+        pair, clusters=estimate.clusters, low=estimate.low, high=estimate.high, aggregate=finite_or_none(estimate.value)
+    )
 
 
-def _tested(found: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:
-    """With intervals and p-values: all pairs of two runs are one family of the paired test."""
-    if not found:
+def _tested(pairs_of_runs: list[Pair], columns: list[np.ndarray], codes: np.ndarray) -> list[Pair]:
+    """Add intervals and p-values: all pairs of two runs are one family of the paired test."""
+    if not pairs_of_runs:
         return []
     nothing = len(columns)
     matched = Matched([*columns, np.zeros(len(codes))], codes)
     estimates = [difference(matched, index, nothing) for index in range(nothing)]
-    enough = [(index, nothing) for index, one in enumerate(estimates) if one.clusters >= RANKED_FROM]
+    enough = [(index, nothing) for index, estimate in enumerate(estimates) if estimate.clusters >= RANKED_FROM]
     (p,) = adjusted_p([matched], [enough])
     return [
-        replace(pair, clusters=one.clusters, low=one.low, high=one.high, p=p.get((index, nothing)))
-        for index, (pair, one) in enumerate(zip(found, estimates, strict=True))
+        replace(pair, clusters=estimate.clusters, low=estimate.low, high=estimate.high, p=p.get((index, nothing)))
+        for index, (pair, estimate) in enumerate(zip(pairs_of_runs, estimates, strict=True))
     ]
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Two cells of the same id whose scores differ: on how many of the samples that both have, and where most.
+    """Two cells of the same id whose scores differ.
 
-    largest: None where only the means differ.
+    Attributes:
+        cells: both.
+        samples: how many samples differ.
+        common: how many samples both have.
+        largest: the sample that differs most; None where only the means differ.
     """
 
     cells: tuple[CellResult, CellResult]
     samples: int
-    of: int
+    common: int
     largest: SampleDifference | None
 
     @property
     def cell_id(self) -> str:
+        """Return the id that both share."""
         return self.cells[0].cell_id
 
     @property
     def explainer(self) -> str:
+        """Return the name of the explainer."""
         return self.cells[0].explainer_text
 
     @property
     def metric(self) -> str:
+        """Return the name of the metric."""
         return self.cells[0].metric_text
 
     def as_dict(self) -> dict:
+        """Return plain data."""
         return {
             "cell_id": self.cell_id,
             "explainer": self.explainer,
             "metric": self.metric,
             "samples": self.samples,
-            "of": self.of,
+            "of": self.common,
             "values": [cell.value for cell in self.cells],
             "n": [cell.n for cell in self.cells],
             "largest": self.largest and asdict(self.largest),
@@ -309,7 +341,7 @@ class Conflict:
 
 
 def conflicts(first: RunData, second: RunData) -> list[Conflict]:
-    """Cells of the same id whose scores differ, of the samples that both runs have."""
+    """Return the cells of the same id whose scores differ on the samples that both runs have."""
     others = {cell.cell_id: cell for cell in second.cells}
     ids, in_first, in_second = _shared_samples(first, second)
     same_samples = len(ids) == len(first.ids) == len(second.ids)
@@ -327,22 +359,23 @@ def conflicts(first: RunData, second: RunData) -> list[Conflict]:
 
 
 def _parts_differ(
-    cell: CellResult, first: RunData, second: RunData, places: tuple[np.ndarray, np.ndarray]
+    cell: CellResult, first: RunData, second: RunData, positions: tuple[np.ndarray, np.ndarray]
 ) -> np.ndarray:
-    """Bool (n,): the samples whose parts differ, of an aggregate. places: of the samples, in each run."""
+    """Return bool (n,): the samples whose parts differ, for an aggregate."""
     parts = [run.parts.get(cell.cell_id) for run in (first, second)]
     if parts[0] is None or parts[1] is None:
-        return np.zeros(len(places[0]), bool)
-    differing: np.ndarray = ~same(parts[0][places[0]], parts[1][places[1]])
+        return np.zeros(len(positions[0]), bool)
+    differing: np.ndarray = ~same(parts[0][positions[0]], parts[1][positions[1]])
     return np.any(differing, axis=1)
 
 
 def _number(cell: CellResult) -> float:
+    """Return the value of a cell, NaN for none."""
     return np.nan if cell.value is None else cell.value
 
 
 def _furthest(ids: list[str], scores: Sequence[np.ndarray], differing: np.ndarray) -> SampleDifference | None:
-    """The sample whose scores are furthest apart; a score against a gap is further than any two scores."""
+    """Return the sample whose scores are furthest apart; a score against a gap is further than any two scores."""
     if len(differing) == 0:
         return None
     gaps = np.abs(scores[0] - scores[1])[differing]

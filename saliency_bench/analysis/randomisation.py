@@ -19,27 +19,30 @@ STAYS, CHANGES, OPEN, FEW = "does not depend", "depends", "undecided", "too few 
 
 
 def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
-    """Of each explainer and layer, whether the map depends on the weights of the layers from the logits down to it.
+    """Say for each explainer and layer whether the map depends on the weights from the logits down to that layer.
 
-    By the 95 % interval of the similarity of the maps before and after: all of it above `bound`: "does not depend";
-    all of it below: "depends"; else "undecided". The verdict on an explainer is that on all layers together; "changes
-    at" is the first layer, from the logits down, at which it depends.
+    By the 95 % interval of the similarity of the maps before and after: all of it above `bound`: "does not depend"; all
+    of it below: "depends"; else "undecided". The verdict on an explainer is that on all layers together; "changes at"
+    is the first layer, from the logits down, at which it depends.
 
-    bound: of the similarity (structural similarity or rank correlation), between -1 and 1; no paper names one.
+    Args:
+        runs: with saliency_randomisation by a similarity.
+        bound: of the similarity (structural similarity or rank correlation), between -1 and 1; no paper names one.
 
-    Raises: UserError for another bound, and for runs without saliency_randomisation by a similarity.
+    Raises:
+        UserError: for another bound, and for runs without such a metric.
     """
     if not -1 < bound < 1:
         raise UserError(f"bound is a similarity between -1 and 1; got {bound:g}")
     rows: list[tuple[Value, ...]] = []
     verdicts: list[tuple[Value, ...]] = []
     for run, name, metric, cell in _cells(runs):
-        about = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name
+        subject = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name
         judged = {layer: verdict(part, bound) for layer, part in cell.parts.items()}
-        rows += [(*about, layer, *_numbers(part), judged[layer]) for layer, part in cell.parts.items()]
+        rows += [(*subject, layer, *_numbers(part), judged[layer]) for layer, part in cell.parts.items()]
         last, part = list(cell.parts.items())[-1]
-        first = next((layer for layer, found in judged.items() if found == CHANGES), None)
-        verdicts.append((*about, judged[last], *_numbers(part), first))
+        first = next((layer for layer, outcome in judged.items() if outcome == CHANGES), None)
+        verdicts.append((*subject, judged[last], *_numbers(part), first))
     if not rows:
         raise UserError(
             f"no run has scores by {METRIC} with form=ssim or form=spearman; add it: --metrics {METRIC}:layers=5"
@@ -54,7 +57,7 @@ def randomisation(runs: Sequence[RunData], bound: float = BOUND) -> Findings:
 
 
 def verdict(similarity: PartResult, bound: float) -> str:
-    """What the interval of a similarity says."""
+    """Return the verdict that the interval of a similarity allows."""
     if similarity.ends is None:
         return FEW
     low, high = similarity.ends
@@ -62,7 +65,7 @@ def verdict(similarity: PartResult, bound: float) -> str:
 
 
 def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellResult]]:
-    """(run, explainer, metric, cell) of each cell of similarities."""
+    """Yield (run, explainer, metric, cell) of each cell of similarities."""
     for run in runs:
         for row in run.rows:
             for column in run.columns:
@@ -72,4 +75,5 @@ def _cells(runs: Sequence[RunData]) -> Iterator[tuple[RunData, str, str, CellRes
 
 
 def _numbers(part: PartResult) -> tuple[Value, ...]:
+    """Return the number columns of a row."""
     return part.value, part.low, part.high, part.n

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import CellResult, rank_text
 from saliency_bench.results.clusters import cluster_codes
@@ -21,12 +21,11 @@ Orders = Callable[[np.ndarray], Sequence[np.ndarray]]
 
 
 def rank(runs: Sequence[RunData]) -> Findings:
-    """Agreement of every two metrics on the order of the explainers by their means, baselines included.
+    """Compare every two metrics by the order of the explainers' means: Spearman's rho and Kendall's tau-b.
 
-    Means are over the samples that every explainer has scores of by both metrics; n says how many they are.
-
-    Spearman's rho and Kendall's tau-b; higher is better for all, ties are ties. The interval is a percentile bootstrap
-    over clusters, all means being computed anew in each draw.
+    Means are over the samples that every explainer has scores of by both metrics; n says how many they are. Baselines
+    are included, higher is better for all, ties are ties. The interval is a percentile bootstrap over clusters, in
+    which all means are computed anew in each draw.
     """
     rows = [row for run in runs for row in _agreements(run)]
     if not rows:
@@ -36,33 +35,34 @@ def rank(runs: Sequence[RunData]) -> Findings:
 
 
 def _agreements(run: RunData) -> list[tuple]:
-    found = []
+    """Return a row of AGREEMENT for every two metrics of a run that share enough explainers."""
+    rows = []
     for first, second in combinations(run.columns, 2):
         cells = [
-            (one, other)
+            (cell, other)
             for row in run.rows
-            if (one := run.cell(row, first))
+            if (cell := run.cell(row, first))
             and (other := run.cell(row, second))
-            and _has_mean(one)
+            and _has_mean(cell)
             and _has_mean(other)
         ]
         if len(cells) >= FEWEST:
-            spearman, kendall = agreement(run, [one for one, _ in cells], [other for _, other in cells])
-            ends = [known(end) for one in (spearman, kendall) for end in one[:3]]
-            about = run.summary["dataset"]["id"], run.summary["model"]["id"], first.name, second.name
-            found.append((*about, *ends, len(cells), spearman.n))
-    return found
+            spearman, kendall = agreement(run, [cell for cell, _ in cells], [other for _, other in cells])
+            ends = [finite_or_none(end) for estimate in (spearman, kendall) for end in estimate[:3]]
+            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], first.name, second.name
+            rows.append((*subject, *ends, len(cells), spearman.n))
+    return rows
 
 
 def _has_mean(cell: CellResult) -> bool:
-    """Whether its value is a mean of scores, which can be drawn anew."""
+    """Return whether the value of a cell is a mean of scores, which can be resampled."""
     return cell.value is not None and not cell.aggregate
 
 
 def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellResult]) -> tuple[Estimate, Estimate]:
-    """(Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics, on common samples.
+    """Return (Spearman's rho, Kendall's tau-b) of the orders of the same explainers by two metrics.
 
-    NaN where there is none.
+    They are over the samples that all cells have; NaN where there are none.
     """
     columns = [np.stack([run.oriented(cell) for cell in cells], axis=1) for cells in (first, second)]
     scored = np.isfinite(np.concatenate(columns, axis=1)).all(axis=1)
@@ -70,18 +70,21 @@ def agreement(run: RunData, first: Sequence[CellResult], second: Sequence[CellRe
         nothing = Estimate(np.nan, np.nan, np.nan, 0, 0)
         return nothing, nothing
     codes = cluster_codes([run.ids[k] for k in np.flatnonzero(scored)], [run.groups[k] for k in np.flatnonzero(scored)])
-    values = [own[scored] for own in columns]
+    values = [column[scored] for column in columns]
 
     def signs(weights: np.ndarray) -> list[np.ndarray]:
-        return [order_of(means_of(own, weights)) for own in values]
+        return [order_of(means_of(column, weights)) for column in values]
 
     return rank_correlations(signs, codes, run.summary.get("seed", 0))
 
 
 def rank_correlations(orders: Orders, codes: np.ndarray, seed: int) -> tuple[Estimate, Estimate]:
-    """(Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals over clusters of samples.
+    """Return (Spearman's rho, Kendall's tau-b) of two orders of explainers, with intervals over clusters of samples.
 
-    orders: both of them, as `order_of` gives them, in draws in which the samples count `weights` (draws, n) times.
+    Args:
+        orders: a function of weights (draws, n), how often each sample counts: both orders, as `order_of` gives them.
+        codes: the cluster of each sample.
+        seed: of the draws.
     """
     return (
         cluster_bootstrap(lambda weights: spearman_of(*orders(weights)), codes, seed),
@@ -90,36 +93,37 @@ def rank_correlations(orders: Orders, codes: np.ndarray, seed: int) -> tuple[Est
 
 
 def means_of(columns: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(draws, k) the means of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
+    """Return the means (draws, k) of columns (n, k), NaN where a score is missing, under weights (draws, n)."""
     has = np.isfinite(columns)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.einsum("dn,nk->dk", weights, np.where(has, columns, 0)) / np.einsum("dn,nk->dk", weights, has)
 
 
 def order_of(means: np.ndarray) -> np.ndarray:
-    """(draws, k, k) the sign of each mean minus each other; means that differ in their last digits only are equal."""
+    """Return the sign (draws, k, k) of each mean minus each other; means equal up to their last digits are tied."""
     gaps = means[:, :, None] - means[:, None, :]
     equal = np.abs(gaps) <= 1e-12 * np.nanmax(np.abs(means), axis=1, initial=0)[:, None, None]
     return np.where(equal, 0, np.sign(gaps))
 
 
 def kendall_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
+    """Return tau-b: (concordant - discordant) / sqrt(pairs untied in the first x pairs untied in the second)."""
     return _cosine(first.reshape(len(first), -1), second.reshape(len(second), -1))
 
 
 def spearman_of(first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
+    """Return Pearson's correlation of ranks: how many are below minus how many above is twice the centred rank."""
     return _cosine(first.sum(axis=2), second.sum(axis=2))
 
 
 def _cosine(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Return the cosine of rows; NaN where one is all zeros."""
     scale = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     return (first * second).sum(axis=1) / np.where(scale > 0, scale, np.nan)
 
 
 def sensitivity(runs: Sequence[RunData]) -> Findings:
-    """Does the winner survive? The rank of each explainer over all settings of a metric: mean and worst.
+    """Rank each explainer over all settings of a metric: mean and worst rank, and whether it survives.
 
     Ranks are those of the means, ties at their mean, among the explainers that have all settings. An explainer survives
     if in no setting another one is significantly better (its rank set holds 1); None where nothing is ranked.
@@ -128,27 +132,32 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
     details: list[dict[str, Any]] = []
     for run in runs:
         for name, columns in _settings(run).items():
-            about = run.summary["dataset"]["id"], run.summary["model"]["id"], name
+            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], name
             complete = _complete(run, columns)
-            ranks = np.stack([_ranks([_sign(cells[k]) for _, cells in complete]) for k in range(len(columns))], axis=1)
-            own = []
+            ranks = np.stack(
+                [_ranks([_oriented(cells[k]) for _, cells in complete]) for k in range(len(columns))], axis=1
+            )
+            of_metric = []
             for (row, cells), of_row in zip(complete, ranks, strict=True):
                 sets = [cell.rank for cell in cells]
-                survives = None if None in sets else all(one is not None and one[0] == 1 for one in sets)
+                survives = None if None in sets else all(rank_set is not None and rank_set[0] == 1 for rank_set in sets)
                 answer = {None: None, True: "yes", False: "no"}[survives]
-                own.append((*about, row.name, float(of_row.mean()), float(of_row.max()), answer, len(columns)))
-                for column, place, cell in zip(columns, of_row, cells, strict=True):
-                    details.append(dict(zip(SETTINGS[:4], (*about, row.name), strict=True)) | {
-                        "setting": column.name, "rank": float(place), "rank_set": cell.rank, "value": cell.value,
+                of_metric.append((*subject, row.name, float(of_row.mean()), float(of_row.max()), answer, len(columns)))
+                for column, rank_of_mean, cell in zip(columns, of_row, cells, strict=True):
+                    details.append(dict(zip(SETTINGS[:4], (*subject, row.name), strict=True)) | {
+                        "setting": column.name, "rank": float(rank_of_mean), "rank_set": cell.rank, "value": cell.value,
                     })  # fmt: skip
-            rows += sorted(own, key=lambda entry: (entry[4], entry[5]))
+            rows += sorted(of_metric, key=lambda entry: (entry[4], entry[5]))
     if not rows:
         raise UserError(
             "no metric has several settings in these runs; name one with other options as well, for example "
             "--metrics saliency_miou saliency_miou:threshold=0.3"
         )
     header = ("dataset", "model", "metric", "explainer", "setting", "rank", "rank set", "value")
-    each = [tuple(rank_text(value) if isinstance(value, tuple) else value for value in one.values()) for one in details]
+    each = [
+        tuple(rank_text(value) if isinstance(value, tuple) else value for value in detail.values())
+        for detail in details
+    ]
     notes = ["Survives: in no setting is another explainer significantly better."]
     return Findings(
         "sensitivity", [Table(SETTINGS, rows), Table(header, each, "settings")],
@@ -157,30 +166,31 @@ def sensitivity(runs: Sequence[RunData]) -> Findings:
 
 
 def _settings(run: RunData) -> dict[str, list[Column]]:
-    """{metric: its columns} of those with several options."""
-    found: dict[str, list[Column]] = {}
+    """Return {metric: its columns} of the metrics with several options."""
+    columns_of: dict[str, list[Column]] = {}
     for column in run.columns:
         (_, cell), *_ = run.cells_of_column(column)
-        found.setdefault(cell.metric, []).append(column)
-    return {name: columns for name, columns in found.items() if len(columns) > 1 and _complete(run, columns)}
+        columns_of.setdefault(cell.metric, []).append(column)
+    return {name: columns for name, columns in columns_of.items() if len(columns) > 1 and _complete(run, columns)}
 
 
 def _complete(run: RunData, columns: Sequence[Column]) -> list[tuple[Row, list[CellResult]]]:
-    """The explainers that have a value in all columns."""
-    found = []
+    """Return the explainers that have a value in all columns, with their cells."""
+    complete = []
     for row in run.rows:
         cells = [cell for column in columns if (cell := run.cell(row, column)) and cell.value is not None]
         if len(cells) == len(columns):
-            found.append((row, cells))
-    return found
+            complete.append((row, cells))
+    return complete
 
 
-def _sign(cell: CellResult) -> float:
+def _oriented(cell: CellResult) -> float:
+    """Return the value of a cell, higher being better."""
     value = cell.value or 0.0
     return value if cell.higher_is_better else -value
 
 
 def _ranks(values: Sequence[float]) -> np.ndarray:
-    """1 for the greatest; ties at their mean."""
+    """Return the rank of each value: 1 for the greatest; ties at their mean."""
     order = order_of(np.array([values], dtype=float))[0]
     return (len(values) + 1 - order.sum(axis=1)) / 2

@@ -26,7 +26,13 @@ FORM = "write EXPLAINER:METRIC>=NUMBER or <=, for example 'gradcam:saliency_miou
 
 @dataclass(frozen=True)
 class Requirement:
-    """names: explainer and metric with their options, joined by a colon. at_least: whether it says >=, not <=."""
+    """A bound on the mean of a cell.
+
+    Attributes:
+        names: explainer and metric with their options, joined by a colon.
+        at_least: whether it says >=, not <=.
+        bound: the number.
+    """
 
     names: str
     at_least: bool
@@ -34,14 +40,14 @@ class Requirement:
 
     @classmethod
     def read(cls, text: str) -> "Requirement":
-        """Raises: UserError for a text that is no requirement."""
-        found = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
-        if found is None or ":" not in found[1]:
+        """Read "EXPLAINER:METRIC>=NUMBER". Raise UserError for a text that is no requirement."""
+        match = re.fullmatch(r"\s*(.+?)\s*(>=|<=)\s*([^<>=]+?)\s*", text)
+        if match is None or ":" not in match[1]:
             raise UserError(f"'{text}' is not a requirement; {FORM}")
-        bound = float(found[3]) if NUMBER.fullmatch(found[3]) else float("nan")
+        bound = float(match[3]) if NUMBER.fullmatch(match[3]) else float("nan")
         if not isfinite(bound):
-            raise UserError(f"'{found[3]}' in '{text}' is not a number; {FORM}")
-        return cls(found[1], found[2] == ">=", bound)
+            raise UserError(f"'{match[3]}' in '{text}' is not a number; {FORM}")
+        return cls(match[1], match[2] == ">=", bound)
 
     def __str__(self) -> str:
         return f"{self.names} {'>=' if self.at_least else '<='} {self.bound:g}"
@@ -49,7 +55,13 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Checked:
-    """A requirement and the cell it is about. pair: the cell in an earlier run, first, and in this one."""
+    """A requirement and its outcome.
+
+    Attributes:
+        requirement: what was asked for.
+        cell: the cell it is about.
+        pair: the cell in an earlier run, first, and in this one.
+    """
 
     requirement: Requirement
     cell: CellResult
@@ -57,7 +69,7 @@ class Checked:
 
     @property
     def ends(self) -> tuple[float, float]:
-        """The interval; scores that are all equal may have none."""
+        """Return the interval; scores that are all equal may have none."""
         value = self.cell.value or 0.0
         return self.cell.ends or (value, value)
 
@@ -68,6 +80,7 @@ class Checked:
 
     @property
     def verdict(self) -> str:
+        """Return "failed" if the interval lies beyond the bound, "met" if it lies within, else "undecided"."""
         low, high = self.ends
         reaches, is_beyond = high >= self.requirement.bound, low >= self.requirement.bound
         if not self.requirement.at_least:
@@ -78,10 +91,11 @@ class Checked:
 
     @property
     def passed(self) -> bool:
+        """Whether nothing speaks against the requirement."""
         return self.verdict != FAILED
 
     def line(self, against: str) -> str:
-        """against: the name of the earlier run."""
+        """Return the outcome as a line of text; `against` is the name of the earlier run."""
         value, ends = _number(self.cell.value), self.cell.ends
         interval = f" [{_number(ends[0])}, {_number(ends[1])}]" if ends else ""
         text = f"{self.verdict:<9}  {self.requirement}: {value}{interval}, n = {self.cell.n}"
@@ -95,6 +109,7 @@ class Checked:
         return f"{text}; against {against}: {self.pair.mean or 0.0:+.3f}{ends_of_pair}, {self.pair.word}"
 
     def as_dict(self) -> dict:
+        """Return plain data."""
         cell = self.cell
         earlier = (
             None if self.pair is None else self.pair.as_dict() | {"word": self.pair.word, "is_worse": self.is_worse}
@@ -113,17 +128,28 @@ class Checked:
 
 
 def check(run: RunData, requirements: Sequence[Requirement], against: RunData | None = None) -> list[Checked]:
-    """Each requirement with its cell, and with the same one of an earlier run over the same samples.
+    """Check requirements of a run, and that no explainer is worse than in an earlier run over the same samples.
 
     All pairs of one call are one family of the paired test.
-    Raises: UserError for a requirement without a cell, a cell without interval, or runs that cannot be compared.
+
+    Args:
+        run: the run.
+        requirements: of the run.
+        against: the earlier run.
+
+    Raises:
+        UserError: for a requirement without a cell, a cell without interval, or runs that cannot be compared.
     """
-    cells = [_cell(one, run) for one in requirements]
+    cells = [_cell(requirement, run) for requirement in requirements]
     pairs = {} if against is None else _pairs(against, run, {cell.cell_id: cell for cell in cells})
-    return [Checked(one, cell, pairs.get(cell.cell_id)) for one, cell in zip(requirements, cells, strict=True)]
+    return [
+        Checked(requirement, cell, pairs.get(cell.cell_id))
+        for requirement, cell in zip(requirements, cells, strict=True)
+    ]
 
 
 def _cell(requirement: Requirement, run: RunData) -> CellResult:
+    """Return the cell of a requirement. Raise UserError if there is none or it cannot be checked."""
     cell = find_cell(requirement.names, run)
     low, high = cell.limits
     if not low <= requirement.bound <= high:
@@ -141,13 +167,13 @@ def _cell(requirement: Requirement, run: RunData) -> CellResult:
 
 
 def find_cell(names: str, run: RunData) -> CellResult:
-    """The cell that "EXPLAINER:METRIC" names; options that are not written have their defaults.
+    """Return the cell that "EXPLAINER:METRIC" names; options that are not written have their defaults.
 
-    The run says where the explainer ends, so that options may hold colons.
+    The names in the run tell where the explainer ends, so that options may hold colons.
     """
     explainers, metrics = explainer_names(run.cells), metric_names(run.cells)
     splits = [(names[:index].strip(), names[index + 1 :].strip()) for index, sign in enumerate(names) if sign == ":"]
-    found = [
+    cells = [
         cell
         for cell in run.cells
         if any(
@@ -156,34 +182,41 @@ def find_cell(names: str, run: RunData) -> CellResult:
             for explainer, metric in splits
         )
     ]
-    known = {f"{explainers[cell.explainer_id]}:{metrics[cell.metric_id]}": cell for cell in run.cells}
-    if names in known:
-        return known[names]
-    if not found:
-        raise unknown("explainer and metric", names, known, of=str(run.folder))
-    if len(found) > 1:
-        listed = " or ".join(name for name, cell in known.items() if cell in found)
-        raise UserError(f"{names} may be {listed} of {run.folder}; write one of these")
-    return found[0]
+    by_name = {f"{explainers[cell.explainer_id]}:{metrics[cell.metric_id]}": cell for cell in run.cells}
+    if names in by_name:
+        return by_name[names]
+    if not cells:
+        raise unknown("explainer and metric", names, by_name, of=str(run.folder))
+    if len(cells) > 1:
+        names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
+        raise UserError(f"{names} may be {names_of_cells} of {run.folder}; write one of these")
+    return cells[0]
 
 
 def _is_called(given: str, name: str, text: str, options: Mapping[str, JsonValue]) -> bool:
-    """name: distinguishes it from all others of the run; text: the name with the options that are not defaults."""
+    """Return whether a name as it was typed means an item.
+
+    Args:
+        given: as typed.
+        name: distinguishes the item from all others of the run.
+        text: the name with the options that are not defaults.
+        options: all options.
+    """
     if given in (name, text):
         return True
     try:
-        (own, chosen), (other, needed) = parse(given), parse(text)
+        (name_given, chosen), (name_needed, needed) = parse(given), parse(text)
     except UserError:
         return False
     return (
-        own == other
+        name_given == name_needed
         and set(needed) <= set(chosen) <= set(options)
         and all(options[key] == chosen[key] for key in chosen)
     )
 
 
 def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> dict[str, Pair]:
-    """{cell id in the later run: the cell in both}"""
+    """Return {cell id in the later run: the cell in both}. Raise UserError for runs that cannot be compared."""
     if reason := why_not(before, after):
         raise UserError(f"{before.folder} and {after.folder} cannot be compared sample by sample: {reason}")
     both = [(_counterpart(cell, before), cell) for cell in cells.values()]
@@ -199,7 +232,7 @@ def _pairs(before: RunData, after: RunData, cells: Mapping[str, CellResult]) -> 
 
 
 def _counterpart(cell: CellResult, before: RunData) -> CellResult:
-    """The same explainer, of whatever version, and the same metric in an earlier run."""
+    """Return the cell of the same explainer, in any version, and the same metric in an earlier run."""
     earlier = find_cell(f"{cell.explainer_text}:{cell.metric_text}", before)
     if earlier.metric_version != cell.metric_version:
         raise UserError(
@@ -210,5 +243,6 @@ def _counterpart(cell: CellResult, before: RunData) -> CellResult:
 
 
 def _number(value: float | None) -> str:
+    """Return a number with three decimals, or as a power of ten if it is small."""
     value = value or 0.0
     return f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}"

@@ -12,7 +12,12 @@ HEADER = ("dataset", "model", "metric", "explainer", "option", "at", "value", "l
 
 
 def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
-    """The value with its interval at each setting of an option, all others being equal. option: default, each."""
+    """Tabulate the value of a metric with its interval at each setting of an option, all others being equal.
+
+    Args:
+        runs: with a metric at several values of an option.
+        option: its name; default: each.
+    """
     rows: list[tuple[Value, ...]] = []
     for run in runs:
         for row in run.rows:
@@ -28,6 +33,7 @@ def sweep(runs: Sequence[RunData], option: str | None = None) -> Findings:
 
 
 def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: str | None) -> list[tuple[Value, ...]]:
+    """Return the rows of one explainer."""
     families: dict[tuple[str, str, str], list[CellResult]] = {}
     for cell in cells:
         for option in cell.metric_options:
@@ -36,24 +42,24 @@ def _of_explainer(run: RunData, name: str, cells: Sequence[CellResult], wanted: 
                 key = cell.metric, option, json.dumps([rest, cell.metric_version], sort_keys=True)
                 families.setdefault(key, []).append(cell)
     rows: list[tuple[Value, ...]] = []
-    for (metric, option, _), own in families.items():
-        if len(own) > 1:
-            about = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name, option
-            by_value = sorted(own, key=lambda cell: _order(cell.metric_options[option]))
+    for (metric, option, _), cells_of_family in families.items():
+        if len(cells_of_family) > 1:
+            subject = run.summary["dataset"]["id"], run.summary["model"]["id"], metric, name, option
+            by_value = sorted(cells_of_family, key=lambda cell: _order(cell.metric_options[option]))
             rows += [
-                (*about, _plain(cell.metric_options[option]), cell.value, cell.low, cell.high, cell.n)
+                (*subject, _plain(cell.metric_options[option]), cell.value, cell.low, cell.high, cell.n)
                 for cell in by_value
             ]
     return rows
 
 
 def _order(value: object) -> tuple[bool, float, str]:
-    """Numbers by size, then texts."""
+    """Return a sort key: numbers by size, then texts."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return not is_number, float(value) if is_number else 0.0, str(value)  # type: ignore[arg-type]
 
 
 def _plain(value: object) -> Value:
-    """A value of an option, a number where it is one."""
+    """Return the value of an option, a number where it is one."""
     is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
     return value if is_plain else json.dumps(value)  # type: ignore[return-value]

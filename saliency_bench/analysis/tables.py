@@ -15,19 +15,25 @@ SIGNS = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textascii
 
 @dataclass(frozen=True)
 class Table:
-    """name: of its files; "" for the main one. rows: numbers stay numbers; None where there is none."""
+    """A table of an analysis.
+
+    Attributes:
+        header: the names of the columns.
+        rows: numbers stay numbers; None where there is none.
+        name: of its files; "" for the main one.
+    """
 
     header: tuple[str, ...]
     rows: list[tuple[Value, ...]]
     name: str = ""
 
     def texts(self, without: Collection[str] = ()) -> list[list[str]]:
-        """The header and the rows as people read them. without: columns to leave out."""
+        """Return the header and the rows as people read them, without the columns `without`."""
         kept = [index for index, name in enumerate(self.header) if name not in without]
         return [[self.header[k] for k in kept], *([shown(row[k]) for k in kept] for row in self.rows)]
 
     def csv(self) -> str:
-        """Numbers with all their digits."""
+        """Return CSV, numbers with all their digits."""
         text = StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(self.header)
@@ -35,12 +41,13 @@ class Table:
         return text.getvalue()
 
     def markdown(self) -> str:
+        """Return a table in Markdown."""
         header, *rows = [[text.replace("|", "\\|") for text in row] for row in self.texts()]
         lines = [header, ["---"] * len(header), *rows]
         return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
     def latex(self) -> str:
-        """With the rules of the package booktabs."""
+        """Return LaTeX with the rules of the package booktabs."""
         header, *rows = [" & ".join(map(latex, row)) + r" \\" for row in self.texts()]
         numbers = (all(not isinstance(row[index], str) for row in self.rows) for index in range(len(self.header)))
         columns = "".join("r" if is_number else "l" for is_number in numbers)
@@ -50,7 +57,14 @@ class Table:
 
 @dataclass(frozen=True)
 class Findings:
-    """Results of one analysis of some runs. data: as JSON holds it; notes: what must be known to read the tables."""
+    """Results of one analysis of some runs.
+
+    Attributes:
+        what: the name of the analysis.
+        tables: the results.
+        data: the same as JSON holds it.
+        notes: what must be known to read the tables.
+    """
 
     what: str
     tables: list[Table]
@@ -59,23 +73,27 @@ class Findings:
 
 
 def shown(value: Value) -> str:
+    """Return a value as people read it."""
     if _missing(value):
         return "–"
     return f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
 def latex(text: str) -> str:
+    """Escape a text for LaTeX."""
     return "".join(SIGNS.get(sign, f"\\{sign}" if sign in "{}&%$#_" else sign) for sign in text)
 
 
-def known(value: float) -> float | None:
-    """A number as JSON holds it."""
+def finite_or_none(value: float) -> float | None:
+    """Return a number as JSON holds it: None for NaN and infinity."""
     return float(value) if isfinite(value) else None
 
 
 def _missing(value: Value) -> bool:
+    """Return whether a value is None, NaN or infinite."""
     return value is None or (isinstance(value, float) and not isfinite(value))
 
 
 def dicts(header: Sequence[str], rows: Sequence[Sequence[Value]]) -> list[dict[str, Value]]:
+    """Return rows as dicts by column name."""
     return [dict(zip(header, row, strict=True)) for row in rows]

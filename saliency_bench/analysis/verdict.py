@@ -28,8 +28,9 @@ OTHERWISE = {0: NO_DIFFERENCE, None: TOO_FEW_TO_TELL}
 class Against:
     """An explainer against another one by a metric; `contrast` is seen from the first.
 
-    sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to tell,
-    or of values that are not tested.
+    Attributes:
+        sign: 1 if it is significantly better, -1 if worse, 0 if no difference was found, None with too few samples to
+            tell, or for values that are not tested.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Against:
 
     @property
     def word(self) -> str:
-        """The first compared with the other, in a word or two."""
+        """Say in a word or two how the first compares with the other."""
         if not self.tested:
             return NOT_TESTED
         return OTHERWISE[self.sign] if self.sign not in VERBS else VERBS[self.sign][0]
@@ -60,11 +61,11 @@ class Verdict:
             key=lambda key: self.names[key] != RANDOM,
         )
         self.methods = [key for key in self.order if key not in self.baselines]
-        self._pairs = {frozenset(one.cells): one for one in contrasts}
+        self._pairs = {frozenset(contrast.cells): contrast for contrast in contrasts}
 
     def against(self, explainer: str, other: str) -> list[Against]:
-        """By each metric for which both have scores."""
-        found = []
+        """Compare two explainers by each metric for which both have scores."""
+        comparisons = []
         for metric, name in self.metrics.items():
             cells = self.cells.get((explainer, metric)), self.cells.get((other, metric))
             if cells[0] is None or cells[1] is None:
@@ -74,20 +75,24 @@ class Verdict:
                 seen = pair.seen_from(cells[0].cell_id)
                 sign = None if seen.p is None else seen.sign(cells[0].higher_is_better)
                 tested = not cells[0].aggregate
-                found.append(Against(self.names[explainer], self.names[other], name, seen, sign, tested))
-        return found
+                comparisons.append(Against(self.names[explainer], self.names[other], name, seen, sign, tested))
+        return comparisons
 
     def against_baselines(self) -> list[list[Against]]:
-        """For each baseline, of which `random` is the first, every explainer that looks at the network."""
+        """Compare every explainer that looks at the network with each baseline, `random` first."""
         return [
-            found
+            comparisons
             for other in self.baselines
-            if (found := [one for key in self.methods for one in self.against(key, other)])
+            if (comparisons := [comparison for key in self.methods for comparison in self.against(key, other)])
         ]
 
     def sentences(self) -> list[str]:
-        """Who beats each baseline and who is best; or that there are too few samples to say."""
-        against = [tested for found in self.against_baselines() if (tested := [one for one in found if one.tested])]
+        """Say who beats each baseline and who is best; or that there are too few samples to say."""
+        against = [
+            tested
+            for comparisons in self.against_baselines()
+            if (tested := [comparison for comparison in comparisons if comparison.tested])
+        ]
         lines = [] if any(self.names[key] == RANDOM for key in self.baselines) else [NO_CHANCE]
         ranked = [cell for cell in self.cells.values() if not cell.aggregate]
         of_cells = dict.fromkeys(cell.metric_id for cell in self.cells.values() if cell.aggregate)
@@ -97,12 +102,13 @@ class Verdict:
             most = max((cell.clusters for cell in ranked), default=0)
             few = f"Too few to rank: {most} independent samples; explainers are compared from {RANKED_FROM} on."
             return [*lines, few]
-        for found in against:
-            lines += _sentences(found)
+        for comparisons in against:
+            lines += _sentences(comparisons)
         leading = self._leading()
         return [*lines, *leading, CONTROLLED] if against or leading else lines
 
     def _leading(self) -> list[str]:
+        """Say who is best by each metric."""
         leaders: dict[str, list[str]] = {}
         partial: list[str] = []
         alike: list[str] = []
@@ -123,44 +129,47 @@ class Verdict:
         return lines + ([f"{few}: {'; '.join(partial)}."] if partial else [])
 
     def _named(self, cells: Iterable[CellResult]) -> str:
+        """List the explainers of cells, "" for none."""
         names = [self.names[cell.explainer_id] for cell in cells]
         return listed(names) if names else ""
 
 
-def _sentences(found: list[Against]) -> list[str]:
-    """A sentence for each group of explainers that compare alike with one baseline."""
+def _sentences(comparisons: list[Against]) -> list[str]:
+    """Return a sentence for each group of explainers that compare alike with one baseline."""
     signs: dict[str, dict[str, int | None]] = {}
-    for one in found:
-        signs.setdefault(one.name, {})[one.metric] = one.sign
+    for comparison in comparisons:
+        signs.setdefault(comparison.name, {})[comparison.metric] = comparison.sign
     groups: dict[tuple, list[str]] = {}
-    for name, own in signs.items():
-        groups.setdefault(tuple(own.items()), []).append(name)
-    return [_sentence(names, dict(own), found[0].other) for own, names in groups.items()]
+    for name, signs_by_metric in signs.items():
+        groups.setdefault(tuple(signs_by_metric.items()), []).append(name)
+    return [_sentence(names, dict(signs_by_metric), comparisons[0].other) for signs_by_metric, names in groups.items()]
 
 
 def _sentence(names: list[str], signs: dict[str, int | None], other: str) -> str:
-    """signs: {metric: as in `Against`}."""
+    """Return a sentence on explainers and a baseline; signs: {metric: as in `Against`}."""
     clauses: list[str] = []
     for sign, verbs in VERBS.items():
-        if metrics := [metric for metric, own in signs.items() if own == sign]:
+        if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == sign]:
             verb, named = verbs[len(names) > 1], "it" if clauses else other
             clauses.append(f"{verb} {named} on {all_or(metrics, len(signs))}")
     subject = listed(names) if clauses else f"{listed(names)} against {other}:"
     for unclear, text in OTHERWISE.items():
-        if metrics := [metric for metric, own in signs.items() if own == unclear]:
+        if metrics := [metric for metric, sign_of_metric in signs.items() if sign_of_metric == unclear]:
             clauses.append(f"{text} on {any_or(metrics, len(signs))}")
     return f"{subject} {'; '.join(clauses)}."
 
 
 def listed(names: Iterable[str]) -> str:
+    """Join names: "a, b and c"."""
     *most, last = names
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def all_or(metrics: list[str], known: int) -> str:
-    return f"all {known} metrics" if len(metrics) == known > 1 else listed(metrics)
+def all_or(metrics: list[str], total: int) -> str:
+    """Return "all 3 metrics", or the metrics if they are fewer than `total`."""
+    return f"all {total} metrics" if len(metrics) == total > 1 else listed(metrics)
 
 
-def any_or(metrics: list[str], known: int) -> str:
-    """After a negation, where "all" would say something else."""
-    return f"any of the {known} metrics" if len(metrics) == known > 1 else listed(metrics)
+def any_or(metrics: list[str], total: int) -> str:
+    """Return the same after a negation, where "all" would say something else."""
+    return f"any of the {total} metrics" if len(metrics) == total > 1 else listed(metrics)

@@ -33,23 +33,23 @@ ANALYSES: dict[str, Callable[..., Findings]] = {
 
 @dataclass(frozen=True, repr=False)
 class Analysis:
-    """What an analysis found: `tables`, the same as plain `data`, and `save`. Printed, it is its first table."""
+    """Results of an analysis: `tables`, the same as plain `data`, and `save`. Printed, it is its first table."""
 
     findings: Findings
     runs: list[RunData]
 
     @property
     def tables(self) -> list[Table]:
-        """Each with `header`, `rows`, and as text: `csv()`, `markdown()`, `latex()`."""
+        """Return the tables, each with `header`, `rows`, and as text: `csv()`, `markdown()`, `latex()`."""
         return self.findings.tables
 
     @property
     def data(self) -> dict[str, Any]:
-        """What JSON holds."""
+        """Return what the JSON file holds."""
         return {"what": self.findings.what, **self.findings.data, "notes": self.findings.notes}
 
     def save(self, out: str | Path) -> list[Path]:
-        """Write WHAT.json, WHAT.svg, and each table as CSV, Markdown and LaTeX into a folder; returns their paths."""
+        """Write JSON, a plot, and each table as CSV, Markdown and LaTeX into a folder; return the paths."""
         from saliency_bench.reports.plots import plot  # imports matplotlib
 
         folder = Path(out)
@@ -59,16 +59,16 @@ class Analysis:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write to {folder}: {error.strerror or error}; choose another --out") from error
-        what = self.findings.what
-        texts = {f"{what}.json": json.dumps(self.data, indent=2) + "\n"}
+        analysis = self.findings.what
+        texts = {f"{analysis}.json": json.dumps(self.data, indent=2) + "\n"}
         for table in self.tables:
-            name = f"{what}-{table.name}" if table.name else what
+            name = f"{analysis}-{table.name}" if table.name else analysis
             texts |= {f"{name}.csv": table.csv(), f"{name}.md": table.markdown(), f"{name}.tex": table.latex()}
-        _check_replaced(folder, what, [*texts, f"{what}.svg"])
+        _check_replaced(folder, analysis, [*texts, f"{analysis}.svg"])
         for name, text in texts.items():
             write_text(folder / name, text)
-        plot(self.findings, self.runs, folder / f"{what}.svg")
-        return [folder / name for name in (*texts, f"{what}.svg")]
+        plot(self.findings, self.runs, folder / f"{analysis}.svg")
+        return [folder / name for name in (*texts, f"{analysis}.svg")]
 
     def __str__(self) -> str:
         return "\n\n".join([*(table.markdown().rstrip() for table in self.tables[:1]), *self.findings.notes])
@@ -76,43 +76,50 @@ class Analysis:
     __repr__ = __str__
 
 
-def _check_replaced(folder: Path, what: str, names: Sequence[str]) -> None:
-    """Raises: UserError for files of these names that are not those of an earlier analysis, which WHAT.json tells."""
+def _check_replaced(folder: Path, analysis: str, names: Sequence[str]) -> None:
+    """Raise UserError for files that are not those of an earlier analysis of this name."""
     present = [name for name in names if os.path.lexists(folder / name)]
-    if present and not _is_analysis(folder / f"{what}.json", what):
+    if present and not _is_analysis(folder / f"{analysis}.json", analysis):
         raise UserError(f"{folder / present[0]} exists and is not of an analysis; choose another --out")
 
 
-def _is_analysis(path: Path, what: str) -> bool:
+def _is_analysis(path: Path, analysis: str) -> bool:
+    """Return whether a JSON file is of an earlier analysis of this name."""
     try:
         content = read_json(path)
     except (OSError, ValueError):
         return False
-    return isinstance(content, dict) and content.get("what") == what and "notes" in content
+    return isinstance(content, dict) and content.get("what") == analysis and "notes" in content
 
 
 def analyse(runs: Any, what: str, **options: Any) -> Analysis:
     """Analyse the scores of a run or several: neither model nor dataset is needed.
 
-    runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
-    what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there are
-    three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples that are
-    recognised with confidence from outside the object (options `confidence`, `pointing_game`, `insertion`); "sweep",
-    a metric along an option (`option`); "rank", agreement of metrics on the order of explainers; "randomisation",
-    whether explainers depend on the weights, by the parts of saliency_randomisation (`bound`); "agreement" of metrics
-    and people on the order of explainers at each exposure (`answers`, a file of `saliency_bench.analysis.agreement`).
+    Args:
+        runs: what `run` returned, its folder, or a list of such. Runs that ask the same question become one.
+        what: "correlation" of every two metrics over samples per explainer, and over the means of datasets where there
+            are three or more; "sensitivity", ranks of explainers over all settings of a metric; "clever-hans", samples
+            that are recognised with confidence from outside the object (options `confidence`, `pointing_game`,
+            `insertion`); "sweep", a metric along an option (`option`); "rank", agreement of metrics on the order of
+            explainers; "randomisation", whether explainers depend on the weights, by the parts of
+            saliency_randomisation (`bound`); "agreement" of metrics and people on the order of explainers at each
+            exposure (`answers`, a file of `saliency_bench.analysis.agreement`).
+        options: of the analysis.
 
-    Raises: UserError for an unknown analysis or option, and for runs that do not hold what it needs.
+    Raises:
+        UserError: for an unknown analysis or option, and for runs that do not hold what it needs.
     """
     if what not in ANALYSES:
         raise unknown("analysis", what, ANALYSES)
-    known = list(inspect.signature(ANALYSES[what]).parameters)[1:]
+    allowed = list(inspect.signature(ANALYSES[what]).parameters)[1:]
     for name in options:
-        if name not in known:
-            raise UserError(f"{what} has no option {name}" + (f"; its options: {', '.join(known)}" if known else ""))
+        if name not in allowed:
+            raise UserError(
+                f"{what} has no option {name}" + (f"; its options: {', '.join(allowed)}" if allowed else "")
+            )
     chosen = list(runs) if isinstance(runs, Sequence) and not isinstance(runs, str) else [runs]
     if not chosen:
         raise UserError("an analysis needs the folder of at least one run")
-    read = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
-    merged = [one.data for one in compare_runs(read).merged]
+    loaded = [read_run(Path(getattr(run, "folder", run))) for run in chosen]
+    merged = [group.data for group in compare_runs(loaded).merged]
     return Analysis(ANALYSES[what](merged, **options), merged)

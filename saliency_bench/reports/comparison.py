@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from markupsafe import Markup
+
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, RunDifference, merged_words
 from saliency_bench.analysis.differences import Pair, same
 from saliency_bench.analysis.names import names_of
 from saliency_bench.reports import words
-from saliency_bench.reports.figures import difference_bars, difference_means
+from saliency_bench.reports.plots import difference_histogram, difference_plot
 from saliency_bench.results.cell import CellResult
 from saliency_bench.results.ranking import NO_DIFFERENCE, NOT_TESTED, TOO_FEW_TO_TELL
 from saliency_bench.results.run_folder import RunData
@@ -25,6 +27,7 @@ PREFIXES = {
 
 
 def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
+    """Return the template's variables of several runs."""
     equal, differing = _split_settings(runs)
     first, *_ = comparison.merged
     return {
@@ -44,12 +47,14 @@ def comparison_view(runs: list[RunData], comparison: Comparison) -> dict[str, An
 
 
 def _merged_sentences(merged: MergedRuns) -> str:
+    """Say which runs are shown as one."""
     covered = [words.count(samples) for samples in merged.samples]
     differing = f" They cover {words.listed(covered)} samples; two explainers are compared on those that both have."
     return f"{merged.name} {merged_words(merged)}." + (differing if len(set(covered)) > 1 else "")
 
 
 def _run_column(number: int, run: RunData, comparison: Comparison, differing: list[str]) -> dict[str, Any]:
+    """Return the column of a run in the table of runs."""
     home = next(merged for merged in comparison.merged if number in merged.members)
     settings = settings_of(run)
     return {
@@ -66,7 +71,7 @@ def _run_column(number: int, run: RunData, comparison: Comparison, differing: li
 
 
 def settings_of(run: RunData) -> dict[str, str]:
-    """What may differ between two runs, as a person reads it."""
+    """Return {setting: value as people read it} of what may differ between two runs."""
     summary = run.summary
     dataset, model = summary["dataset"], summary["model"]
     return {
@@ -84,14 +89,14 @@ def settings_of(run: RunData) -> dict[str, str]:
 
 
 def _split_settings(runs: Sequence[RunData]) -> tuple[dict[str, str], list[str]]:
-    """({setting: value} of those equal in all runs, the names of the others)"""
+    """Return ({setting: value} of those equal in all runs, the names of the others)."""
     settings = [settings_of(run) for run in runs]
-    differing = [name for name in settings[0] if len({own[name] for own in settings}) > 1]
+    differing = [name for name in settings[0] if len({settings_of_run[name] for settings_of_run in settings}) > 1]
     return {name: value for name, value in settings[0].items() if name not in differing}, differing
 
 
 def _labels(merged_runs: list[MergedRuns]) -> list[tuple[str, str]]:
-    """(name, what distinguishes it from the others); the folder where nothing else does."""
+    """Return (name, what distinguishes it) of merged runs; the folder where nothing else does."""
     _, differing = _split_settings([merged.data for merged in merged_runs])
     labels = [_label(merged.data, differing) for merged in merged_runs]
     if len(set(labels)) < len(labels):
@@ -101,13 +106,14 @@ def _labels(merged_runs: list[MergedRuns]) -> list[tuple[str, str]]:
 
 
 def _label(run: RunData, differing: list[str]) -> str:
+    """Return the differing settings of a run in short."""
     settings = settings_of(run)
     shown = [name for name in differing if FOLLOWS.get(name) not in differing]
     return ", ".join(PREFIXES.get(name, "") + settings[name] for name in shown)
 
 
 def _same_samples(merged_runs: list[MergedRuns]) -> bool:
-    """Whether all runs cover the same images."""
+    """Return whether all runs cover the same images."""
     datasets = [merged.data.summary["dataset"] for merged in merged_runs]
     return len({(dataset["fingerprint"], dataset["split"], dataset["used"]) for dataset in datasets}) == 1
 
@@ -122,7 +128,7 @@ class TableRow:
 
 
 def _tables(comparison: Comparison) -> list[dict]:
-    """A table per metric: explainers down, runs across; baselines last."""
+    """Return a table per metric: explainers down, runs across; baselines last."""
     runs = [merged.data for merged in comparison.merged]
     names = names_of(runs)
     by_run = [{(names.metric(cell), names.explainer(cell)): cell for cell in run.cells} for run in runs]
@@ -135,7 +141,7 @@ def _tables(comparison: Comparison) -> list[dict]:
         rows = [
             TableRow(names.explainer_texts[explainer], baselines[explainer], cells)
             for explainer in explainers
-            if any(cells := [own.get((metric, explainer)) for own in by_run])
+            if any(cells := [cells_of_run.get((metric, explainer)) for cells_of_run in by_run])
         ]
         tables.append(
             {
@@ -148,10 +154,11 @@ def _tables(comparison: Comparison) -> list[dict]:
 
 
 def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
-    """The rows of one table, each cell with its tags, or with the run whose score it repeats."""
+    """Return the rows of one table, each cell with its tags, or with the run whose score it repeats."""
     conflicting = {conflict.cell_id for conflict in comparison.conflicts}
 
     def entry(row: TableRow, index: int, cell: CellResult) -> dict:
+        """Return a cell with its tags."""
         tags = {
             "best explainer": cell.cell_id in comparison.merged[index].data.best,
             "conflict": cell.cell_id in conflicting,
@@ -174,13 +181,14 @@ def _tagged(rows: list[TableRow], comparison: Comparison) -> list[dict]:
 
 
 def _repeats(cell: CellResult, other: CellResult) -> bool:
+    """Return whether two runs have the same cell with the same value."""
     if cell.value is None or other.value is None:
         return False
     return cell.cell_id == other.cell_id and cell.n == other.n and bool(same(cell.value, other.value))
 
 
 def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
-    """Merged runs against the first ones: a sentence, and a table with plots for each metric."""
+    """Return merged runs against the first ones: a sentence, and a table with plots for each metric."""
     before, after = settings_of(first.data), settings_of(difference.merged.data)
     by_metric: dict[str, list[Pair]] = {}
     for pair in difference.pairs:
@@ -197,8 +205,8 @@ def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
                 "name": name,
                 "higher_is_better": rows[0].higher_is_better,
                 "pairs": rows,
-                "means": difference_means(rows),
-                "bars": difference_bars(rows) if rows[0].is_tested else None,
+                "means": Markup(difference_plot(rows)),
+                "bars": Markup(difference_histogram(rows)) if rows[0].is_tested else "",
                 "largest": [(pair, pair.largest) for pair in rows if pair.largest],
             }
             for name, rows in by_metric.items()
@@ -207,7 +215,7 @@ def _difference_view(first: MergedRuns, difference: RunDifference) -> dict:
 
 
 def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
-    """How often the second run is significantly better or worse, and how many cells are the same in both."""
+    """Say how often the second run is significantly better or worse, and how many cells are the same."""
     if not pairs:
         return "They share no pair of explainer and metric."
     differing = [pair for pair in pairs if not pair.is_same]
@@ -223,13 +231,14 @@ def difference_verdict(first: str, second: str, pairs: list[Pair]) -> str:
 
 
 def _tested_verdict(first: str, second: str, pairs: list[Pair]) -> str:
+    """Say it of the pairs that are tested."""
     better, worse = (sum(pair.direction == sign for pair in pairs) for sign in (1, -1))
-    untold = sum(pair.p is None for pair in pairs)
-    of = f"Of {words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
-    if untold == len(pairs):
-        return f"{of}, there are {TOO_FEW_TO_TELL} on any."
+    undecided = sum(pair.p is None for pair in pairs)
+    subject = f"Of {words.count(len(pairs))} {'pair' if len(pairs) == 1 else 'pairs'} of explainer and metric"
+    if undecided == len(pairs):
+        return f"{subject}, there are {TOO_FEW_TO_TELL} on any."
     return (
-        f"{of}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse on "
-        f"{words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - untold)}"
-        + (f", {TOO_FEW_TO_TELL} on {words.count(untold)}." if untold else ".")
+        f"{subject}, {second} scores significantly better than {first} on {words.count(better)}, significantly worse "
+        f"on {words.count(worse)}; {NO_DIFFERENCE} on {words.count(len(pairs) - better - worse - undecided)}"
+        + (f", {TOO_FEW_TO_TELL} on {words.count(undecided)}." if undecided else ".")
     )

@@ -13,10 +13,11 @@ from markupsafe import Markup
 
 from saliency_bench import __version__
 from saliency_bench.analysis.comparison import Comparison, MergedRuns, compare_runs
+from saliency_bench.analysis.correlations import metric_agreement
 from saliency_bench.errors import UserError, without_controls
 from saliency_bench.reports import words
 from saliency_bench.reports.comparison import comparison_view
-from saliency_bench.reports.figures import HEIGHT, agreement, distributions, intervals
+from saliency_bench.reports.plots import distribution_plot, mean_plot
 from saliency_bench.reports.samples import sample_groups
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import of_samples
@@ -32,13 +33,17 @@ NAME = "report.html"
 def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
     """Write the page of one run, or of several side by side, and return its path.
 
-    folders: what `run` wrote. out: a file or folder; by default report.html in the folder of the only run. Neither
-    model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the
-    same question become one, with ranks and pairs over all their explainers, unless cells contradict each other, which
-    is shown; otherwise the first run is compared with each other one, sample by sample.
+    Neither model nor dataset is needed, and equal folders give equal bytes. Several runs that ask the same question
+    become one, with ranks and pairs over all their explainers, unless cells contradict each other, which is shown;
+    otherwise the first run is compared with each other one, sample by sample.
 
-    Raises: UserError for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
-    missing or cannot be written.
+    Args:
+        folders: what `run` wrote.
+        out: a file or folder; by default report.html in the folder of the only run.
+
+    Raises:
+        UserError: for a folder that holds no finished run, a file in it that cannot be read, or an `out` that is
+            missing or cannot be written.
     """
     chosen = distinct([folders] if isinstance(folders, str | Path) else folders)
     if not chosen:
@@ -48,24 +53,24 @@ def report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path
 
 
 def distinct(folders: Sequence[str | Path]) -> list[Path]:
-    """Each folder once; what is named twice is said on standard error."""
-    once: dict[Path, Path] = {}
+    """Return each folder once; warn about folders named twice."""
+    by_path: dict[Path, Path] = {}
     for folder in map(Path, folders):
-        if folder.resolve() in once:
+        if folder.resolve() in by_path:
             complain(f"{folder} is named twice and read once")
-        once.setdefault(folder.resolve(), folder)
-    return list(once.values())
+        by_path.setdefault(folder.resolve(), folder)
+    return list(by_path.values())
 
 
 def write_page(runs: list[RunData], path: Path, comparison: Comparison | None = None) -> Path:
-    """Write the page of runs that were read; `comparison`: of these runs, if it was made before."""
+    """Write the page of runs that were read, with their comparison if it was made before."""
     page = _template().render(page_of(runs, comparison or compare_runs(runs)))
     write_text(path, page)
     return path
 
 
 def page_path(folders: list[Path], out: Path | None) -> Path:
-    """The file of the page. Raises: UserError for several runs without an `out`, or one that is no page of HTML."""
+    """Return the file of the page. Raise UserError for several runs without `out`, or if it is no HTML page."""
     if out is None and len(folders) > 1:
         raise UserError("a report of several runs needs a file to write: --out report.html")
     if out is None:
@@ -78,12 +83,13 @@ def page_path(folders: list[Path], out: Path | None) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """Texts on the page, names of classes among them, turn no writing direction."""
+    """Drop control characters from texts on the page, names of classes among them: they could turn its direction."""
     return type(value)(without_controls(value)) if isinstance(value, str) else value
 
 
 @cache
 def _template() -> Template:
+    """Return the template of the page with its filters."""
     environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
@@ -107,12 +113,11 @@ def _template() -> Template:
         "signed_interval": words.signed_interval,
         "breakable": _breakable,
     }
-    environment.globals |= {"HEIGHT": HEIGHT}
     return environment.get_template("report.html.j2")
 
 
 def _breakable(name: str) -> Markup:
-    """A long name may be broken after these signs."""
+    """Allow breaks in a long name after these signs."""
     escaped = str(Markup.escape(name))
     for sign in "_:,":
         escaped = escaped.replace(sign, f"{sign}<wbr>")
@@ -120,14 +125,14 @@ def _breakable(name: str) -> Markup:
 
 
 def _coded(text: str, names: list[str]) -> Markup:
-    """A text with the names in it set apart from its words."""
+    """Set the names in a text apart from its words."""
     longest_first = sorted((re.escape(str(Markup.escape(name))) for name in names), key=len, reverse=True)
     pattern = rf"(?<![\w-])({'|'.join(longest_first)})(?![\w:-])"
     return Markup(re.sub(pattern, r"<code>\1</code>", str(Markup.escape(text))))
 
 
 def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
-    """What the template shows: what runs share and where they differ, if there are several; then each by itself."""
+    """Return the template's variables: what several runs share and where they differ, then each run by itself."""
     script = f"\n{(HERE / 'report.js').read_text(encoding='utf-8')}"  # as it stands between the tags
     return {
         "style": Markup((HERE / "report.css").read_text(encoding="utf-8")),
@@ -140,12 +145,13 @@ def page_of(runs: list[RunData], comparison: Comparison) -> dict[str, Any]:
 
 
 def _merged_view(merged: MergedRuns) -> dict[str, Any]:
-    about = {"name": merged.name, "anchor": f"run-{merged.members[0]}", "origins": _origins(merged)}
-    return run_view(merged.data) | about
+    """Return the variables of merged runs."""
+    header = {"name": merged.name, "anchor": f"run-{merged.members[0]}", "origins": _origins(merged)}
+    return run_view(merged.data) | header
 
 
 def _origins(merged: MergedRuns) -> list[str]:
-    """Where the cells of several runs shown as one come from, a line per run."""
+    """Say where the cells of merged runs come from, a line per run."""
     if len(merged.members) == 1:
         return []
     return [
@@ -157,7 +163,7 @@ def _origins(merged: MergedRuns) -> list[str]:
 
 
 def run_view(run: RunData) -> dict[str, Any]:
-    """One run, in the order of the page."""
+    """Return the variables of one run, in the order of the page."""
     names = [row.name for row in run.rows] + [column.name for column in run.columns]
     return {
         **{key: run.summary[key] for key in ("dataset", "model", "masks", "command")},
@@ -182,8 +188,8 @@ def run_view(run: RunData) -> dict[str, Any]:
         "fault_reasons": run.summary["faults"],
         "notes": words.notes(run),
         "flat": words.flat(run),
-        "plots": [(column, intervals(run, column), _spread(run, column)) for column in run.columns],
-        "agreement": agreement(run),
+        "plots": [_plots(run, column) for column in run.columns],
+        "agreement": metric_agreement(run),
         "chosen_by": next((cell.metric_text for cell in of_samples(run.cells)), None),
         "sample_groups": sample_groups(run),
         "metrics": words.metric_notes(run),
@@ -195,12 +201,23 @@ def run_view(run: RunData) -> dict[str, Any]:
     }
 
 
-def _spread(run: RunData, column: Column) -> dict | None:
-    """The distributions of the scores; None of a metric that scores no single sample."""
-    return None if all(cell.aggregate for _, cell in run.cells_of_column(column)) else distributions(run, column)
+def _plots(run: RunData, column: Column) -> dict[str, Any]:
+    """Return the plots of a metric: of the means, and of the samples' scores where samples have scores."""
+    cells = run.cells_of_column(column)
+    spread, caption = "", ""
+    if any(not cell.aggregate for _, cell in cells):
+        spread, caption = distribution_plot(run, column)
+    return {
+        "column": column,
+        "means": Markup(mean_plot(run, column)),
+        "spread": Markup(spread),
+        "caption": caption,
+        "has_band": any(row.baseline and row.name == "random" and cell.ends for row, cell in cells),
+    }
 
 
 def _table(run: RunData) -> list[dict]:
+    """Return the rows of the table of scores."""
     return [
         {"name": row.name, "baseline": row.baseline,
          "cells": [run.cell(row, column) for column in run.columns]}
@@ -209,7 +226,7 @@ def _table(run: RunData) -> list[dict]:
 
 
 def _facts(run: RunData) -> list[tuple[str, str]]:
-    """[(what, its value)]: settings, versions and hardware of a run."""
+    """Return [(label, value)]: settings, versions and hardware of a run."""
     summary, made_with = run.summary, run.summary["provenance"]
     dataset, model = summary["dataset"], summary["model"]
     libraries = ", ".join(f"{name} {version}" for name, version in made_with.get("libraries", {}).items())
@@ -235,15 +252,16 @@ def _facts(run: RunData) -> list[tuple[str, str]]:
     if (waiting := run.timings.get("waiting_for_data")) is not None:
         facts["Of which waiting for data"] = words.part_of(waiting, run.timings.get("seconds"))
     facts["Batches halved to fit into memory"] = words.count(summary["halved_chunks"])
-    return [(what, str(value)) for what, value in facts.items()]
+    return [(label, str(value)) for label, value in facts.items()]
 
 
 def _seconds(run: RunData, row: Row) -> float | None:
+    """Return the seconds an explainer took, if they are known."""
     return run.timings.get("explainers", {}).get(row.explainer_id)
 
 
 def _passes(run: RunData, row: Row) -> float:
-    """Images put through the classifier per sample, to explain it."""
+    """Return the images put through the classifier per sample, to explain it."""
     return max(
         cell.forward_passes.explain / max(run.explained.get(cell.cell_id, run.samples_explained), 1)
         for cell in run.cells_of_row(row)
@@ -251,5 +269,6 @@ def _passes(run: RunData, row: Row) -> float:
 
 
 def _cells(run: RunData) -> list[tuple]:
+    """Return [(explainer, metric, cell)]."""
     return [(row.name, column.name, cell) for row in run.rows for column in run.columns
             if (cell := run.cell(row, column))]  # fmt: skip

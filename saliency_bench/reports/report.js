@@ -198,48 +198,28 @@
     return (one) => between((found.get(one)[explainer.value] || {})[metric.value], low.value, high.value);
   }
 
-  const STYLES = ["fill", "stroke", "stroke-width", "font-size"];
-  const NAME = 190, DRAWN = 420, TEXT = 90, SPACE = 6; // pixels of a plot that is a file of its own
-
-  // A plot as an SVG file: the drawings of its rows between name and number, with the styles that they have here.
-  function svgOf(table) {
-    const rows = [...table.tBodies[0].rows];
-    const height = Number(rows[0].querySelector("svg.track").getAttribute("height")) + SPACE;
-    const styled = (node, copy) => {
-      const own = getComputedStyle(node);
-      STYLES.forEach((name) => copy.style.setProperty(name, own.getPropertyValue(name)));
-      [...node.children].forEach((child, index) => styled(child, copy.children[index]));
-    };
-    const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-    const put = (tag, place, text) => {
+  // A plot as a file of its own: with its heading, and with the colours that it has on the page.
+  function svgOf(plot) {
+    const drawn = plot.querySelector("svg");
+    const { width, height } = drawn.viewBox.baseVal;
+    const style = getComputedStyle(document.documentElement);
+    const copy = drawn.cloneNode(true);
+    const headings = [...plot.closest("section").querySelectorAll("h3, h4")];
+    const heading = headings.filter((one) => one.compareDocumentPosition(plot) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
+    const title = [heading && textOf(heading), textOf(plot.querySelector("figcaption"))].filter(Boolean).join(": ");
+    const put = (tag, attributes, text) => {
       const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
-      Object.entries(place).forEach(([name, value]) => node.setAttribute(name, value));
+      Object.entries(attributes).forEach(([name, value]) => node.setAttribute(name, value));
       node.textContent = text || "";
-      whole.append(node);
+      copy.prepend(node);
     };
-    const ink = getComputedStyle(document.body).color;
-    const written = { "font-family": "sans-serif", "font-size": 12, fill: ink };
-    const size = { width: NAME + DRAWN + TEXT, height: (rows.length + 1) * height + 40 };
-    Object.entries({ ...size, viewBox: `0 0 ${size.width} ${size.height}` }).forEach(([name, value]) => whole.setAttribute(name, value));
-    put("rect", { ...size, fill: getComputedStyle(document.body).backgroundColor });
-    const heading = table.closest("section").querySelectorAll("h3, h4");
-    const before = [...heading].filter((one) => one.compareDocumentPosition(table) & Node.DOCUMENT_POSITION_FOLLOWING).pop();
-    put("text", { ...written, x: 4, y: 16 }, [before && textOf(before), textOf(table.caption)].filter(Boolean).join(": "));
-    rows.forEach((row, index) => {
-      const drawing = row.querySelector("svg.track");
-      const copy = drawing.cloneNode(true);
-      styled(drawing, copy);
-      const y = 28 + index * height;
-      Object.entries({ x: NAME, y, width: DRAWN, overflow: "visible" }).forEach(([name, value]) => copy.setAttribute(name, value));
-      put("text", { ...written, x: 4, y: y + height / 2 + 4 }, textOf(row.cells[0]));
-      whole.append(copy);
-      if (row.cells[2]) put("text", { ...written, x: size.width - 4, y: y + height / 2 + 4, "text-anchor": "end" }, textOf(row.cells[2]));
-    });
-    table.querySelectorAll(".axis span").forEach((tick) => {
-      const x = NAME + (parseFloat(tick.style.left) / 100) * DRAWN;
-      put("text", { ...written, x, y: 28 + rows.length * height + 16, "text-anchor": "middle" }, plain(tick.textContent));
-    });
-    return new XMLSerializer().serializeToString(whole);
+    const top = 18; // for the heading
+    const size = { width: Math.round(width), height: Math.round(height + top) };
+    Object.entries({ ...size, viewBox: `0 ${-top} ${size.width} ${size.height}` }).forEach(([name, value]) => copy.setAttribute(name, value));
+    put("text", { x: 4, y: -5, "font-size": 9, "font-family": "sans-serif", fill: "var(--text)" }, title);
+    put("rect", { y: -top, ...size, fill: "var(--page)" });
+    const text = new XMLSerializer().serializeToString(copy);
+    return text.replace(/var\((--[a-z]+)[^)]*\)/g, (_, name) => style.getPropertyValue(name).trim());
   }
 
   // The page may load pictures from data alone.
@@ -255,22 +235,21 @@
     return canvas.toDataURL("image/png");
   }
 
-  function downloads(table) {
-    if (!table.querySelector("svg.track")) return;
+  function downloads(plot) {
     const bar = make("span", { className: "tools" });
     for (const [name, form] of [["SVG", dataOf], ["PNG", pngOf]]) {
       const button = make("button", { type: "button", textContent: name, title: `Download as ${name}` });
       button.addEventListener("click", async () => {
-        const link = make("a", { href: await form(svgOf(table)), download: `plot.${name.toLowerCase()}` });
+        const link = make("a", { href: await form(svgOf(plot)), download: `plot.${name.toLowerCase()}` });
         link.click();
       });
       bar.append(button);
     }
-    table.caption.append(bar);
+    plot.querySelector("figcaption").append(bar);
   }
 
   document.querySelectorAll("table.scores").forEach((table) => { toolbar(table); sortable(table); });
-  document.querySelectorAll("table.plot").forEach(downloads);
+  document.querySelectorAll("figure.plot").forEach(downloads);
   document.querySelectorAll("section.samples").forEach(filter);
   document.querySelectorAll("pre").forEach((block) => {
     const bar = make("div", { className: "tools" });

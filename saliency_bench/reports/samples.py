@@ -23,20 +23,21 @@ KINDS = {
 
 
 def sample_groups(run: RunData) -> list[dict]:
-    """[{kind, about, samples}], in the order of KINDS; nothing for a run without pictures."""
+    """Return [{kind, about, samples}], in the order of KINDS; [] for a run without pictures."""
     kinds = [str(kind) for kind in run.examples.get("kinds", [])]
     ordered = [kind for kind in dict.fromkeys([*KINDS, *kinds]) if kind in kinds]
     return [
         {
             "kind": kind,
             "about": KINDS.get(kind, ""),
-            "samples": [_sample(run, index) for index, own in enumerate(kinds) if own == kind],
+            "samples": [_sample(run, index) for index, kind_of_sample in enumerate(kinds) if kind_of_sample == kind],
         }
         for kind in ordered
     ]
 
 
 def _sample(run: RunData, index: int) -> dict:
+    """Return the template's variables of a sample."""
     image_id = str(run.examples["ids"][index])
     image, mask = run.examples["images"][index], run.examples["masks"][index]
     height, width = image.shape[:2]
@@ -60,7 +61,7 @@ def _sample(run: RunData, index: int) -> dict:
 
 
 def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
-    """[(metric without the common beginning of all names, score)]; none of metrics that score no single sample."""
+    """Return [(metric without its prefix, score)] of the metrics that score single samples."""
     index = run.position.get(image_id)
     return [
         (column.name.removeprefix("saliency_"), number(None if index is None else run.values[cell.cell_id][index]))
@@ -70,7 +71,7 @@ def _scores(run: RunData, row: Row, image_id: str) -> list[tuple[str, str]]:
 
 
 def picture(image: Image.Image) -> str:
-    """A data URI; small pictures are drawn larger than they are and keep more."""
+    """Return a picture as a data URI, at most `LONGEST` pixels; small ones keep more quality."""
     image = image.copy()
     image.thumbnail((LONGEST, LONGEST))
     # Not `optimize`: it needs the whole file in one buffer, which Pillow makes too small for a picture of noise.
@@ -78,13 +79,14 @@ def picture(image: Image.Image) -> str:
 
 
 def _uri(image: Image.Image, kind: str, **settings: int) -> str:
+    """Return a picture as a data URI."""
     buffer = BytesIO()
     image.save(buffer, format=kind, **settings)
     return f"data:image/{kind};base64," + b64encode(buffer.getvalue()).decode()
 
 
 def outline(mask: np.ndarray) -> str:
-    """The border between inside and outside as an SVG path in pixels, straight pieces in one stroke each."""
+    """Return the border between inside and outside of a mask as an SVG path in pixels, a stroke per straight piece."""
     padded = np.pad(mask.astype(bool), 1)
     level = padded[1:, 1:-1] != padded[:-1, 1:-1]  # (H + 1, W): border above pixel (y, x)
     upright = padded[1:-1, 1:] != padded[1:-1, :-1]  # (H, W + 1): border left of pixel (y, x)
@@ -94,7 +96,7 @@ def outline(mask: np.ndarray) -> str:
 
 
 def _runs(lines: np.ndarray) -> list[tuple[int, int, int]]:
-    """(line, start, length) of each run of True."""
+    """Return (line, start, length) of each run of True."""
     edges = np.diff(np.pad(lines, ((0, 0), (1, 1))).astype(np.int8), axis=1)
     line, start = np.nonzero(edges == 1)
     _, end = np.nonzero(edges == -1)

@@ -16,7 +16,15 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Shown:
-    """A number as the page shows it. figure: the paper's, with the difference, where they are compared."""
+    """A number as the page shows it.
+
+    Attributes:
+        text: the number.
+        interval: its interval.
+        best: whether it is marked as best.
+        figure: the paper's, with the difference, where they are compared.
+        why: why there is no number.
+    """
 
     text: str
     interval: str = ""
@@ -27,9 +35,15 @@ class Shown:
 
 @dataclass(frozen=True)
 class Section:
-    """A table of the page. header: names of the row axes, then (name of a column, ...); rows: names, then numbers.
+    """A table of the page.
 
-    plot: SVG; "" for none.
+    Attributes:
+        name, title: of the table.
+        axes: the names of the row axes.
+        columns: the names of each column.
+        rows: (names of the row, its numbers).
+        notes: lines below the table.
+        plot: SVG; "" for none.
     """
 
     name: str
@@ -43,7 +57,17 @@ class Section:
 
 @dataclass(frozen=True)
 class SuitePage:
-    """plan: a header and a row per run. runs: {name of a run: its report, relative to the page; "" for none}."""
+    """The page of a suite.
+
+    Attributes:
+        title, paper: its head.
+        smoke: whether stand-ins were run instead of datasets and models.
+        sections: its tables.
+        plan: a header and a row per run.
+        plan_notes: lines above the plan.
+        runs: {name of a run: its report, relative to the page; "" for none}.
+        failed: {name of a run: why it failed}.
+    """
 
     title: str
     paper: str
@@ -55,7 +79,7 @@ class SuitePage:
     failed: dict[str, str] = field(default_factory=dict)
 
     def write(self, path: Path) -> None:
-        """One HTML file that loads nothing else."""
+        """Write one HTML file that loads nothing else."""
         environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
                                   trim_blocks=True, lstrip_blocks=True)  # fmt: skip
         environment.filters["plot"] = lambda svg: Markup(svg[svg.index("<svg") :]) if svg else ""

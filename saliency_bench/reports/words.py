@@ -34,35 +34,41 @@ TARGETS = {
 
 
 def number(value: float | None) -> str:
+    """Return a number with three decimals, or as a power of ten if it is small."""
     if value is None or value != value:
         return NONE
     return (f"{value:.1e}" if 0 < abs(value) < 0.0005 else f"{value:.3f}").replace("-", MINUS)
 
 
 def interval(result: Interval) -> str:
+    """Return "[low, high]"; "" where there is no interval."""
     return f"[{number(result.low)}, {number(result.high)}]" if result.ends else ""
 
 
 def signed(value: float | None) -> str:
-    """A difference, with its sign."""
+    """Return a difference with its sign."""
     if value is None or value != value:
         return NONE
     return "0" if value == 0 else ("+" if value > 0 else MINUS) + number(abs(value))
 
 
 def signed_interval(low: float | None, high: float | None) -> str:
+    """Return the interval of a difference."""
     return "" if low is None or low != low else f"[{signed(low)}, {signed(high)}]"
 
 
 def p_value(value: float | None) -> str:
+    """Return a p-value."""
     return NONE if value is None else f"{value:.4f}" if value >= 0.0001 else "< 0.0001"
 
 
 def percent(value: float | None) -> str:
+    """Return a share in percent."""
     return NONE if value is None or value != value else f"{100 * value:.1f}\N{NO-BREAK SPACE}%"
 
 
 def percent_interval(result: Interval) -> str:
+    """Return the interval of a share in percent."""
     if result.ends is None:
         return ""
     low, high = result.ends
@@ -70,26 +76,29 @@ def percent_interval(result: Interval) -> str:
 
 
 def count(value: int | None) -> str:
+    """Return a whole number with separators."""
     return NONE if value is None else f"{value:,}"
 
 
 def seconds(value: float | None) -> str:
+    """Return a duration in s, min or h."""
     if value is None:
         return NONE
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.1f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def memory(count: int | None, gpu: bool) -> str:
-    """Bytes as "1.2 GB of the process", or of the GPU."""
+    """Return bytes as "1.2 GB of the process", or of the GPU."""
     return NONE if count is None else f"{count / 1e9:.1f} GB of the {'GPU' if gpu else 'process'}"
 
 
 def reasons(counted: dict[str, int]) -> str:
+    """Return counted reasons as a list."""
     return ", ".join(f"{count(times)} × {reason}" for reason, times in counted.items())
 
 
 def quality(model: dict) -> list[str]:
-    """What must be known beside a classifier's accuracy: top-5, why there is none, and what nobody said of its head."""
+    """Return what must be known besides a classifier's accuracy: top-5, why it is unknown, an assumed softmax."""
     lines = []
     if five := model.get("top5"):
         lines.append(f"top-5 {percent(five['value'])}")
@@ -101,7 +110,7 @@ def quality(model: dict) -> list[str]:
 
 
 def other_model(model: dict | None) -> dict | None:
-    """The other model of a run, with its accuracy in words; None where there is none."""
+    """Return the other model of a run, with its accuracy in words; None where there is none."""
     if model is None:
         return None
     accuracy = Interval.model_validate(model["accuracy"])
@@ -115,18 +124,19 @@ def other_model(model: dict | None) -> dict | None:
 
 
 def options(chosen: dict) -> str:
+    """Return options as text."""
     return ", ".join(f"{key} = {value}" for key, value in chosen.items())
 
 
 def short(identity: str) -> str:
-    """A local path is cut to its last part; names and Hub ids stay."""
+    """Cut a local path to its last part; names and Hub ids stay."""
     identity = identity.removeprefix("module:")
     is_path = identity.count("/") > 1 or identity.startswith((".", "/", "~"))
     return Path(identity).name or identity if is_path else identity
 
 
 def origin(loaded: dict) -> str:
-    """Of the Hub ", from REPOSITORY, commit X"; of torchvision the name of its weights; else nothing."""
+    """Return ", from REPOSITORY, commit X" for the Hub, the name of its weights for torchvision, else nothing."""
     repo, revision = loaded.get("repo"), loaded.get("revision")
     if repo:
         return f"{'' if repo == loaded['id'] else f', from {repo}'}, commit {revision}"
@@ -134,53 +144,57 @@ def origin(loaded: dict) -> str:
 
 
 def verdict(run: RunData) -> list[str]:
+    """Return the verdict on a run in sentences."""
     return Verdict(run.cells, run.contrasts).sentences()
 
 
 def against_baselines(run: RunData) -> list[dict]:
-    """A table for each baseline: its name, and per explainer what stands against it by each metric."""
+    """Return a table for each baseline: its name, and per explainer the comparison by each metric."""
     tables = []
-    for found in Verdict(run.cells, run.contrasts).against_baselines():
+    for table_comparisons in Verdict(run.cells, run.contrasts).against_baselines():
         rows: dict[str, dict[str, Against]] = {}
-        for one in found:
-            rows.setdefault(one.name, {})[one.metric] = one
-        table = [(name, [own.get(column.name) for column in run.columns]) for name, own in rows.items()]
-        tables.append({"name": found[0].other, "rows": table})
+        for comparison in table_comparisons:
+            rows.setdefault(comparison.name, {})[comparison.metric] = comparison
+        table = [(name, [comparisons.get(column.name) for column in run.columns]) for name, comparisons in rows.items()]
+        tables.append({"name": table_comparisons[0].other, "rows": table})
     return tables
 
 
 def pairs(run: RunData) -> list[tuple[Column, list[ExplainerPair]]]:
-    """Per metric every two explainers; [] where they are too many for a page."""
+    """Return every two explainers per metric; [] where they are too many for a page."""
     return [] if len(run.contrasts) > MOST_PAIRS else explainer_pairs(run)
 
 
 def common(run: RunData) -> list[str]:
-    """Where samples are left out, the difference from the first explainer of the table on common ones."""
-    told, lines = Verdict(run.cells, run.contrasts), []
+    """Say, where samples are left out, how each explainer differs from the first on the samples that both have."""
+    run_verdict, lines = Verdict(run.cells, run.contrasts), []
     for column in run.columns:
         first, *others = run.cells_of_column(column)
         for row, cell in others:
             if first[1].scored == cell.scored == 1:
                 continue
-            for one in told.against(row.explainer_id, first[0].explainer_id):
-                if one.metric == column.name:
+            for comparison in run_verdict.against(row.explainer_id, first[0].explainer_id):
+                if comparison.metric == column.name:
+                    contrast = comparison.contrast
                     lines.append(
-                        f"{column.name}: {one.name} minus {one.other} on the {count(one.contrast.n)} samples that both "
-                        f"have: {difference(one.contrast)}, {one.word}"
+                        f"{column.name}: {comparison.name} minus {comparison.other} on the {count(contrast.n)} samples "
+                        f"that both have: {difference(contrast)}, {comparison.word}"
                     )
     return lines
 
 
 def difference(contrast: Contrast) -> str:
+    """Return a difference with its interval."""
     return f"{signed(contrast.difference)} {signed_interval(contrast.low, contrast.high)}".strip()
 
 
 def target(rule: str) -> str:
+    """Say what the maps explain."""
     return TARGETS.get(rule, f"what {rule} names for each sample")
 
 
 def faults(run: RunData) -> str:
-    """How many records were lost, for a notice; nothing where all went well."""
+    """Say how many records were lost to failures; nothing where all went well."""
     total = sum(run.summary["faults"].values())
     if total == 0:
         return ""
@@ -188,19 +202,21 @@ def faults(run: RunData) -> str:
 
 
 def part_of(share: float, whole: float | None) -> str:
+    """Return seconds, and their share of the whole."""
     return seconds(share) + (f", {percent(share / whole)}" if whole else "")
 
 
 def class_groups(summary: dict) -> str:
-    """The groups of classes of a run; equal names may hold different groups, so their digest follows."""
+    """Return the name and digest of the groups of classes: equal names may hold different groups."""
     groups = summary.get("groups")
     return f"{groups['name']}, digest {groups['identity'][:8]}" if groups else "none"
 
 
 def left_out(run: RunData) -> list[str]:
-    """A line per metric: on how many samples, and why not on the others; explainers named only where they differ.
+    """Return a line per metric: on how many samples it is, and why not on the others.
 
-    Scores that stand but are marked, other than those of flat maps, are counted next to n.
+    Explainers are named only where they differ. Scores that stand but are marked, other than those of flat maps, are
+    counted next to n.
     """
     lines = []
     used = covered(run.summary)
@@ -212,8 +228,8 @@ def left_out(run: RunData) -> list[str]:
         for (scored, clusters, without, marked), names in groups.items():
             explainers = f" of {listed(names)}" if len(groups) > 1 else ""
             missing = f"; left out: {reasons(dict(without))}" if without else ", none left out"
-            if (own := scored + sum(dict(without).values())) < used:  # of a run that others cover more samples of
-                missing += f"; computed on {count(own)} of the {count(used)} samples"
+            if (computed := scored + sum(dict(without).values())) < used:  # of a run that others cover more samples of
+                missing += f"; computed on {count(computed)} of the {count(used)} samples"
             within = f" in {count(clusters)} groups" if clusters < scored else ""
             among = f" ({reasons(dict(marked))})" if marked else ""
             lines.append(f"{column.name}{explainers}: n = {count(scored)}{within}{among}{missing}")
@@ -221,18 +237,18 @@ def left_out(run: RunData) -> list[str]:
 
 
 def notes(run: RunData) -> list[str]:
-    """What must be known about the values of a metric, with a full stop."""
+    """Return what must be known about the values of a metric, with a full stop."""
     return [f"{line}." for line in notes_of(run.cells)]
 
 
 def flat(run: RunData) -> list[str]:
-    """Which explainers gave constant maps, and how many."""
+    """Return which explainers gave constant maps, and how many."""
     most = {row.name: max(cell.flat for cell in run.cells_of_row(row)) for row in run.rows}
     return [f"{name} {count(maps)}" for name, maps in most.items() if maps]
 
 
 def citations(run: RunData) -> str:
-    """BibTeX of the package, the dataset and the papers of the metrics."""
+    """Return BibTeX of the package, the dataset and the papers of the metrics."""
     entries = [SOFTWARE.replace("VERSION", __version__)]
     builder = registry.files("hub_builders").get(run.summary["dataset"]["id"])
     entries += [registry.constant(builder, "CITATION", "")] if builder else []
@@ -248,10 +264,12 @@ def citations(run: RunData) -> str:
 
 
 def metric_notes(run: RunData) -> list[dict]:
+    """Return the entries of the metrics in the glossary."""
     return [_metric_note(column, run.cells_of_column(column)[0][1]) for column in run.columns]
 
 
 def _metric_note(column: Column, cell: CellResult) -> dict:
+    """Return the entry of a metric in the glossary."""
     low, high = (f"{bound:g}" for bound in cell.limits)
     limits = "unbounded" if cell.range == (None, None) else f"from {low} to {high}"
     note = {"name": column.name, "options": options(cell.metric_options), "direction": column.direction}
@@ -268,6 +286,7 @@ def _metric_note(column: Column, cell: CellResult) -> dict:
 
 
 def _metric(name: str) -> Metric | None:
+    """Return a metric of the package, or None for an unknown one."""
     try:
         return load_metric(name)
     except UserError:
@@ -275,19 +294,21 @@ def _metric(name: str) -> Metric | None:
 
 
 def explainer_notes(run: RunData) -> list[dict]:
-    known = registry.files("explainers")
+    """Return the entries of the explainers in the glossary."""
+    packaged = registry.files("explainers")
     first_cells = {row.name: run.cells_of_row(row)[0] for row in run.rows}
     return [
-        {"name": name, "options": options(cell.explainer_options), "about": _explainer_about(cell, known)}
+        {"name": name, "options": options(cell.explainer_options), "about": _explainer_about(cell, packaged)}
         for name, cell in first_cells.items()
     ]
 
 
-def _explainer_about(cell: CellResult, known: dict[str, Path]) -> str:
+def _explainer_about(cell: CellResult, packaged: dict[str, Path]) -> str:
+    """Describe an explainer in a line."""
     if str(cell.explainer_version).startswith(PRECOMPUTED):
         return "Precomputed maps."
     if isinstance(cell.explainer_version, str):
         return cell.explainer_about or FUNCTION
-    if cell.explainer not in known:
+    if cell.explainer not in packaged:
         return UNKNOWN
-    return registry.summary(known[cell.explainer])
+    return registry.summary(packaged[cell.explainer])

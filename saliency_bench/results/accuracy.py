@@ -16,11 +16,16 @@ Members = Sequence[Sequence[int]]
 
 
 def quality(predictions: pa.Table, members: Members, activation: str, seed: int) -> dict:
-    """What a summary says of its model: `accuracy` with its kind, and `top5`, of a softmax over more than 5 classes.
+    """Return a summary's facts on its model: `accuracy` with its kind, and `top5` of a softmax more than 5 classes.
 
-    predictions: with `COLUMNS`, logits of a sigmoid alone. members: for each class of the dataset, those of the model.
     An image with several rows counts once. The accuracy of a sigmoid is the mean average precision over the classes
     that some image has.
+
+    Args:
+        predictions: with `COLUMNS`; logits are only needed of a sigmoid.
+        members: for each class of the dataset, the classes of the model that belong to it.
+        activation: "softmax" or "sigmoid".
+        seed: of the bootstrap.
     """
     rows = _images(predictions)
     codes = cluster_codes(rows["image_id"].to_pylist(), rows["group"].to_pylist())
@@ -36,7 +41,11 @@ def quality(predictions: pa.Table, members: Members, activation: str, seed: int)
 
 
 def below_chance(model: Mapping) -> str:
-    """What a summary's `model` lets suspect where the whole interval of its accuracy is below chance; else ""."""
+    """Say what an accuracy below chance suggests; "" where its interval is not all below chance.
+
+    Args:
+        model: `model` of a summary.
+    """
     accuracy, classes = Interval.model_validate(model["accuracy"]), model.get("classes") or 1
     is_accuracy = model.get("accuracy_kind") in ("", "accuracy", None)
     if not is_accuracy or classes < 2 or accuracy.n < JUDGED_FROM or accuracy.ends is None:
@@ -51,38 +60,44 @@ def below_chance(model: Mapping) -> str:
 
 
 def _share(column: pa.ChunkedArray, codes: np.ndarray) -> Interval:
-    """Of what is known of a column of truths, how much is true."""
-    truths = np.array([np.nan if one is None else one for one in column.to_pylist()], dtype=float)
-    return Interval.of(interval(truths, codes, (0.0, 1.0)))
+    """Return the fraction of True among the non-null entries of a column, with its interval."""
+    truths = np.array([np.nan if truth is None else truth for truth in column.to_pylist()], dtype=float)
+    return Interval.from_estimate(interval(truths, codes, (0.0, 1.0)))
 
 
 def mean_average_precision(scores: np.ndarray, truth: np.ndarray, codes: np.ndarray, seed: int) -> Interval:
-    """Mean over the classes of the average precision of ranking images by score, with its bootstrap interval.
+    """Return the mean over classes of the average precision of ranking images by score, with its bootstrap interval.
 
-    scores: (n, C). truth: bool (n, C). codes: (n,) the cluster of each image. AP = sum over distinct scores of
-    (R_i - R_(i-1)) P_i, images of equal score together (as scikit-learn). A class that no image has does not count.
+    AP = sum_i (R_i - R_(i-1)) P_i over distinct scores, images of equal score together (as scikit-learn). A class that
+    no image has does not count.
+
+    Args:
+        scores: (n, C).
+        truth: bool (n, C).
+        codes: (n,) the cluster of each image.
+        seed: of the bootstrap.
     """
     if not truth.any():
         return Interval(value=None, low=None, high=None, n=0, clusters=0)
-    return Interval.of(cluster_bootstrap(_mean_of_classes(scores, truth), codes, seed, DRAWS))
+    return Interval.from_estimate(cluster_bootstrap(_mean_of_classes(scores, truth), codes, seed, DRAWS))
 
 
 def average_precision(scores: np.ndarray, truth: np.ndarray) -> float:
-    """The mean average precision alone, without interval; NaN where no image has a class."""
+    """Return the mean average precision alone, without interval; NaN where no image has a class."""
     if not truth.any():
         return float("nan")
     return float(_mean_of_classes(scores, truth)(np.ones((1, len(scores))))[0])
 
 
 def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
-    """Of weights (draws, n) the mean (draws,) over the classes that some image has."""
+    """Return a function of weights (draws, n): the mean AP (draws,) over the classes that some image has."""
     present = np.flatnonzero(truth.any(axis=0))
     orders = [np.argsort(-scores[:, index], kind="stable") for index in present]
     ends = [np.append(np.diff(scores[order, index]) != 0, True) for order, index in zip(orders, present, strict=True)]
     sorted_truth = [truth[order, index] for order, index in zip(orders, present, strict=True)]
 
     def weighted(weights: np.ndarray) -> np.ndarray:
-        """(draws,) of weights (draws, n)."""
+        """Return (draws,) for weights (draws, n)."""
         classes = zip(orders, ends, sorted_truth, strict=True)
         each = np.array([_average_precision(weights[:, order], end, right) for order, end, right in classes])
         with np.errstate(invalid="ignore"):  # NaN where no class was drawn
@@ -92,7 +107,7 @@ def _mean_of_classes(scores: np.ndarray, truth: np.ndarray) -> Callable[[np.ndar
 
 
 def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """(draws,) of weights (draws, n) in falling order of score; NaN where nothing right was drawn."""
+    """Return AP (draws,) for weights (draws, n) in falling order of score; NaN where no hit was drawn."""
     hits = np.cumsum(weights * right, axis=1)[:, end]
     seen = np.cumsum(weights, axis=1)[:, end]
     gained = np.diff(hits, axis=1, prepend=0)
@@ -102,7 +117,7 @@ def _average_precision(weights: np.ndarray, end: np.ndarray, right: np.ndarray) 
 
 
 def _images(predictions: pa.Table) -> pa.Table:
-    """The first row of each image: where rows know several labels, those of one group are of one image."""
+    """Return the first row of each image: rows with several labels that share a group are of one image."""
     if predictions["labels"].null_count == len(predictions):
         return predictions
     pairs = zip(predictions["group"].to_pylist(), predictions["image_id"].to_pylist(), strict=True)
@@ -113,22 +128,26 @@ def _images(predictions: pa.Table) -> pa.Table:
 
 
 def _scores_and_truth(rows: pa.Table, codes: np.ndarray, members: Members) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where known: (the highest logit of each class's members, whether the image has the class, its cluster)."""
+    """Return scores, truth and clusters of the images whose labels and logits are known.
+
+    Returns:
+        (highest logit among each class's members (n, C), whether the image has the class (n, C), its cluster (n,)).
+    """
     columns = zip(*(rows[name].to_pylist() for name in ("label", "labels", "logits")), codes.tolist(), strict=True)
-    known = [
+    labelled = [
         (labels or [label], logits, code)
         for label, labels, logits, code in columns
         if logits and (labels or label is not None)
     ]
-    if not known or not members:
+    if not labelled or not members:
         return np.empty((0, 0)), np.empty((0, 0), dtype=bool), np.empty(0, dtype=np.intp)
-    logits = np.array([logits for _, logits, _ in known])
+    logits = np.array([logits for _, logits, _ in labelled])
     of_model = [index for index, member in enumerate(members) if len(member)]  # one logit has no class against it
     scores = np.stack([logits[:, list(members[index])].max(axis=1) for index in of_model], axis=1)
-    truth = np.zeros((len(known), len(members)), dtype=bool)
-    for row, (labels, _, _) in zip(truth, known, strict=True):
+    truth = np.zeros((len(labelled), len(members)), dtype=bool)
+    for row, (labels, _, _) in zip(truth, labelled, strict=True):
         row[labels] = True
     truth = truth[:, of_model]
     finite = np.isfinite(scores).all(axis=1)
-    own = np.array([code for _, _, code in known])[finite]
-    return scores[finite], truth[finite], np.unique(own, return_inverse=True)[1]
+    kept_codes = np.array([code for _, _, code in labelled])[finite]
+    return scores[finite], truth[finite], np.unique(kept_codes, return_inverse=True)[1]

@@ -70,8 +70,8 @@ class Interval(StrictModel):
         return self
 
     @classmethod
-    def of(cls, estimate: Estimate) -> Self:
-        """NaN becomes None."""
+    def from_estimate(cls, estimate: Estimate) -> Self:
+        """Return it from an estimate, whose NaN become None."""
         value, low, high = (None if number != number else number for number in estimate[:3])
         return cls(value=value, low=low, high=high, n=estimate.n, clusters=estimate.clusters)
 
@@ -109,7 +109,7 @@ RankSet = tuple[int, int] | None
 
 
 def rank_text(rank: RankSet) -> str:
-    """A rank set as it is printed: "1-3" or "2"; "" where there is none."""
+    """Return a rank set as it is printed: "1-3" or "2"; "" where there is none."""
     if rank is None:
         return ""
     low, high = rank
@@ -119,12 +119,16 @@ def rank_text(rank: RankSet) -> str:
 class CellKey(StrictModel):
     """What is planned: an explainer and a metric, each with its options and version.
 
-    `*_text` is what people read: the name with the options that differ from their defaults. `explainer_id` names the
-    folder of the explainer's chunks; equal explainers have equal ids in every run. `baseline`: whether the explainer
-    ignores the network. `range`: (low, high) of the metric, None where it has no bound. `*_about`: the first line of
-    the docstring of a Python function; empty for those that come with the package. `aggregate`: whether the value is a
-    function of the means of the parts (`AGGREGATE` of the metric); `note`: what must be known about such a value.
-    `asked_for`: what the scores depend on because their metric asks for it (`identity`).
+    Attributes:
+        cell_id: hash of everything the scores depend on.
+        explainer_id: names the folder of the explainer's chunks; equal explainers have equal ids in every run.
+        explainer_text, metric_text: what people read: the name with the options that differ from their defaults.
+        baseline: whether the explainer ignores the network.
+        range: (low, high) of the metric, None where it has no bound.
+        explainer_about, metric_about: the first line of the docstring of a Python function; empty for packaged ones.
+        aggregate: whether the value is a function of the means of the parts (`AGGREGATE` of the metric).
+        note: what must be known about the values of the metric.
+        asked_for: hashes of further inputs that the metric asks for and the scores depend on (`identity`).
     """
 
     cell_id: Hash
@@ -161,15 +165,16 @@ class CellKey(StrictModel):
 class CellResult(Interval, CellKey):
     """What came out: the score with its interval, and what must be known about it.
 
-    rank          the ranks it may have among the explainers of the run: from 1 plus the number that are significantly
-                  better, to the number of all minus those significantly worse; None where nothing is ranked
-    unranked      why there is no rank
-    scored        share of the samples that any explainer has scored by this metric
-    median        of an unbounded score
-    parts         {name: its own mean and interval}; empty for a metric without parts
-    left_out      {reason: samples without a score}
-    flat          scores of constant maps
-    marked        {reason: scores that stand but are counted for this reason of the metric's own}
+    Attributes:
+        rank: the ranks it may have among the explainers of the run: from 1 plus the number that are significantly
+            better, to the number of all minus those significantly worse; None where nothing is ranked.
+        unranked: why there is no rank.
+        scored: samples scored / samples that any explainer has scored by this metric.
+        median: of an unbounded score.
+        parts: {name: its own mean and interval}; empty for a metric without parts.
+        left_out: {reason: samples without a score}.
+        flat: scores of constant maps.
+        marked: {reason: scores that stand but are counted for this reason of the metric's own}.
     """
 
     rank: Annotated[tuple[Rank, Rank], Strict(False)] | None
@@ -215,12 +220,12 @@ CELLS = TypeAdapter(list[CellResult])
 
 
 def read_cells(content: object) -> list[CellResult]:
-    """The cells of a summary's JSON. Raises: UserError that names the field."""
+    """Return the cells of a summary's JSON. Raise UserError that names the field that does not fit."""
     return read_list("cells", CELLS, content)
 
 
 def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> list[Model]:
-    """A list in a summary's JSON. Raises: UserError that names the field."""
+    """Return a list in a summary's JSON. Raise UserError that names the field that does not fit."""
     try:
         return kind.validate_json(json.dumps(content))
     except ValidationError as error:
@@ -228,7 +233,7 @@ def read_list(name: str, kind: TypeAdapter[list[Model]], content: object) -> lis
 
 
 def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
-    """The cells of each metric, metrics in the order of their first cell."""
+    """Group cells by metric, in the order of each metric's first cell."""
     groups: dict[tuple[str, int | str], list[Key]] = {}
     for key in keys:
         groups.setdefault(key.metric_id, []).append(key)
@@ -236,58 +241,60 @@ def by_metric(keys: Iterable[Key]) -> list[list[Key]]:
 
 
 def of_samples(cells: Sequence[Cell]) -> list[Cell]:
-    """Those of the first metric that scores single samples, by which pictures are chosen; [] where none does."""
+    """Return the cells of the first metric that scores single samples, by which pictures are chosen, or []."""
     first = next((cell.metric_text for cell in cells if not cell.aggregate), None)
     return [cell for cell in cells if cell.metric_text == first]
 
 
 def best(cells: Iterable[CellResult]) -> frozenset[str]:
-    """The ids of the cells to mark as best, by each metric for which any two explainers differ.
+    """Return the ids of the cells to mark as best, by each metric for which any two explainers differ.
 
-    Those that none beats and of which nearly all samples are scored: none is best by leaving out what is hard. A
-    baseline is never best: it does not look at the network.
+    These are cells that none beats and of which nearly all samples are scored, so that no explainer is best by leaving
+    out what is hard. A baseline is never best: it does not look at the network.
     """
     return frozenset(
         cell.cell_id
-        for own in by_metric(cells)
-        if any(cell.rank and not cell.unbeaten for cell in own)
-        for cell in own
+        for group in by_metric(cells)
+        if any(cell.rank and not cell.unbeaten for cell in group)
+        for cell in group
         if cell.unbeaten and not cell.baseline and cell.scored >= BEST_FROM
     )
 
 
 def explainer_names(cells: Iterable[CellKey]) -> dict[str, str]:
-    """{explainer_id: its text}, with the version where two share a text, as functions of one name do."""
-    return _apart({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
+    """Return {explainer_id: its text}, with the version where two share a text, as functions may."""
+    return _distinct_names({cell.explainer_id: (cell.explainer_text, cell.explainer_version) for cell in cells})
 
 
 def metric_names(cells: Iterable[CellKey]) -> dict[tuple[str, int | str], str]:
-    """{metric_id: its text}, with the version where two metrics share a text."""
-    return _apart({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
+    """Return {metric_id: its text}, with the version where two metrics share a text."""
+    return _distinct_names({cell.metric_id: (cell.metric_text, cell.metric_version) for cell in cells})
 
 
 def bounds(limits: tuple[float, float]) -> tuple[float | None, float | None]:
-    """A range as JSON holds it: None for what has no bound."""
+    """Return a range as JSON holds it: None for an infinite end."""
     low, high = (end if isfinite(end) else None for end in limits)
     return low, high
 
 
 def with_version(text: str, version: int | str) -> str:
-    """A name that two things share, with the version in short."""
+    """Return a name that two items share with its version in short."""
     return f"{text} (version {str(version).removeprefix(PRECOMPUTED)[:6]})"
 
 
-def _apart(described: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
-    times = Counter(text for text, _ in described.values())
-    return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in described.items()}
+def _distinct_names(texts: dict[Name, tuple[str, int | str]]) -> dict[Name, str]:
+    """Return {key: text} of {key: (text, version)}, with the version where two keys share a text."""
+    times = Counter(text for text, _ in texts.values())
+    return {key: with_version(*both) if times[both[0]] > 1 else both[0] for key, both in texts.items()}
 
 
 def as_json(models: Iterable[StrictModel]) -> list[dict]:
+    """Return models as plain JSON data."""
     return [model.model_dump(mode="json") for model in models]
 
 
 def field_line(error: ValidationError) -> str:
-    """The first field that does not fit the schema, and why."""
+    """Describe the first field that does not fit its schema, and why."""
     first, *more = error.errors(include_url=False)
     field = ".".join(map(str, first["loc"]))
     message = " ".join(first["msg"].removeprefix("Value error, ").split())

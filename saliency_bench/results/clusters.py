@@ -12,21 +12,23 @@ BITS = 53  # of a float64
 
 
 def cluster_names(ids: Sequence[str], groups: Sequence[str | None]) -> list[str]:
-    """A name for each sample's cluster: its group, or where it has none itself."""
-    return [f"s{one}" if group is None else f"g{group}" for one, group in zip(ids, groups, strict=True)]
+    """Return a name for each sample's cluster: its group, or the sample itself where it has none."""
+    return [f"s{sample}" if group is None else f"g{group}" for sample, group in zip(ids, groups, strict=True)]
 
 
 def cluster_codes(ids: Sequence[str], groups: Sequence[str | None]) -> np.ndarray:
-    """(n,) the number of each sample's cluster, in the order of their names: its group, or where it has none itself."""
+    """Return the number of each sample's cluster (n,), in the order of `cluster_names`."""
     names = cluster_names(ids, groups)
-    codes = {name: code for code, name in enumerate(sorted(set(names)))}  # numpy would give all the length of one
+    # Not np.unique, which would pad all names to the length of the longest one.
+    codes = {name: code for code, name in enumerate(sorted(set(names)))}
     return np.array([codes[name] for name in names], dtype=np.intp)
 
 
 def summable(columns: np.ndarray, terms: int) -> np.ndarray:
-    """Columns (n, k) without NaN, rounded so that any sum of at most `terms` of a column's values is exact.
+    """Round columns (n, k) without NaN so that any sum of at most `terms` of a column's values is exact.
 
-    The rounding is below 1e-10 of the column's greatest magnitude for up to 100,000 terms.
+    Sums of multiples of one power of two are exact as long as they fit into 53 bits. The rounding is below 1e-10 of the
+    column's greatest magnitude for up to 100,000 terms.
     """
     greatest = np.abs(columns).max(axis=0, initial=0)
     _, exponents = np.frexp(greatest)
@@ -35,15 +37,19 @@ def summable(columns: np.ndarray, terms: int) -> np.ndarray:
 
 
 def sums_by_cluster(values: np.ndarray, codes: np.ndarray, count: int) -> np.ndarray:
-    """(count,) the sum of the values (n,) of each cluster."""
+    """Return the sum of the values (n,) of each cluster, (count,)."""
     return np.bincount(codes, weights=values, minlength=count)
 
 
 class Matched:
-    """Columns (n,), NaN where a sample has no score, two by two on the samples that both have, summed over clusters.
+    """Columns of scores compared two by two on the samples that both have, summed over clusters.
 
-    Columns that miss the same samples share their sums, so that few are needed however many pairs there are.
-    `columns` grows as pairs are asked for, an array (clusters,) each, until they are forgotten.
+    Columns that miss the same samples share their sums, so that few are needed however many pairs there are. `columns`
+    grows as pairs are asked for, an array (clusters,) each, until `forget`.
+
+    Args:
+        columns: (n,) each, NaN where a sample has no score.
+        codes: (n,) the cluster of each sample.
     """
 
     def __init__(self, columns: Sequence[np.ndarray], codes: np.ndarray):
@@ -51,7 +57,7 @@ class Matched:
         self.known = np.stack([np.isfinite(column) for column in columns], axis=1)
         self._given = columns
         self.columns: list[np.ndarray] = []
-        self._places: dict[tuple[int, bytes], int] = {}
+        self._indices: dict[tuple[int, bytes], int] = {}
         self._counts: dict[bytes, np.ndarray] = {}
         patterns: dict[bytes, int] = {}
         self._pattern = [
@@ -60,27 +66,29 @@ class Matched:
         self._common: dict[tuple[int, int], tuple[bytes, np.ndarray]] = {}
 
     def pair(self, first: int, second: int) -> tuple[int, int, np.ndarray]:
-        """(the places in `columns` of both on their common samples, how many of these each cluster has)."""
+        """Return (the indices in `columns` of both on their common samples, how many of these each cluster has)."""
         key, common = self._samples(first, second)
         if key not in self._counts:
             self._counts[key] = sums_by_cluster(common.astype(float), self.codes, self.clusters)
-        return self._place(first, key, common), self._place(second, key, common), self._counts[key]
+        return self._index(first, key, common), self._index(second, key, common), self._counts[key]
 
     def forget(self) -> None:
-        """The sums of pairs, which take more memory than all scores where columns miss different samples."""
-        self.columns, self._places, self._counts, self._common = [], {}, {}, {}
+        """Drop the sums of pairs, which outgrow the scores where columns miss different samples."""
+        self.columns, self._indices, self._counts, self._common = [], {}, {}, {}
 
     def _samples(self, first: int, second: int) -> tuple[bytes, np.ndarray]:
+        """Return the common samples of two columns, with a key under which they are cached."""
         low, high = sorted((self._pattern[first], self._pattern[second]))
         if (low, high) not in self._common:
             common = self.known[:, low] & self.known[:, high]
             self._common[low, high] = np.packbits(common).tobytes(), common
         return self._common[low, high]
 
-    def _place(self, column: int, key: bytes, common: np.ndarray) -> int:
-        if (column, key) not in self._places:
-            self._places[column, key] = len(self.columns)
+    def _index(self, column: int, key: bytes, common: np.ndarray) -> int:
+        """Return the index in `columns` of a column summed over these samples, adding it if it is new."""
+        if (column, key) not in self._indices:
+            self._indices[column, key] = len(self.columns)
             known = np.where(self.known[:, column], self._given[column], 0)
             kept = np.where(common, summable(known[:, None], len(known))[:, 0], 0)
             self.columns.append(sums_by_cluster(kept, self.codes, self.clusters))
-        return self._places[column, key]
+        return self._indices[column, key]

@@ -12,12 +12,14 @@ UNPACKED = 2**12, 2**26  # bytes of a column that are read: for each row, and be
 
 
 class Facts(StrictModel):
-    """Other fields may be there and are not read."""
+    """Base of the models below: other fields may be there and are not read."""
 
     model_config = ConfigDict(extra="ignore")
 
 
 class DatasetFacts(Facts):
+    """The dataset of a run."""
+
     id: str
     title: str | None = None
     repo: str | None = None
@@ -30,6 +32,8 @@ class DatasetFacts(Facts):
 
 
 class ModelFacts(Facts):
+    """The classifier of a run."""
+
     id: str
     repo: str | None = None
     revision: str | None = None
@@ -45,30 +49,42 @@ class ModelFacts(Facts):
 
 
 class OtherModelFacts(ModelFacts):
+    """The second classifier of a run."""
+
     label_column: str
 
 
 class OnlyFacts(Facts):
+    """The samples that `--only` chose."""
+
     conditions: list[str]
     samples: Count
 
 
 class MaskFacts(Facts):
+    """The masks of a run."""
+
     usable: Count
     mean_share: float | None
     left_out: dict[str, Count]
 
 
 class GroupFacts(Facts):
+    """The groups of classes of a run."""
+
     name: str
     identity: str
 
 
 class ProvenanceFacts(Facts):
+    """Library versions of a run."""
+
     libraries: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class SummaryFacts(Facts):
+    """summary.json without its cells and comparisons."""
+
     dataset: DatasetFacts
     model: ModelFacts
     other_model: OtherModelFacts | None = None
@@ -95,7 +111,7 @@ class Timings(Facts):
 
 
 def check_facts(content: dict, kind: type[Facts]) -> None:
-    """Raises: UserError that names the field of another type."""
+    """Raise UserError that names the first field of another type."""
     try:
         kind.model_validate(content)
     except ValidationError as error:
@@ -103,12 +119,12 @@ def check_facts(content: dict, kind: type[Facts]) -> None:
 
 
 def most_records(summary: dict, cells: list[CellResult]) -> int:
-    """Rows that records.parquet has at most: for each cell one of each sample, and of each part of its score."""
+    """Return how many rows records.parquet has at most: one per cell and sample, and one per part of a score."""
     return summary["dataset"]["samples"] * sum(1 + len(cell.parts) for cell in cells)
 
 
 def check_rows(file: pq.ParquetFile, columns: list[str], most: int) -> None:
-    """Whether a table is as large as it may be, by its footer, before it is read. Raises: ValueError."""
+    """Raise ValueError, before a table is read, if its footer says that it is larger than it may be."""
     about = file.metadata
     if about.num_rows > most:
         raise ValueError(f"it has {about.num_rows:,} rows, of which the summary allows {most:,}")

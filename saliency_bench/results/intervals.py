@@ -45,49 +45,61 @@ class Estimate(NamedTuple):
 
 
 def t_quantile(freedom: int) -> float:
+    """Return the .975 quantile of Student's t."""
     return float(special.stdtrit(freedom, 1 - TAIL))
 
 
 def is_bounded(limits: tuple[float, float]) -> bool:
+    """Return whether a range has two finite ends."""
     return bool(np.isfinite(limits).all())
 
 
-def check_range(values: np.ndarray, limits: tuple[float, float], what: str) -> None:
-    """Raises: UserError for a score outside the range that its metric declares."""
+def check_range(values: np.ndarray, limits: tuple[float, float], subject: str) -> None:
+    """Raise UserError for a score outside the range that its metric declares."""
     if len(wrong := outside(values, limits)):
         low, high = limits
-        raise UserError(f"{what} has a score of {wrong[0]:.6g}, outside its range from {low:g} to {high:g}")
+        raise UserError(f"{subject} has a score of {wrong[0]:.6g}, outside its range from {low:g} to {high:g}")
 
 
 def interval(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> Estimate:
-    """The mean of values (n,) that are not NaN, with the interval that fits their range.
+    """Return the mean of values (n,) that are not NaN, with the interval that fits their range.
 
-    codes: (n,) the cluster of each. limits: (low, high) of the metric; either may be infinite.
+    Args:
+        values: scores, NaN where a sample has none.
+        codes: (n,) the cluster of each.
+        limits: (low, high) of the metric; either may be infinite.
+        seed: of the bootstrap of unbounded scores.
     """
     return intervals(values[:, None], codes, limits, seed)[0]
 
 
 def intervals(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
-    """`interval` of each column (n, k); of unbounded ones all that miss the same samples share their draws."""
-    known = np.isfinite(columns)
-    found: dict[int, Estimate] = {}
-    alike: dict[bytes, list[int]] = {}
+    """Return `interval` of each column (n, k).
+
+    Unbounded columns that miss the same samples share their draws.
+    """
+    scored = np.isfinite(columns)
+    estimates_by_column: dict[int, Estimate] = {}
+    columns_by_gaps: dict[bytes, list[int]] = {}
     for index in range(columns.shape[1]):
-        alike.setdefault(np.packbits(known[:, index]).tobytes(), []).append(index)
-    for indices in alike.values():
-        rows = known[:, indices[0]]
-        own = np.unique(codes[rows], return_inverse=True)[1]
+        columns_by_gaps.setdefault(np.packbits(scored[:, index]).tobytes(), []).append(index)
+    for indices in columns_by_gaps.values():
+        rows = scored[:, indices[0]]
+        kept_codes = np.unique(codes[rows], return_inverse=True)[1]
         kept = columns[np.ix_(rows, indices)]
         if is_bounded(limits):
-            estimates = [bounded(column, own, limits) for column in kept.T]
+            estimates = [bounded(column, kept_codes, limits) for column in kept.T]
         else:
-            estimates = bootstrap_t(kept, own, limits, seed)
-        found |= zip(indices, estimates, strict=True)
-    return [found[index] for index in range(columns.shape[1])]
+            estimates = bootstrap_t(kept, kept_codes, limits, seed)
+        estimates_by_column |= zip(indices, estimates, strict=True)
+    return [estimates_by_column[index] for index in range(columns.shape[1])]
 
 
 def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
-    """Wilson's interval of a share `mean` in [0, 1] of `size` samples."""
+    """Return Wilson's interval of a share m = `mean` in [0, 1] of `size` samples.
+
+    [m + z^2 / 2n +- z sqrt(m (1 - m) / n + z^2 / 4n^2)] / (1 + z^2 / n)
+    """
     middle = mean + z**2 / (2 * size)
     half = z * np.sqrt(max(mean * (1 - mean), 0) / size + z**2 / (4 * size**2))
     whole = 1 + z**2 / size
@@ -95,11 +107,11 @@ def wilson(mean: float, size: float, z: float) -> tuple[float, float]:
 
 
 def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float]) -> Estimate:
-    """The mean of values (n,) within `limits`, generalised Wilson.
+    """Return the mean of values (n,) within `limits` with its generalised Wilson interval.
 
     With u = (x - low) / (high - low), mean m and variance v (ddof 1): n_e = n / min(1, v / (m (1 - m))), which is n for
     0/1 scores, and z = t(.975, n - 1), 1.96 for 0/1 scores. With clusters n_e = m (1 - m) / se_C^2, and C - 1 degrees
-    of freedom. Where all are equal, n_e is n (C).
+    of freedom. Where all are equal, n_e is n (C). The ends are Wilson's for m, n_e and z, mapped back.
     """
     n, clusters = len(values), int(codes.max(initial=-1)) + 1
     if n == 0:
@@ -124,32 +136,41 @@ def bounded(values: np.ndarray, codes: np.ndarray, limits: tuple[float, float]) 
 
 
 def _effective(u: np.ndarray, mean: float) -> float:
+    """Return n_e, the number of 0/1 samples whose mean would vary as much: n / min(1, v / (m (1 - m)))."""
     if np.ptp(u) <= EQUAL:
         return len(u)
     return len(u) / min(1.0, float(u.var(ddof=1)) / (mean * (1 - mean)))
 
 
 def _z(u: np.ndarray) -> float:
+    """Return the quantile of the interval: normal for 0/1 scores, else Student's t with n - 1 degrees of freedom."""
     binary = bool(((u == 0) | (u == 1)).all())
     return float(special.ndtri(1 - TAIL)) if binary else t_quantile(len(u) - 1)
 
 
 def cluster_error(sums: np.ndarray, counts: np.ndarray, mean: float) -> float:
-    """The standard error of a mean over clusters: se_C^2 = C / (C - 1) sum_c (S_c - m n_c)^2 / n^2.
+    """Return the standard error of a mean over clusters: se_C^2 = C / (C - 1) sum_c (S_c - m n_c)^2 / n^2.
 
-    sums, counts: (C,) of the samples of each cluster; those without samples do not count.
+    Args:
+        sums: (C,) S_c, the sum of the scores of each cluster.
+        counts: (C,) n_c, its samples; clusters without samples do not count.
+        mean: m, over all samples.
     """
     clusters = int((counts > 0).sum())
     residuals = sums - mean * counts
+    # Residuals that are rounding alone count as zero, so that equal scores have no error.
     scale = np.abs(sums).max(initial=0)
     residuals = np.where(np.abs(residuals) <= EQUAL * scale, 0, residuals)
     return float(np.sqrt(clusters / (clusters - 1) * (residuals**2).sum()) / counts.sum())
 
 
 def difference(matched: Matched, first: int, second: int) -> Estimate:
-    """The mean of first minus second on the samples that both have, +- t(C - 1) se_C; not corrected for several."""
-    one, other, counts = matched.pair(first, second)
-    sums = matched.columns[one] - matched.columns[other]
+    """Return the mean of first minus second on their common samples, +- t(.975, C - 1) se_C.
+
+    It is not corrected for multiple comparisons.
+    """
+    left, right, counts = matched.pair(first, second)
+    sums = matched.columns[left] - matched.columns[right]
     n, clusters = int(counts.sum()), int((counts > 0).sum())
     if n == 0:
         return Estimate(NAN, NAN, NAN, 0, 0)
@@ -161,10 +182,11 @@ def difference(matched: Matched, first: int, second: int) -> Estimate:
 
 
 def bootstrap_t(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, float], seed: int = 0) -> list[Estimate]:
-    """The mean of each column (n, k) without NaN: clusters are drawn again, t = (mean* - mean) / se_C*.
+    """Return the mean of each column (n, k) without NaN with its bootstrap-t interval.
 
-    Draws in which all clusters have one mean have no t and do not count. The interval stays within finite limits; where
-    all scores are equal there is none.
+    Clusters are drawn with replacement, and t = (mean* - mean) / se_C* of each draw; the interval is
+    [mean - t(.975) se_C, mean - t(.025) se_C]. Draws in which all clusters have one mean have no t and do not count.
+    The interval stays within finite limits; where all scores are equal there is none.
     """
     n, clusters = len(columns), int(codes.max(initial=-1)) + 1
     means = [float(column.mean()) if n else NAN for column in columns.T]
@@ -176,10 +198,13 @@ def bootstrap_t(columns: np.ndarray, codes: np.ndarray, limits: tuple[float, flo
     residuals = np.where(np.abs(residuals) <= EQUAL * np.abs(sums).max(axis=0), 0, residuals)
     errors = np.sqrt(clusters / (clusters - 1) * (residuals**2).sum(axis=0)) / n
     t = _studentised(residuals, counts, seed)
-    return [_from_t(mean, error, own, limits, n, clusters) for mean, error, own in zip(means, errors, t.T, strict=True)]
+    return [
+        _from_t(mean, error, draws, limits, n, clusters) for mean, error, draws in zip(means, errors, t.T, strict=True)
+    ]
 
 
 def _from_t(mean: float, error: float, t: np.ndarray, limits: tuple[float, float], n: int, clusters: int) -> Estimate:
+    """Return the bootstrap-t interval of a mean from the t of all draws."""
     if error == 0:
         return Estimate(mean, NAN, NAN, n, clusters)
     low, high = np.nanpercentile(t, [100 * TAIL, 100 * (1 - TAIL)])
@@ -188,7 +213,10 @@ def _from_t(mean: float, error: float, t: np.ndarray, limits: tuple[float, float
 
 
 def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
-    """(draws, k): t of each draw. All that is needed of a draw are sums over its clusters: one matrix product."""
+    """Return t of each draw and column, (draws, k).
+
+    All that is needed of a draw are sums over its clusters, so that all draws are one matrix product.
+    """
     clusters, width = residuals.shape
     made = np.concatenate(
         [residuals, residuals**2, residuals * counts[:, None], counts[:, None], counts[:, None] ** 2], axis=1
@@ -208,22 +236,26 @@ def _studentised(residuals: np.ndarray, counts: np.ndarray, seed: int) -> np.nda
 
 
 def _drawn(clusters: int, draws: int, seed: int) -> Iterator[np.ndarray]:
-    """How often each draw with replacement has each cluster: (some draws, clusters), until there are `draws`."""
+    """Yield blocks (some draws, clusters) of how often each draw with replacement has each cluster."""
     block = max(1, INDICES_AT_ONCE // clusters)
     for start in range(0, draws, block):
         count = min(block, draws - start)
         bits = random_bits(seed_of(seed, "bootstrap", clusters, start), count * clusters)
         drawn = (bits % np.uint64(clusters)).astype(np.intp).reshape(count, clusters)
-        yield np.stack([np.bincount(one, minlength=clusters) for one in drawn]).astype(float)
+        yield np.stack([np.bincount(indices, minlength=clusters) for indices in drawn]).astype(float)
 
 
 def cluster_bootstrap(
     statistic: Callable[[np.ndarray], np.ndarray], codes: np.ndarray, seed: int = 0, draws: int = DRAWS
 ) -> Estimate:
-    """Percentile bootstrap over clusters, for a number that is not a mean of scores, such as mean average precision.
+    """Return a number that is not a mean of scores with its percentile bootstrap interval over clusters.
 
-    statistic: (draws,) of weights (draws, n), how often each sample counts. NaN where a draw has no such number; it is
-    left out.
+    Args:
+        statistic: (draws,) of weights (draws, n), how often each sample counts; NaN where a draw has no such number,
+            which is left out.
+        codes: (n,) the cluster of each sample.
+        seed: of the draws.
+        draws: how many.
     """
     n, clusters = len(codes), int(codes.max(initial=-1)) + 1
     if n == 0:
@@ -231,37 +263,43 @@ def cluster_bootstrap(
     value = float(statistic(np.ones((1, n)))[0])
     if clusters < INTERVAL_FROM:
         return Estimate(value, NAN, NAN, n, clusters)
-    blocks = (own for weights in _drawn(clusters, draws, seed) for own in np.array_split(weights, -(-n // clusters)))
-    found = np.concatenate([statistic(own[:, codes]) for own in blocks])
-    found = found[np.isfinite(found)]
-    if len(found) == 0:
+    blocks = (
+        block for weights in _drawn(clusters, draws, seed) for block in np.array_split(weights, -(-n // clusters))
+    )
+    values = np.concatenate([statistic(block[:, codes]) for block in blocks])
+    values = values[np.isfinite(values)]
+    if len(values) == 0:
         return Estimate(value, NAN, NAN, n, clusters)
-    low, high = np.percentile(found, [100 * TAIL, 100 * (1 - TAIL)])
+    low, high = np.percentile(values, [100 * TAIL, 100 * (1 - TAIL)])
     return Estimate(value, min(value, float(low)), max(value, float(high)), n, clusters)
 
 
 def aggregate_interval(aggregate: Aggregate, columns: np.ndarray, codes: np.ndarray, seed: int = 0) -> Estimate:
-    """An aggregate of the means of columns (n, P), NaN where a part is absent: resampled by cluster.
+    """Return an aggregate of the means of columns (n, P) with its interval, resampled by cluster.
 
-    Samples without any part do not count.
+    Columns are NaN where a part is absent; samples without any part do not count.
     """
-    known = np.isfinite(columns)
-    there = known.any(axis=1)
-    columns, known, codes = columns[there], known[there], np.unique(codes[there], return_inverse=True)[1]
-    kept = np.where(known, columns, 0)
+    present = np.isfinite(columns)
+    kept_rows = present.any(axis=1)
+    columns, present, codes = (
+        columns[kept_rows],
+        present[kept_rows],
+        np.unique(codes[kept_rows], return_inverse=True)[1],
+    )
+    kept = np.where(present, columns, 0)
 
-    def of_weights(weights: np.ndarray) -> np.ndarray:
+    def weighted(weights: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore", divide="ignore"):  # einsum, whose bits do not depend on the threads
-            means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, known)
+            means = np.einsum("dn,np->dp", weights, kept) / np.einsum("dn,np->dp", weights, present)
         return aggregate(means)
 
-    return cluster_bootstrap(of_weights, codes, seed)
+    return cluster_bootstrap(weighted, codes, seed)
 
 
 def aggregate_difference(
     aggregate: Aggregate, first: np.ndarray, second: np.ndarray, codes: np.ndarray, seed: int = 0
 ) -> Estimate:
-    """An aggregate of columns (n, P) minus that of others, on the samples that both have: resampled by cluster."""
+    """Return an aggregate of columns (n, P) minus that of others, on common samples, resampled by cluster."""
     both = np.isfinite(first).any(axis=1) & np.isfinite(second).any(axis=1)
     columns, parts = np.concatenate([first, second], axis=1)[both], first.shape[1]
 

@@ -1,5 +1,6 @@
-"""Who differs from whom: paired sign flips of cluster sums (Fisher, 1935), step-down over all pairs (Westfall and
-Young, 1993).
+"""Significant differences between explainers: paired sign flips of cluster sums, step-down over all pairs.
+
+Sign flips are Fisher's (1935), the step-down adjustment is Westfall and Young's (1993).
 
 If two explainers did equally well, the difference of their scores in each cluster could just as well have the other
 sign. T = |sum D| / sqrt(sum D^2) over cluster sums D, 0 where all are 0. Each flip gives a cluster one sign for all
@@ -34,22 +35,22 @@ class SignFlips:
         self.families, self.pairs, self.seed, self.flips = families, pairs, seed, flips
 
     def families_in_turn(self) -> Iterator[tuple[int, dict[Pair, float], "Flipped"]]:
-        """Per family (its number, {pair: T}, the T of every flip)."""
+        """Yield (index, {pair: T}, the T of every flip) of each family that has pairs."""
         for numbers in self._together():
-            places = [
+            indices_by_family = [
                 {pair: self.families[number].pair(*pair)[:2] for pair in self.pairs[number]} for number in numbers
             ]
             widths = [len(self.families[number].columns) for number in numbers]
             sums = signed_sums(
                 [column for number in numbers for column in self.families[number].columns], self.seed, self.flips
             )
-            for place, number, end, width in zip(places, numbers, np.cumsum(widths), widths, strict=True):
-                flipped = Flipped(self.families[number], place, sums[:, end - width : end])
+            for indices, number, end, width in zip(indices_by_family, numbers, np.cumsum(widths), widths, strict=True):
+                flipped = Flipped(self.families[number], indices, sums[:, end - width : end])
                 self.families[number].forget()
                 yield number, flipped.seen, flipped
 
     def _together(self) -> Iterator[list[int]]:
-        """Families whose columns are flipped in one go."""
+        """Yield indices of families whose columns are flipped in one go, bounded in memory."""
         numbers: list[int] = []
         elements = 0
         for number, family in enumerate(self.families):
@@ -57,12 +58,12 @@ class SignFlips:
                 continue
             for pair in self.pairs[number]:
                 family.pair(*pair)
-            own = len(family.columns) * family.clusters
-            if numbers and elements + own > ELEMENTS_AT_ONCE:
+            elements_of_family = len(family.columns) * family.clusters
+            if numbers and elements + elements_of_family > ELEMENTS_AT_ONCE:
                 yield numbers
                 numbers, elements = [], 0
             numbers.append(number)
-            elements += own
+            elements += elements_of_family
         if numbers:
             yield numbers
 
@@ -74,14 +75,14 @@ class Flipped:
         self._places, self._sums = places, sums
         self._norms: dict[Pair, float] = {}
         self.seen: dict[Pair, float] = {}
-        for pair, (one, other) in places.items():
-            sums_of_pair = family.columns[one] - family.columns[other]
+        for pair, (first, second) in places.items():
+            sums_of_pair = family.columns[first] - family.columns[second]
             norm = float(np.sqrt((sums_of_pair**2).sum()))
             self._norms[pair] = norm
             self.seen[pair] = float(abs(sums_of_pair.sum()) / norm) if norm else 0.0
 
-    def of(self, pairs: Sequence[Pair], rows: slice) -> np.ndarray:
-        """(flips of `rows`, pairs)."""
+    def under_flips(self, pairs: Sequence[Pair], rows: slice) -> np.ndarray:
+        """Return |sum of signed differences| / norm for these flips and pairs, (flips, pairs)."""
         sums = self._sums[rows]
         first, second = (sums[:, [self._places[pair][side] for pair in pairs]] for side in (0, 1))
         norms = np.array([self._norms[pair] or np.inf for pair in pairs])
@@ -89,7 +90,7 @@ class Flipped:
 
 
 def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) -> np.ndarray:
-    """(flips, k): the sum of each of k columns (clusters,) under random signs of the clusters.
+    """Return the sum of each of k columns (clusters,) under random signs of the clusters, (flips, k).
 
     The columns are summable (`clusters.summable`), so that the sums are exact and equal under any number of threads.
     """
@@ -102,15 +103,19 @@ def signed_sums(columns: Sequence[np.ndarray], seed: int, flips: int = FLIPS) ->
 
 
 def _random_signs(rows: int, count: int, seed: int) -> np.ndarray:
-    """0 or 1: (rows, count)."""
+    """Return 0 or 1 at random, (rows, count)."""
     words = random_bits(seed, rows * -(-count // 64)).astype("<u8").view(np.uint8).reshape(rows, -1)
     return np.unpackbits(words, axis=1, count=count)
 
 
 def step_down(seen: np.ndarray, flipped: Iterable[np.ndarray]) -> np.ndarray:
-    """Adjusted p of each pair: (1 + flips whose greatest T of this and the lesser pairs is at least its own) / (B + 1).
+    """Return the adjusted p of each pair (Westfall and Young): a running maximum from the greatest T down.
 
-    seen: (pairs,) T. flipped: blocks (some flips, pairs). Running maximum from the greatest T down.
+    p = (1 + flips whose greatest T among this pair and those of lesser T is at least the pair's own T) / (B + 1)
+
+    Args:
+        seen: (pairs,) T.
+        flipped: blocks (some flips, pairs) of T under the flips.
     """
     order = np.argsort(-seen, kind="stable")
     enough = seen[order] * SAME
@@ -131,34 +136,44 @@ def adjusted_p(
     seed: int = 0,
     flips: int = FLIPS,
 ) -> list[dict[Pair, float]]:
-    """{pair: adjusted p} of each family of pairs, such as the explainers of a metric.
+    """Return {pair: adjusted p} of each family of pairs, such as the explainers of a metric.
 
-    across: further families, of members of several; a pair that is in one has the greater of its p-values, so that what
-    is said of it holds in both, and nothing that is said contradicts it.
+    Args:
+        families: the scores of each family.
+        pairs: which columns of each family are compared.
+        across: further families, made of members of several, such as all pairs with a baseline. A pair that is in one
+            has the greater of its p-values, so that a statement about it holds in both families.
+        seed: of the flips.
+        flips: how many, B.
     """
-    found: list[dict[Pair, float]] = [{} for _ in families]
+    p_values: list[dict[Pair, float]] = [{} for _ in families]
     wanted = {member for members in across for member in members}
     kept: dict[Member, tuple[float, np.ndarray]] = {}
     whole = slice(None)
     for number, seen, flipped in SignFlips(families, pairs, seed, flips).families_in_turn():
-        own = list(seen)
-        blocks = (flipped.of(own, rows) for rows in _blocks(flips, len(own)))
-        found[number] = dict(zip(own, step_down(np.array(list(seen.values())), blocks).tolist(), strict=True))
-        for pair in own:
+        family_pairs = list(seen)
+        blocks = (flipped.under_flips(family_pairs, rows) for rows in _blocks(flips, len(family_pairs)))
+        p_values[number] = dict(
+            zip(family_pairs, step_down(np.array(list(seen.values())), blocks).tolist(), strict=True)
+        )
+        for pair in family_pairs:
             if (number, pair) in wanted:
-                kept[number, pair] = seen[pair], flipped.of([pair], whole)[:, 0]
+                kept[number, pair] = seen[pair], flipped.under_flips([pair], whole)[:, 0]
     for members in across:
         known = [member for member in members if member in kept]
         if known:
             seen_values = np.array([kept[member][0] for member in known])
             rows = _blocks(flips, len(known))
-            p = step_down(seen_values, (np.stack([kept[member][1][own] for member in known], axis=1) for own in rows))
+            p = step_down(
+                seen_values,
+                (np.stack([kept[member][1][family_pairs] for member in known], axis=1) for family_pairs in rows),
+            )
             for (number, pair), own_p in zip(known, p.tolist(), strict=True):
-                found[number][pair] = max(found[number][pair], own_p)
-    return found
+                p_values[number][pair] = max(p_values[number][pair], own_p)
+    return p_values
 
 
 def _blocks(flips: int, pairs: int) -> Iterator[slice]:
-    """Flips that are looked at in one go, which do not change what comes of them."""
+    """Return slices of the flips that are looked at in one go, which only bounds memory."""
     step = max(1, T_AT_ONCE // max(pairs, 1))
     return (slice(start, start + step) for start in range(0, flips, step))

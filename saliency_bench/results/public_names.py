@@ -16,9 +16,11 @@ LONGEST_OPTIONS = 1000
 
 
 def public_name(name: str, local: bool | None = None) -> str:
-    """What a dataset or model is called in public: of a folder of this machine "folder:" and its own name.
+    """Return the public name of a dataset or model: "folder:" and its own name for a folder of this machine.
 
-    local: whether it is one; None: if there is one, or it cannot be an id of the Hub.
+    Args:
+        name: as it was given.
+        local: whether it is a folder; None: if there is one, or if it cannot be an id of the Hub.
     """
     if re.fullmatch(r"(torchvision|module|folder):.*", name):
         return name
@@ -28,7 +30,7 @@ def public_name(name: str, local: bool | None = None) -> str:
 
 
 def recorded_name(name: str, content: str) -> str:
-    """What records call a dataset or model: its public name; of a folder "folder:" and the start of its content's hash.
+    """Return the name of a dataset or model in records: for a folder "folder:" and the start of its content's hash.
 
     Anyone may rename or copy a folder: records stay the same bytes. The summary beside them has name and hash.
     """
@@ -36,12 +38,12 @@ def recorded_name(name: str, content: str) -> str:
 
 
 def public_label(name: str) -> bool:
-    """Whether this can be the name of a submitter, a metric or a method, also one of a Python function."""
+    """Return whether this can be the name of a submitter, a metric or a method, or of a Python function."""
     return re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}", name) is not None
 
 
 def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
-    """Why a board shows no method or metric of this name and these options; "".
+    """Say why a board shows no method or metric of this name and these options; "" if it does.
 
     Letters of other alphabets look like those of "gradcam", and some signs look like nothing.
     """
@@ -59,26 +61,27 @@ def refused_label(name: str, chosen: Mapping[str, Any]) -> str:
 
 
 def public_spec(spec: RunSpec, dataset: str, model: str) -> RunSpec:
-    """The settings of a run without the folders of the machine it ran on; dataset, model: their names in public."""
+    """Return the settings of a run without the folders of its machine, with public names of dataset and model."""
     changed: dict[str, Any] = {"dataset": dataset, "model": model}
     for name, value in spec:
         if isinstance(value, PythonObject):
             folder = name == "model" and model.startswith(FOLDER)  # a loaded classifier, whose code names the folder
             changed[name] = value.model_copy(update={"name": model, "code": name} if folder else {})
-            if name == "other_model" and (called := public_name(value.name)).startswith(FOLDER):
-                changed[name] = value.model_copy(update={"name": called, "code": name})
+            if name == "other_model" and (shown_name := public_name(value.name)).startswith(FOLDER):
+                changed[name] = value.model_copy(update={"name": shown_name, "code": name})
         elif name == "maps":
-            changed[name] = tuple(one if isinstance(one, PythonObject) else public_maps(one) for one in value)
+            changed[name] = tuple(entry if isinstance(entry, PythonObject) else public_maps(entry) for entry in value)
         elif isinstance(value, str) and hint(name, "path") and name not in changed:
             changed[name] = _last(value) if "/" in value or "\\" in value or Path(value).exists() else value
     return spec.model_copy(update=changed)
 
 
 def public_maps(entry: str) -> str:
-    """NAME=PATH of precomputed maps, without the folders that they lie in."""
+    """Return NAME=PATH of precomputed maps without the folders they lie in."""
     name, _, path = entry.partition("=")
     return f"{name}={_last(path)}"
 
 
 def _last(path: str) -> str:
+    """Return the last part of a path."""
     return Path(path).expanduser().resolve().name or "root"

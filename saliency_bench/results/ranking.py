@@ -1,4 +1,4 @@
-"""Who beats whom: the one criterion of report, console, comparison and board.
+"""Ranks of explainers: the one criterion of report, console, comparison and board.
 
 Explainers of a metric are compared in pairs on the samples that both have (`paired_test`); their ranks follow from the
 significant pairs. Errors are controlled per metric, not across metrics; a pair with a baseline is adjusted over all
@@ -34,8 +34,9 @@ NOT_TESTED = "not tested"  # two values that are aggregates
 class Contrast(StrictModel):
     """Two explainers by one metric on the n samples that both have: first minus second.
 
-    low, high: 95 %, not corrected for several; None with fewer than 10 clusters. p: adjusted; None where there are too
-    few samples to tell, and of aggregates.
+    Attributes:
+        low, high: 95 % interval, not corrected for several; None with fewer than 10 clusters.
+        p: adjusted; None where there are too few samples to tell, and for aggregates.
     """
 
     metric: Text
@@ -54,7 +55,7 @@ class Contrast(StrictModel):
         return self.clusters < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":
-        """The same with this cell as the first."""
+        """Return the same contrast with this cell as the first."""
         if cell_id == self.cells[0]:
             return self
         turned = {"low": None if self.high is None else -self.high, "high": None if self.low is None else -self.low}
@@ -64,7 +65,7 @@ class Contrast(StrictModel):
         )
 
     def sign(self, higher_is_better: bool) -> int:
-        """1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
+        """Return 1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
         return sign_of(self.difference, self.p, higher_is_better)
 
 
@@ -72,7 +73,7 @@ CONTRASTS = TypeAdapter(list[Contrast])
 
 
 def read_contrasts(content: object) -> list[Contrast]:
-    """The comparisons of a summary's JSON. Raises: UserError that names the field."""
+    """Return the comparisons of a summary's JSON. Raise UserError that names the field that does not fit."""
     return read_list("comparisons", CONTRASTS, content)
 
 
@@ -85,6 +86,7 @@ class Standing:
     scored: float
 
     def as_dict(self) -> dict:
+        """Return the fields that a `CellResult` takes over."""
         return {"rank": self.rank, "unranked": self.unranked, "scored": self.scored}
 
 
@@ -95,23 +97,30 @@ def compare(
     seed: int,
     parts: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[list[Contrast], dict[str, Standing]]:
-    """(each pair of explainers of a metric that share samples, {cell id: its standing}).
+    """Compare every two explainers by each metric, and rank them.
 
-    scores: {cell id: a score per sample, NaN where there is none}, over the same samples for all cells. codes: the
-    cluster of each sample (`clusters.cluster_codes`). parts: {cell id: (n, P)} of the cells that are aggregates, whose
-    pairs and shares need them; without them a result keeps its share.
+    Args:
+        keys: the cells.
+        scores: {cell id: a score per sample, NaN where there is none}, over the same samples for all cells.
+        codes: the cluster of each sample (`clusters.cluster_codes`).
+        seed: of the sign flips.
+        parts: {cell id: (n, P)} of the cells that are aggregates, whose pairs and shares need them; without them a
+            result keeps its share.
+
+    Returns:
+        (a contrast for each pair of explainers of a metric that share samples, {cell id: its standing}).
     """
-    aggregates = [own for own in by_metric(keys) if own[0].aggregate]
-    contrasts, standings = _tested([own for own in by_metric(keys) if not own[0].aggregate], scores, codes, seed)
-    for own in aggregates:
-        contrasts += _of_aggregates(own, parts or {}, codes, seed)
-        shares = _shares_of_aggregates(own, parts or {})
-        standings |= {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(own, shares, strict=True)}
+    aggregates = [group for group in by_metric(keys) if group[0].aggregate]
+    contrasts, standings = _tested([group for group in by_metric(keys) if not group[0].aggregate], scores, codes, seed)
+    for group in aggregates:
+        contrasts += _of_aggregates(group, parts or {}, codes, seed)
+        shares = _shares_of_aggregates(group, parts or {})
+        standings |= {key.cell_id: Standing(None, UNRANKED, share) for key, share in zip(group, shares, strict=True)}
     return contrasts, standings
 
 
 def aggregate_of(key: CellKey) -> Aggregate | None:
-    """What makes a cell's value of the means of its parts; None of a metric that this version does not have."""
+    """Return the function that makes a cell's value of the means of its parts; None if this version lacks it."""
     try:
         metric = load_metric(key.metric, **key.metric_options)
     except UserError:
@@ -123,65 +132,72 @@ def aggregate_of(key: CellKey) -> Aggregate | None:
 
 
 def aggregated(key: CellKey, parts: np.ndarray, codes: np.ndarray, seed: int) -> Estimate:
-    """The value of a cell that is an aggregate of parts (n, P), with its interval."""
+    """Return the value of a cell that is an aggregate of parts (n, P), with its interval."""
     if (aggregate := aggregate_of(key)) is not None:
         return aggregate_interval(aggregate, parts, codes, seed)
-    known = np.isfinite(parts).any(axis=1)
-    return Estimate(np.nan, np.nan, np.nan, int(known.sum()), len(np.unique(codes[known])))
+    present = np.isfinite(parts).any(axis=1)
+    return Estimate(np.nan, np.nan, np.nan, int(present.sum()), len(np.unique(codes[present])))
 
 
-def _shares_of_aggregates(own: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
-    if all(key.cell_id in parts for key in own):
-        return scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in own])
-    return [key.scored if isinstance(key, CellResult) else 0.0 for key in own]
+def _shares_of_aggregates(group: Sequence[CellKey], parts: Mapping[str, np.ndarray]) -> list[float]:
+    """Return each explainer's share of scored samples from its parts, or from earlier results."""
+    if all(key.cell_id in parts for key in group):
+        return scored_shares([np.isfinite(parts[key.cell_id]).any(axis=1) for key in group])
+    return [key.scored if isinstance(key, CellResult) else 0.0 for key in group]
 
 
 def _of_aggregates(
-    own: Sequence[CellKey], parts: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
+    group: Sequence[CellKey], parts: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> list[Contrast]:
-    """Each pair of cells of one metric whose parts are there."""
-    aggregate, found = aggregate_of(own[0]), []
-    for pair in combinations(range(len(own)), 2):
-        columns = [parts.get(own[index].cell_id) for index in pair]
+    """Return the contrasts of the cells of one metric whose parts are there."""
+    aggregate, contrasts = aggregate_of(group[0]), []
+    for pair in combinations(range(len(group)), 2):
+        columns = [parts.get(group[index].cell_id) for index in pair]
         if aggregate is not None and columns[0] is not None and columns[1] is not None:
-            one = aggregate_difference(aggregate, columns[0], columns[1], codes, seed)
-            found += [_contrast(own, pair, one, None)] if np.isfinite(one.value) else []  # a part may be nowhere
-    return found
+            estimate = aggregate_difference(aggregate, columns[0], columns[1], codes, seed)
+            contrasts += (
+                [_contrast(group, pair, estimate, None)] if np.isfinite(estimate.value) else []
+            )  # a part may be nowhere
+    return contrasts
 
 
 def _tested(
     rivals: Sequence[Sequence[CellKey]], scores: Mapping[str, np.ndarray], codes: np.ndarray, seed: int
 ) -> tuple[list[Contrast], dict[str, Standing]]:
-    """Those of metrics whose scores are tested sample by sample."""
-    matched = [Matched([scores[key.cell_id] for key in own], codes) for own in rivals]
-    estimates = [_differences(both, len(own)) for own, both in zip(rivals, matched, strict=True)]
-    tested = [[pair for pair, one in own.items() if one.clusters >= RANKED_FROM] for own in estimates]
+    """Return contrasts and standings of metrics whose scores are tested sample by sample."""
+    matched = [Matched([scores[key.cell_id] for key in group], codes) for group in rivals]
+    estimates = [_differences(pairs, len(group)) for group, pairs in zip(rivals, matched, strict=True)]
+    tested = [[pair for pair, estimate in group.items() if estimate.clusters >= RANKED_FROM] for group in estimates]
     adjusted = adjusted_p(matched, tested, _against_baselines(rivals, tested), seed)
     contrasts: list[Contrast] = []
     standings: dict[str, Standing] = {}
-    for own, both, found, p in zip(rivals, matched, estimates, adjusted, strict=True):
-        metric = [_contrast(own, pair, one, p.get(pair)) for pair, one in found.items() if one.n]
+    for group, pairs, estimates_of_pairs, p in zip(rivals, matched, estimates, adjusted, strict=True):
+        metric = [
+            _contrast(group, pair, estimate, p.get(pair)) for pair, estimate in estimates_of_pairs.items() if estimate.n
+        ]
         contrasts += metric
-        standings |= _standings(own, both, metric)
+        standings |= _standings(group, pairs, metric)
     return contrasts, standings
 
 
 def _differences(matched: Matched, width: int) -> dict[Pair, Estimate]:
-    found = {pair: difference(matched, *pair) for pair in combinations(range(width), 2)}
+    """Return {pair: its mean difference with interval} for every two of `width` explainers."""
+    estimates = {pair: difference(matched, *pair) for pair in combinations(range(width), 2)}
     matched.forget()
-    return found
+    return estimates
 
 
-def _contrast(own: Sequence[CellKey], pair: Pair, one: Estimate, p: float | None) -> Contrast:
-    first, second = (own[index] for index in pair)
-    low, high = (None if end != end else end for end in (one.low, one.high))
+def _contrast(group: Sequence[CellKey], pair: Pair, estimate: Estimate, p: float | None) -> Contrast:
+    """Return the contrast of two cells of a group."""
+    first, second = (group[index] for index in pair)
+    low, high = (None if end != end else end for end in (estimate.low, estimate.high))
     return Contrast(
         metric=first.metric_text,
         explainers=(first.explainer_text, second.explainer_text),
         cells=(first.cell_id, second.cell_id),
-        n=one.n,
-        clusters=one.clusters,
-        difference=one.value,
+        n=estimate.n,
+        clusters=estimate.clusters,
+        difference=estimate.value,
         low=low,
         high=high,
         p=p,
@@ -189,49 +205,59 @@ def _contrast(own: Sequence[CellKey], pair: Pair, one: Estimate, p: float | None
 
 
 def _against_baselines(rivals: Sequence[Sequence[CellKey]], tested: Sequence[Sequence[Pair]]) -> list[list[Member]]:
-    """For each baseline its pairs with the explainers that look at the network, over all metrics."""
+    """Return, for each baseline, its pairs with the explainers that look at the network, over all metrics.
+
+    These are the families in which "beats random on ..." holds for several metrics at once.
+    """
     families: dict[str, list[Member]] = {}
-    for number, (own, pairs) in enumerate(zip(rivals, tested, strict=True)):
+    for number, (group, pairs) in enumerate(zip(rivals, tested, strict=True)):
         for pair in pairs:
-            baselines = [own[index] for index in pair if own[index].baseline]
+            baselines = [group[index] for index in pair if group[index].baseline]
             if len(baselines) == 1:
                 families.setdefault(baselines[0].explainer_id, []).append((number, pair))
     return list(families.values())
 
 
 def sign_of(difference: float, p: float | None, higher_is_better: bool) -> int:
-    """1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
+    """Return 1 if the first is significantly better, -1 if worse, 0 if no difference was found."""
     if p is None or p >= ALPHA:
         return 0
     return 1 if (difference > 0) == higher_is_better else -1
 
 
-def _standings(own: Sequence[CellKey], matched: Matched, contrasts: Iterable[Contrast]) -> dict[str, Standing]:
-    clusters = [np.count_nonzero(np.bincount(matched.codes[known])) for known in matched.known.T]
+def _standings(group: Sequence[CellKey], matched: Matched, contrasts: Iterable[Contrast]) -> dict[str, Standing]:
+    """Return {cell id: its standing} of the cells of one metric."""
+    clusters = [np.count_nonzero(np.bincount(matched.codes[scored_samples])) for scored_samples in matched.known.T]
     scored = scored_shares(list(matched.known.T))
-    ranked = [key.cell_id for key, count in zip(own, clusters, strict=True) if count >= RANKED_FROM]
+    ranked = [key.cell_id for key, count in zip(group, clusters, strict=True) if count >= RANKED_FROM]
     decided = []
-    for one in contrasts:
-        if sign := one.sign(own[0].higher_is_better):
-            decided.append(one.cells if sign > 0 else one.cells[::-1])
+    for contrast in contrasts:
+        if sign := contrast.sign(group[0].higher_is_better):
+            decided.append(contrast.cells if sign > 0 else contrast.cells[::-1])
     sets = rank_sets(ranked, decided)
-    reason = ALONE if len(own) == 1 else TOO_FEW
+    reason = ALONE if len(group) == 1 else TOO_FEW
     return {
         key.cell_id: Standing(sets.get(key.cell_id), None if key.cell_id in sets else reason, share)
-        for key, share in zip(own, scored, strict=True)
+        for key, share in zip(group, scored, strict=True)
     }
 
 
-def scored_shares(known: Sequence[np.ndarray]) -> list[float]:
-    """Of each explainer the share of the samples that any of them has scored. known: of each Bool or scores (n,)."""
-    there = np.stack([own if own.dtype == bool else np.isfinite(own) for own in known])
-    return [float(count) for count in there.sum(axis=1) / max(int(there.any(axis=0).sum()), 1)]
+def scored_shares(masks: Sequence[np.ndarray]) -> list[float]:
+    """Return each explainer's coverage: scored samples / samples scored by any explainer.
+
+    Args:
+        masks: for each explainer a bool mask or scores (n,), NaN where there is none.
+    """
+    present = np.stack([mask if mask.dtype == bool else np.isfinite(mask) for mask in masks])
+    return [float(count) for count in present.sum(axis=1) / max(int(present.any(axis=0).sum()), 1)]
 
 
 def rank_sets(names: Sequence[str], decided: Iterable[tuple[str, str]]) -> dict[str, tuple[int, int]]:
-    """{name: [1 + number significantly better, k - number significantly worse]} of k names; {} of one alone.
+    """Return {name: [1 + number significantly better, k - number significantly worse]} of k names; {} of one.
 
-    decided: (the better, the worse) of each significant pair.
+    Args:
+        names: the k names.
+        decided: (the better, the worse) of each significant pair.
     """
     if len(names) < 2:
         return {}

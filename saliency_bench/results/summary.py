@@ -44,12 +44,18 @@ SHOWN = 60  # characters of a reason in a table
 class RunFacts:
     """What a summary says of a run besides its cells and scores.
 
-    dataset_title: what its owner calls it. dataset_repo, dataset_revision, model_repo, revision: the repositories on
-    the Hub that both were loaded from, and the commits (of torchvision its weights); None of what came from elsewhere.
-    samples: of the split; used: those the run covers. only: the conditions of those that are explained, and how many
-    they are; None: all. activation_assumed: whether no one said that the network ends in a softmax. model_classes: the
-    number of its logits. no_accuracy: why its accuracy is not known. groups: {"name", "identity"} of groups of classes.
-    provenance: library versions and hardware. other: the same of the run of the other model.
+    Attributes:
+        samples, used: samples of the split, and those the run covers.
+        dataset_title: what its owner calls the dataset.
+        dataset_repo, dataset_revision, model_repo, revision: the repositories on the Hub that dataset and model come
+            from, and the commits (for torchvision the name of the weights); None for what comes from elsewhere.
+        groups: {"name", "identity"} of groups of classes.
+        provenance: library versions and hardware.
+        only: the conditions of the samples that are explained, and how many they are; None: all.
+        activation_assumed: whether softmax was assumed because nothing says how the network ends.
+        model_classes: the number of its logits.
+        no_accuracy: why its accuracy is not known.
+        other: the same facts of the run of the other model.
     """
 
     folder: Path
@@ -81,14 +87,20 @@ class RunFacts:
 
     @property
     def chunks(self) -> int:
+        """Return the number of chunks the run covers."""
         return -(-self.used // self.batch_size)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The records of one cell: `scores` in the order of the samples, NaN where there is none; the same of each part of
-    a score; how often each reason left a sample out; and how often each mark stands beside a score, or beside the parts
-    of a sample that has no score of its own."""
+    """The records of one cell.
+
+    Attributes:
+        scores: in the order of the samples, NaN where there is none.
+        parts: the same of each part of a score.
+        left_out: how often each reason left a sample out.
+        marks: how often each mark stands beside a score, or beside the parts of a sample without a score of its own.
+    """
 
     scores: np.ndarray
     parts: dict[str, np.ndarray]
@@ -96,9 +108,9 @@ class Outcome:
     marks: Counter[str]
 
     def count(self, aggregate: bool) -> int:
-        """How many samples count: those with a score, or where none has one of its own, with a part."""
-        known = np.isfinite(self.columns).any(axis=1) if aggregate and self.parts else np.isfinite(self.scores)
-        return int(known.sum())
+        """Return how many samples count: those with a score, or of an aggregate those with a part."""
+        counted = np.isfinite(self.columns).any(axis=1) if aggregate and self.parts else np.isfinite(self.scores)
+        return int(counted.sum())
 
     @property
     def columns(self) -> np.ndarray:
@@ -115,7 +127,11 @@ class Numbers:
 
 
 def summarise(facts: RunFacts) -> dict:
-    """Write summary.json from a run's records and predictions, and return its JSON."""
+    """Summarise the records of a run, and write summary.json.
+
+    Returns:
+        What it holds, as read back: numbers that are not known are None.
+    """
     manifest = read_manifest(facts.folder)
     plan, identity = manifest.cells, manifest.identity
     predictions = _predictions(facts.folder, "predictions", identity)
@@ -125,7 +141,11 @@ def summarise(facts: RunFacts) -> dict:
     keys = [key for key in plan.values() if key.cell_id in outcomes]
     passes, halved = _passes(facts.folder, manifest, facts.chunks)
     parts = {key.cell_id: outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    numbers = {name: score for own in by_metric(keys) for name, score in numbers_of(own, outcomes, codes, facts.seed)}
+    numbers = {
+        name: score
+        for cells_of_metric in by_metric(keys)
+        for name, score in numbers_of(cells_of_metric, outcomes, codes, facts.seed)
+    }
     scores = {cell_id: outcome.scores for cell_id, outcome in outcomes.items()}
     contrasts, standings = compare(keys, scores, codes, facts.seed, parts)
     cells = [
@@ -167,12 +187,13 @@ def summarise(facts: RunFacts) -> dict:
 
 
 def _predictions(folder: Path, name: str, identity: Identity) -> pa.Table:
+    """Return the columns of a predictions file that `quality` needs."""
     columns = [name for name in COLUMNS if name != "logits" or identity.activation == "sigmoid"]  # the bulk of them
     return pq.read_table(folder / f"{name}.parquet", columns=columns)
 
 
 def _chosen_by(path: Path, digest: str) -> str | None:
-    """The classifier by which the images of a dataset were chosen, where it is another one than the run's."""
+    """Return the classifier that chose the dataset's images, if it is not the run's own; else None."""
     columns = ["chosen_by", "chosen_by_digest"]
     if not set(columns) <= set(pq.read_schema(path).names):
         return None
@@ -182,6 +203,7 @@ def _chosen_by(path: Path, digest: str) -> str | None:
 
 
 def _model(facts: RunFacts, identity: Identity, predictions: pa.Table) -> dict[str, Any]:
+    """Return the `model` of a summary."""
     return {
         "id": facts.model,
         "repo": facts.model_repo,
@@ -197,6 +219,7 @@ def _model(facts: RunFacts, identity: Identity, predictions: pa.Table) -> dict[s
 
 
 def _other_model(facts: RunFacts, manifest: Manifest) -> dict[str, Any]:
+    """Return the `other_model` of a summary."""
     assert manifest.other is not None
     identity = manifest.other.identity
     predictions = _predictions(facts.folder, "other_predictions", identity)
@@ -204,15 +227,15 @@ def _other_model(facts: RunFacts, manifest: Manifest) -> dict[str, Any]:
 
 
 def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
-    """(the image ids of one cell in their order, which all cells share; {cell id: what its records say})"""
+    """Return (the image ids of a cell in the order that all cells share, {cell id: what its records say})."""
     ids: list[pa.Array] = []
     values: dict[str, dict[str | None, list[np.ndarray]]] = {}
     left_out: dict[str, Counter[str]] = defaultdict(Counter)
     marks: dict[str, Counter[str]] = defaultdict(Counter)
     for cell_id, rows in records.by_cell(path, ["image_id", "part", "value", "reason"]):
-        numbers, own = records.numbers(rows), values.setdefault(cell_id, {})
+        numbers, parts_of_cell = records.numbers(rows), values.setdefault(cell_id, {})
         for part, places in records.places_by_part(rows):
-            own.setdefault(part, []).append(numbers[places])
+            parts_of_cell.setdefault(part, []).append(numbers[places])
         scores = rows.filter(pc.is_null(rows.column("part")))
         if cell_id == next(iter(values)):
             ids.append(scores.column("image_id").cast(pa.string()))
@@ -222,19 +245,22 @@ def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
     outcomes = {}
     for cell_id in list(values):
         whole = {part: np.concatenate(pieces) for part, pieces in values.pop(cell_id).items()}
-        scores, parts = whole.pop(None), {part: own for part, own in whole.items() if part is not None}
+        scores, parts = (
+            whole.pop(None),
+            {part: parts_of_cell for part, parts_of_cell in whole.items() if part is not None},
+        )
         outcomes[cell_id] = Outcome(scores, parts, left_out[cell_id], marks[cell_id])
     return pa.chunked_array(ids, pa.string()).to_pylist(), outcomes
 
 
 def faults_of(cells: Sequence[CellResult]) -> dict[str, int]:
-    """{what went wrong: how many records have no score because of it}"""
+    """Return {what went wrong: how many records have no score because of it}."""
     total: Counter[str] = sum((Counter(cell.left_out) for cell in cells), Counter())
     return {reason: count for reason, count in sorted(total.items()) if not is_expected(reason)}
 
 
 def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, ForwardPasses], int]:
-    """({cell id: forward passes}, how often a batch or pass was halved to fit into memory), over whole chunks."""
+    """Return ({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
     size = manifest.spec.batch_size
@@ -253,23 +279,28 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
 def numbers_of(
     keys: Sequence[CellKey], outcomes: dict[str, Outcome], codes: np.ndarray, seed: int
 ) -> Iterator[tuple[str, Numbers]]:
-    """(cell id, what its scores come to) of each cell of one metric, whose parts are let go: they need much memory."""
+    """Yield (cell id, its score and parts with intervals) of each cell of one metric.
+
+    Parts are dropped from `outcomes` once they are summarised: they take much memory.
+    """
     columns = [outcomes[key.cell_id].scores for key in keys]
     parts = [(key.cell_id, name) for key in keys for name in outcomes[key.cell_id].parts]
     columns += [outcomes[cell_id].parts[name] for cell_id, name in parts]
-    found = intervals(np.stack(columns, axis=1), codes, keys[0].limits, seed)
-    of_parts = dict(zip(parts, found[len(keys) :], strict=True))
-    for key, of_mean in zip(keys, found, strict=False):
+    estimates = intervals(np.stack(columns, axis=1), codes, keys[0].limits, seed)
+    of_parts = dict(zip(parts, estimates[len(keys) :], strict=True))
+    for key, of_mean in zip(keys, estimates, strict=False):
         score = aggregated(key, outcomes[key.cell_id].columns, codes, seed) if key.aggregate else of_mean
-        own = {name: PartResult.of(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts}
+        part_results = {
+            name: PartResult.from_estimate(of_parts[key.cell_id, name]) for name in outcomes[key.cell_id].parts
+        }
         outcomes[key.cell_id].parts.clear()
-        yield key.cell_id, Numbers(Interval.of(score), own)
+        yield key.cell_id, Numbers(Interval.from_estimate(score), part_results)
 
 
 def result_of(
     key: CellKey, outcome: Outcome, numbers: Numbers, passes: ForwardPasses, standing: Standing
 ) -> CellResult:
-    """A cell with what came out of it."""
+    """Return a cell with its results."""
     unbounded = not is_bounded(key.limits) and numbers.score.n > 0 and not key.aggregate
     return CellResult(
         **dict(key),
@@ -285,6 +316,7 @@ def result_of(
 
 
 def _masks(predictions: pa.Table) -> dict:
+    """Return the `masks` of a summary."""
     shares = [share for share in predictions["mask_share"].to_pylist() if share is not None]
     left_out = Counter(reason for reason in predictions["left_out"].to_pylist() if reason is not None)
     return {
@@ -295,7 +327,7 @@ def _masks(predictions: pa.Table) -> dict:
 
 
 def summarised_names(folder: Path) -> dict[str, str]:
-    """{cell id: its explainer and metric} of the summary in a folder; {} where none can be read."""
+    """Return {cell id: its explainer and metric} of the summary in a folder; {} where none can be read."""
     try:
         cells = read_cells(read_json(folder / "summary.json")["cells"])
     except (UserError, OSError, LookupError, TypeError):
@@ -304,18 +336,21 @@ def summarised_names(folder: Path) -> dict[str, str]:
 
 
 def covered(summary: dict) -> int:
-    """How many samples the cells of a summary are about."""
+    """Return how many samples the cells of a summary are about."""
     only = summary.get("only")
     return only["samples"] if only else summary["dataset"]["used"]
 
 
 def table(cells: Sequence[CellResult], used: int) -> str:
-    """The cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
+    """Return the cells as text: a row per explainer, a column per metric: value [low, high] #ranks, notes.
 
-    n stands where it is not `used`, and the number of clusters C where samples depend on each other.
+    n is shown where it is not `used`, and the number of clusters C where samples depend on each other. A cell without
+    value says why in short, and a line below the table names each explainer of which something failed. Rows are sorted
+    by the mean of the first metric, baselines last.
 
-    A cell without value says why in short, and a line below the table names an explainer of which something failed.
-    Rows are sorted by the mean of the first metric, baselines last. used: samples that the run covers.
+    Args:
+        cells: of one run.
+        used: samples that the run covers.
     """
     lines = [aligned(table_rows(cells, used))]
     if faulty := fault_lines(cells):
@@ -324,7 +359,7 @@ def table(cells: Sequence[CellResult], used: int) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """A table as text, with a rule below its first row."""
+    """Return a table as text, with a rule below its first row."""
     rows = [[without_controls(text) for text in row] for row in rows]  # names of classes may come from strangers
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)) for row in rows]
@@ -333,7 +368,7 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
-    """The header and the rows of `table`."""
+    """Return the header and the rows of `table`."""
     arrows = {cell.metric_id: "↑" if cell.higher_is_better else "↓" for cell in cells}
     metrics = {key: f"{name} {arrows[key]}" for key, name in metric_names(cells).items()}
     names = explainer_names(cells)
@@ -347,7 +382,7 @@ def table_rows(cells: Sequence[CellResult], used: int) -> list[list[str]]:
 
 
 def legend(cells: Sequence[CellResult]) -> str:
-    """What the signs of their table mean; "" where it has none."""
+    """Explain the signs of the table of these cells; "" where it has none."""
     parts = ["95 % intervals in brackets"] * any(cell.ends for cell in cells)
     parts += ["#: the ranks that a paired test leaves open"] * any(cell.rank for cell in cells)
     parts += notes(cells)
@@ -355,7 +390,7 @@ def legend(cells: Sequence[CellResult]) -> str:
 
 
 def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
-    """The line below a run's table: its samples, how good the classifier is, and the signs of the table."""
+    """Return the line below a run's table: its samples, how good the classifier is, and the signs of the table."""
     only, dataset = summary["only"], summary["dataset"]
     chosen = f", of which {only['samples']} are explained (--only {' '.join(only['conditions'])})" if only else ""
     of_all = f" of {dataset['samples']}" if dataset["used"] < dataset["samples"] else ""
@@ -368,6 +403,7 @@ def in_short(summary: dict, cells: Sequence[CellResult]) -> str:
 
 
 def _accuracy(model: dict) -> str:
+    """Describe the accuracy of a model in a few words."""
     value, five = model["accuracy"]["value"], model["top5"]
     if value is None:
         return f"accuracy unknown ({model['no_accuracy']})" if model["no_accuracy"] else "accuracy unknown"
@@ -377,7 +413,7 @@ def _accuracy(model: dict) -> str:
 
 
 def notes(cells: Sequence[CellResult]) -> list[str]:
-    """What must be known about the values of metrics, a line for all of which the same is said."""
+    """Return what must be known about the values of metrics, a line for all metrics with the same note."""
     named: dict[str, list[str]] = {}
     for metric, name in metric_names(cells).items():
         note = next(cell.note for cell in cells if cell.metric_id == metric)
@@ -386,7 +422,7 @@ def notes(cells: Sequence[CellResult]) -> list[str]:
 
 
 def fault_lines(cells: Sequence[CellResult]) -> list[str]:
-    """A line for each explainer of which records have no score because something failed, with what failed most."""
+    """Return a line for each explainer that lost records to a failure, with the most frequent failure."""
     lines = []
     for key, name in explainer_names(cells).items():
         faults = Counter(faults_of([cell for cell in cells if cell.explainer_id == key]))
@@ -396,7 +432,7 @@ def fault_lines(cells: Sequence[CellResult]) -> list[str]:
 
 
 def in_order(cells: Sequence[CellResult]) -> list[str]:
-    """The ids of the explainers by their mean score in the first metric, the best first; baselines last."""
+    """Return the ids of the explainers by their mean in the first metric, the best first; baselines last."""
     sign = -1 if cells[0].higher_is_better else 1
     first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
     places = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}
@@ -405,6 +441,7 @@ def in_order(cells: Sequence[CellResult]) -> list[str]:
 
 
 def _score(cell: CellResult | None, used: int, marked: Set[str]) -> str:
+    """Return the text of a cell in the table."""
     if cell is None:
         return "-"
     if cell.without:

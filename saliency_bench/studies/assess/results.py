@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.intervals import cluster_bootstrap, interval
 from saliency_bench.studies.maps.attention import failed, note
@@ -86,7 +86,7 @@ def _means(study: Study, answers: Sequence[Answer]) -> list[tuple]:
             if own:
                 codes = codes_of(study, [image for image, _ in own])
                 values = np.array([one.payload["ratings"][question] for _, one in own], float)
-                ends = map(known, interval(values, codes, limits, study.seed)[:3])
+                ends = map(finite_or_none, interval(values, codes, limits, study.seed)[:3])
                 found.append((explainer, question, *ends, len({image for image, _ in own}), len(own)))
         rows += sorted(found, key=lambda row: (_is_human(study, row[0]), -row[2]))
     return rows
@@ -128,7 +128,7 @@ def _agreement(study: Study, answers: Sequence[Answer]) -> list[tuple]:
             for one in own:
                 counts[number, one.payload["ratings"][question] - 1] += 1
         found = cluster_bootstrap(partial(ordinal_alpha, counts), codes, study.seed)
-        rows.append((question, *map(known, found[:3]), len(several), people))
+        rows.append((question, *map(finite_or_none, found[:3]), len(several), people))
     return rows
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from saliency_bench.analysis.agreement import COLUMNS, crowd_auc
-from saliency_bench.analysis.tables import Findings, Table, dicts, known
+from saliency_bench.analysis.tables import Findings, Table, dicts, finite_or_none
 from saliency_bench.errors import UserError
 from saliency_bench.results.cell import rank_text
 from saliency_bench.results.clusters import Matched
@@ -125,7 +125,7 @@ def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list
         found = crowd_auc(arrays, codes, study.seed)
         means.append(np.array([judgement_areas(one).mean() if len(one) else np.nan for one in arrays]))
         never = sum(bool(np.isnan(one.first)) for one in own)
-        rows.append((name, *map(known, found[:3]), sum(len(one) > 0 for one in arrays), len(own), never))
+        rows.append((name, *map(finite_or_none, found[:3]), sum(len(one) > 0 for one in arrays), len(own), never))
     ranks = _ranks(list(by_explainer), means, codes, study.seed)
     whole = [(*row[:4], ranks.get(name, TOO_FEW), *row[4:]) for name, row in zip(by_explainer, rows, strict=True)]
     order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
@@ -157,7 +157,7 @@ def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tupl
         codes = codes_of(study, [one.image for one in own])
         for exposure, column in zip(exposures, right.T, strict=True):
             found = interval(column, codes, (0.0, 1.0), study.seed)
-            rows.append((name, exposure, *map(known, found[:3]), len(own)))
+            rows.append((name, exposure, *map(finite_or_none, found[:3]), len(own)))
     return rows
 
 
