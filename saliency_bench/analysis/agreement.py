@@ -135,7 +135,7 @@ def _of_metric(
             exposure: np.where(judgements > 0, accuracies_of_images, np.nan)
             for exposure, accuracies_of_images in automated[name].items()
         }
-    codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
+    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
     sign = 1 if column.higher_is_better else -1
     about = run.summary["dataset"]["id"], run.summary["model"]["id"], column.name
     rows, accuracies = [], []
@@ -153,10 +153,10 @@ def _of_metric(
         once = np.ones((1, len(ids)))
         both = zip(automated, means_of(values, once)[0], people_accuracies(once)[0], strict=True)
         accuracies += [
-            (*about, name, exposure, finite_or_none(one), finite_or_none(other)) for name, one, other in both
+            (*about, name, exposure, finite_or_none(share), finite_or_none(people)) for name, share, people in both
         ]
         estimates = rank_correlations(orders, codes, run.summary.get("seed", 0))
-        ends = [finite_or_none(end) for one in estimates for end in one[:3]]
+        ends = [finite_or_none(end) for estimate in estimates for end in estimate[:3]]
         rows.append((*about, exposure, *ends, len(automated), len(ids)))
     return rows, accuracies
 
@@ -187,7 +187,7 @@ def _share(weights: np.ndarray, part: np.ndarray, whole: np.ndarray) -> np.ndarr
 def _crowd(run: RunData, given: Answers, explainer: str, ids: Sequence[str]) -> tuple:
     """Return a row of PEOPLE."""
     firsts = given.firsts(explainer, ids)
-    codes = cluster_codes(ids, [run.groups[run.position[one]] for one in ids])
+    codes = cluster_codes(ids, [run.groups[run.position[image_id]] for image_id in ids])
     estimate = crowd_auc(firsts, codes, run.summary.get("seed", 0))
     ends, judged = [finite_or_none(end) for end in estimate[:3]], [len(first_exposures) for first_exposures in firsts]
     return run.summary["dataset"]["id"], explainer, *ends, sum(map(bool, judged)), sum(judged)

@@ -88,7 +88,7 @@ class Matched:
         """Return the index in `columns` of a column summed over these samples, adding it if it is new."""
         if (column, key) not in self._indices:
             self._indices[column, key] = len(self.columns)
-            known = np.where(self.known[:, column], self._given[column], 0)
-            kept = np.where(common, summable(known[:, None], len(known))[:, 0], 0)
+            values = np.where(self.known[:, column], self._given[column], 0)
+            kept = np.where(common, summable(values[:, None], len(values))[:, 0], 0)
             self.columns.append(sums_by_cluster(kept, self.codes, self.clusters))
         return self._indices[column, key]

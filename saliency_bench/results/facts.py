@@ -129,7 +129,7 @@ def check_rows(file: pq.ParquetFile, columns: list[str], most: int) -> None:
     if about.num_rows > most:
         raise ValueError(f"it has {about.num_rows:,} rows, of which the summary allows {most:,}")
     groups = (about.row_group(number) for number in range(about.num_row_groups))
-    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    chunks = (group.column(index) for group in groups for index in range(group.num_columns))
     size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
     per_row, besides = UNPACKED
     if size > per_row * about.num_rows * len(columns) + besides:

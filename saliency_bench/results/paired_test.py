@@ -71,11 +71,11 @@ class SignFlips:
 class Flipped:
     """T of the pairs of one family: `seen`, {pair: T}, and under every flip."""
 
-    def __init__(self, family: Matched, places: Mapping[Pair, tuple[int, ...]], sums: np.ndarray):
-        self._places, self._sums = places, sums
+    def __init__(self, family: Matched, indices: Mapping[Pair, tuple[int, ...]], sums: np.ndarray):
+        self._places, self._sums = indices, sums
         self._norms: dict[Pair, float] = {}
         self.seen: dict[Pair, float] = {}
-        for pair, (first, second) in places.items():
+        for pair, (first, second) in indices.items():
             sums_of_pair = family.columns[first] - family.columns[second]
             norm = float(np.sqrt((sums_of_pair**2).sum()))
             self._norms[pair] = norm
@@ -160,15 +160,15 @@ def adjusted_p(
             if (number, pair) in wanted:
                 kept[number, pair] = seen[pair], flipped.under_flips([pair], whole)[:, 0]
     for members in across:
-        known = [member for member in members if member in kept]
-        if known:
-            seen_values = np.array([kept[member][0] for member in known])
-            rows = _blocks(flips, len(known))
+        tested = [member for member in members if member in kept]
+        if tested:
+            seen_values = np.array([kept[member][0] for member in tested])
+            rows = _blocks(flips, len(tested))
             p = step_down(
                 seen_values,
-                (np.stack([kept[member][1][family_pairs] for member in known], axis=1) for family_pairs in rows),
+                (np.stack([kept[member][1][family_pairs] for member in tested], axis=1) for family_pairs in rows),
             )
-            for (number, pair), own_p in zip(known, p.tolist(), strict=True):
+            for (number, pair), own_p in zip(tested, p.tolist(), strict=True):
                 p_values[number][pair] = max(p_values[number][pair], own_p)
     return p_values
 

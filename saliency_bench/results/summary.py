@@ -234,8 +234,8 @@ def _outcomes(path: Path) -> tuple[list[str], dict[str, Outcome]]:
     marks: dict[str, Counter[str]] = defaultdict(Counter)
     for cell_id, rows in records.by_cell(path, ["image_id", "part", "value", "reason"]):
         numbers, parts_of_cell = records.numbers(rows), values.setdefault(cell_id, {})
-        for part, places in records.places_by_part(rows):
-            parts_of_cell.setdefault(part, []).append(numbers[places])
+        for part, rows_of_part in records.places_by_part(rows):
+            parts_of_cell.setdefault(part, []).append(numbers[rows_of_part])
         scores = rows.filter(pc.is_null(rows.column("part")))
         if cell_id == next(iter(values)):
             ids.append(scores.column("image_id").cast(pa.string()))
@@ -435,8 +435,8 @@ def in_order(cells: Sequence[CellResult]) -> list[str]:
     """Return the ids of the explainers by their mean in the first metric, the best first; baselines last."""
     sign = -1 if cells[0].higher_is_better else 1
     first = [cell for cell in cells if cell.metric_id == cells[0].metric_id]
-    places = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}
-    by_mean = sorted(cells, key=lambda cell: (cell.baseline, places.get(cell.explainer_id, np.inf)))
+    means = {cell.explainer_id: sign * cell.value for cell in first if cell.value is not None}
+    by_mean = sorted(cells, key=lambda cell: (cell.baseline, means.get(cell.explainer_id, np.inf)))
     return list(dict.fromkeys(cell.explainer_id for cell in by_mean))
 
 
