@@ -11,6 +11,7 @@ EMPTY = {"asked", "found", "held", "of", "one", "own", "some", "still", "told", 
 # The folders and files that were gone through so far; the others follow, one by one.
 CHECKED = ("analysis", "classifiers", "engine/probe.py", "engine/retraining", "engine/suites", "reports", "results",
            "targets", "utils/interrupts.py", "utils/source_code.py")  # fmt: skip
+PUBLIC = {"analysis/tables.py what", "reports/analyses.py what"}  # `sb.analyse(runs, what=...)`
 NOT_YET = {"manifest.py", "parts.py", "run_folder.py", "records.py", "identity.py"}  # of results/
 
 
@@ -35,8 +36,9 @@ def files() -> list[Path]:
 
 @pytest.mark.parametrize("path", files(), ids=lambda path: path.relative_to(CORE).as_posix())
 def test_names_say_what_they_hold(path):
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    assert [f"{path.name}:{line} {name}" for line, name in names_in(tree) if name in EMPTY] == []
+    tree, place = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(CORE).as_posix()
+    empty = [(line, name) for line, name in names_in(tree) if name in EMPTY and f"{place} {name}" not in PUBLIC]
+    assert [f"{place}:{line} {name}" for line, name in empty] == []
 
 
 def test_empty_names_are_seen():

@@ -263,8 +263,8 @@ def _file_of_module(name: str) -> str | None:
         known = sys.modules.get(candidate)
         spec = None if known is not None else _spec(candidate)
         file = getattr(known, "__file__", None) or getattr(spec, "origin", None)
-        if found := file or next(iter(getattr(known, "__path__", ())), None):
-            return found
+        if path := file or next(iter(getattr(known, "__path__", ())), None):
+            return path
     return None
 
 
