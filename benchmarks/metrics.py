@@ -34,7 +34,7 @@ from saliency_bench.metric import load_metric
 from saliency_bench.scoring.exposures import EXPOSURES, SHOWN
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_samples
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 ASKED_THRESHOLD, ASKED_RANKED, ASKED_SHELL = 1.0, 5.0, 0.5  # milliseconds a map
 RANKED = ("saliency_average_precision",)  # they sort pixels, as all do at threshold=mask_area

@@ -131,7 +131,7 @@ def main() -> None:
     from saliency_bench.engine.training import train
     from saliency_bench.push_scripts.demo import EPOCHS, SIZE, small_resnet
     from saliency_bench.scoring.perturbation import Curves, right_classes
-    from saliency_bench.target import one_hot
+    from saliency_bench.target_weights import one_hot
     from saliency_bench.utils.files import read_json
 
     parser = argparse.ArgumentParser(

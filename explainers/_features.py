@@ -7,7 +7,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.layers import Layout, cam_layer, detached_at, layout_of
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 
 

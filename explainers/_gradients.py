@@ -9,7 +9,7 @@ from torch import Tensor
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.passes import Pass, in_passes
 from saliency_bench.errors import UserError
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, Target
 
 Reduction = Literal["max", "sum"]  # over channels: the largest absolute value, or the signed sum

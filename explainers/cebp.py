@@ -21,7 +21,7 @@ from saliency_bench.classifiers.layers import cam_layer, detached_at, last_convo
 from saliency_bench.explainers._excitation import Excitation
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, Target
 
 VERSION = 2

@@ -15,7 +15,7 @@ from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.geometry import enlarge
 from saliency_bench.explainers._features import cut_if_positive
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1

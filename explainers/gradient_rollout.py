@@ -18,7 +18,7 @@ import torch
 from saliency_bench.classifiers.attention import recording_attention
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainers._flow import by_row, check_start, positive, product, signed
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1

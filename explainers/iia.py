@@ -38,7 +38,7 @@ from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._features import feature_layout
 from saliency_bench.explainers._flow import by_row, product
 from saliency_bench.explainers._gradients import derivative
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 2

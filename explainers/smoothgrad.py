@@ -14,7 +14,7 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._checks import check_batch_size, check_count
 from saliency_bench.explainers._gradients import Reduction, over_channels, summed_gradients
-from saliency_bench.explaining.composing import noisy_copies
+from saliency_bench.map_sources.composing import noisy_copies
 from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1

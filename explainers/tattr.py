@@ -42,7 +42,7 @@ from saliency_bench.classifiers.attention import AttentionRecorder, recording_at
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainers._flow import check_start, positive, product
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Maps, On, Target
 
 VERSION = 1

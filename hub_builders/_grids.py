@@ -8,7 +8,7 @@ from datasets import Dataset
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.explainer import untouched
-from saliency_bench.target import probabilities, recognised
+from saliency_bench.target_weights import probabilities, recognised
 from saliency_bench.targets.known_maps import resolved
 from saliency_bench.targets.label_maps import match
 from saliency_bench.types import Images

@@ -81,7 +81,7 @@ def read(classifier, picture, chosen):
     """(the picture as the classifier takes it (1, 3, H, W), what it sees there, the number of the class)."""
     import torch
 
-    from saliency_bench.target import probabilities as activated
+    from saliency_bench.target_weights import probabilities as activated
     from saliency_bench.targets.label_maps import index_of
 
     images = classifier.prepare([{"image": picture}]).images

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import normalise
 from saliency_bench.scoring.inputs import Other
-from saliency_bench.target import activation_of, no_probabilities, probabilities, recognised
+from saliency_bench.target_weights import activation_of, no_probabilities, probabilities, recognised
 from saliency_bench.types import Images
 
 PAPER = (

@@ -17,7 +17,7 @@ from saliency_bench.engine.predictions import answers
 from saliency_bench.engine.reading import read_chunk
 from saliency_bench.errors import UserError, unknown
 from saliency_bench.explainer import Explainer
-from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.maps import descending
 from saliency_bench.metric import load_metric
 from saliency_bench.metrics import _bam
@@ -25,7 +25,7 @@ from saliency_bench.push_scripts.draw import COUNT
 from saliency_bench.results.manifest import Manifest, differing_settings, read_manifest
 from saliency_bench.scoring.inputs import MetricInputs, Other
 from saliency_bench.scoring.perturbation import fraction_counts
-from saliency_bench.target import one_hot, probabilities
+from saliency_bench.target_weights import one_hot, probabilities
 from saliency_bench.targets.rules import stack
 from saliency_bench.types import Batch, Images, Target
 from saliency_bench.utils.overlays import eight_bit, overlay

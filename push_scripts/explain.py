@@ -42,7 +42,7 @@ def main(args: Namespace) -> None:
     _check(args)  # before torch is imported
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.explainer import load_explainer
-    from saliency_bench.explaining.strip import explain_many
+    from saliency_bench.map_sources.strip import explain_many
     from saliency_bench.utils.files import write_with
 
     for name in args.explainers or ():

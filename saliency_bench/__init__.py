@@ -21,7 +21,7 @@ _HOMES = {
     "train": "engine.training",
     "run": "engine.run",
     "Run": "engine.run",
-    "explain": "explaining.explanation",
+    "explain": "map_sources.explanation",
     "report": "reports.page",
     "analyse": "reports.analyses",
     "template": "leaderboard.template",
@@ -68,10 +68,10 @@ if TYPE_CHECKING:
     from saliency_bench.engine.suites.suite import suite
     from saliency_bench.engine.training import train
     from saliency_bench.explainer import list_explainers, load_explainer
-    from saliency_bench.explaining.explanation import explain
     from saliency_bench.leaderboard.board import load_results
     from saliency_bench.leaderboard.submit import submit
     from saliency_bench.leaderboard.template import template
+    from saliency_bench.map_sources.explanation import explain
     from saliency_bench.metric import declare_metric, list_metrics, load_metric
     from saliency_bench.reports.analyses import analyse
     from saliency_bench.reports.page import report

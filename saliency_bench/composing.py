@@ -1,5 +1,5 @@
-"""Public name of `saliency_bench.explaining.composing`."""
+"""Public name of `saliency_bench.map_sources.composing`."""
 
-from saliency_bench.explaining.composing import absolute, blurred, over_layers, positive, smoothed
+from saliency_bench.map_sources.composing import absolute, blurred, over_layers, positive, smoothed
 
 __all__ = ["absolute", "blurred", "over_layers", "positive", "smoothed"]

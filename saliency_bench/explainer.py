@@ -29,7 +29,7 @@ from torch import nn
 
 from saliency_bench import displays, options, registry
 from saliency_bench.errors import UserError, no_exit
-from saliency_bench.target import expand
+from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.interrupts import handlers_end_work

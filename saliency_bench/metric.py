@@ -71,7 +71,7 @@ import numpy as np
 from saliency_bench import displays, options, registry
 from saliency_bench.errors import UserError, described, no_exit
 from saliency_bench.maps import mean_of_parts, read_array
-from saliency_bench.target import PLAIN_CONTRAST, TargetRange, activation_of
+from saliency_bench.target_weights import PLAIN_CONTRAST, TargetRange, activation_of
 from saliency_bench.types import Scores
 from saliency_bench.utils.source_code import code_hash, first_line, name_of
 

@@ -19,7 +19,7 @@ from saliency_bench.results.clusters import cluster_codes
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.ranking import compare
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 FINGERPRINT, DIGEST = "f" * 64, "d" * 32

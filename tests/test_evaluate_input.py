@@ -14,7 +14,7 @@ from saliency_bench import registry
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
 from saliency_bench.scoring.samples import score_parts
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]

@@ -196,7 +196,7 @@ def test_insertion_through_evaluate(load):
     from saliency_bench.classifiers.loading import load_classifier
     from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
     from saliency_bench.scoring.perturbation import Curves
-    from saliency_bench.target import one_hot
+    from saliency_bench.target_weights import one_hot
     from saliency_bench.targets import contrast
 
     classifier = load_classifier(Plain(), mean=(0.5,) * 3, std=(0.2,) * 3, device="cpu")

@@ -18,7 +18,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results.accuracy import mean_average_precision
 from saliency_bench.scoring.samples import score_samples
 from saliency_bench.scoring.transforms import TRANSFORMS
-from saliency_bench.target import no_probabilities, probabilities, recognised, score
+from saliency_bench.target_weights import no_probabilities, probabilities, recognised, score
 
 SIDE = 12
 

@@ -10,7 +10,7 @@ import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.engine import chunks, context
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.stored_maps import StoredMaps, packed, table_of
+from saliency_bench.map_sources.stored_maps import StoredMaps, packed, table_of
 from saliency_bench.results import parts
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}

@@ -13,10 +13,10 @@ from saliency_bench import load_classifier, run
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.reasons import is_expected
 from saliency_bench.scoring.samples import score_samples
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 SEEDS = [7, 8, 9, 10]
 

@@ -13,8 +13,8 @@ from run_order import in_run_order
 import saliency_bench as sb
 from saliency_bench.cli import main
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_files import read_maps_of
 from saliency_bench.leaderboard.submission import of_run
+from saliency_bench.map_sources.map_files import read_maps_of
 
 COUNT = 6
 

@@ -15,7 +15,7 @@ from saliency_bench import registry
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.scoring.inputs import MetricInputs
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 B = 3
 

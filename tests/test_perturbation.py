@@ -13,7 +13,7 @@ from saliency_bench.maps import descending
 from saliency_bench.scoring import perturbation
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, batched_curves, row_counts
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import contrast
 
 B, H, W, K = 3, 6, 5, 4

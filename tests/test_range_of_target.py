@@ -16,7 +16,7 @@ from saliency_bench.results.intervals import bounded
 from saliency_bench.results.manifest import read_manifest
 from saliency_bench.results.run_folder import read_run
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import TargetRange, one_hot
+from saliency_bench.target_weights import TargetRange, one_hot
 from saliency_bench.targets import contrast, group
 
 CURVES = ["saliency_insertion:steps=2", "saliency_insertion:steps=2,reference=blur", "saliency_deletion:steps=2"]

@@ -4,7 +4,7 @@ import numpy as np
 
 from saliency_bench.scoring.contrastive import Salient, check_deletion, delete_salient, score_range
 from saliency_bench.scoring.perturbation import Curves, Reference
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 
 PAPER = "Xie et al., CWOX, UAI 2023, https://arxiv.org/abs/2306.06339"
 HIGHER_IS_BETTER = True

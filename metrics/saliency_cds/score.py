@@ -4,7 +4,7 @@ import numpy as np
 
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, Reference, fraction_counts
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 
 PAPER = "Elisha et al., Rethinking Saliency Maps, 2025, https://arxiv.org/abs/2511.13081"
 HIGHER_IS_BETTER = True

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor, nn
 
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _rfxg
 from saliency_bench.metrics._rfxg import PAPER, Question, higher_is_better
 from saliency_bench.scoring.perturbation import Reference

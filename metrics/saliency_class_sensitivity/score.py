@@ -4,9 +4,9 @@ import numpy as np
 from torch import Tensor
 
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
-from saliency_bench.target import no_probabilities, one_hot
+from saliency_bench.target_weights import no_probabilities, one_hot
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Images
 

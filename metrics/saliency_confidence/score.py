@@ -10,7 +10,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.metrics import _pasting
 from saliency_bench.metrics._pasting import By
 from saliency_bench.scoring.partners import Partners
-from saliency_bench.target import activation_of, no_probabilities, probabilities
+from saliency_bench.target_weights import activation_of, no_probabilities, probabilities
 from saliency_bench.types import Images
 
 PAPER = _pasting.PAPER

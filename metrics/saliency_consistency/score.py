@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import untouched
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.registry import install_hint
 from saliency_bench.scoring.transforms import TRANSFORMS, Choice, Transform
-from saliency_bench.target import activation_of, no_probabilities
+from saliency_bench.target_weights import activation_of, no_probabilities
 from saliency_bench.types import Images, Target
 
 PAPER = "On Evaluating Explainability Algorithms, ICLR 2020 submission, https://openreview.net/group?id=ICLR.cc/2020/Conference"

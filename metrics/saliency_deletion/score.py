@@ -4,7 +4,7 @@ import numpy as np
 
 from saliency_bench.scoring.exposures import area
 from saliency_bench.scoring.perturbation import Curves, Reference, check_steps, row_counts
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 
 PAPER = "Petsiuk et al., RISE, BMVC 2018, https://arxiv.org/abs/1806.07421"
 HIGHER_IS_BETTER = False

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import is_flat
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform

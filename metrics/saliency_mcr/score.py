@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor, nn
 
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.metrics import _bam
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.types import Images

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.composing import noisy_copies
-from saliency_bench.explaining.map_provider import MapProvider
-from saliency_bench.explaining.randomised import cascade, layer_names
+from saliency_bench.map_sources.composing import noisy_copies
+from saliency_bench.map_sources.map_provider import MapProvider
+from saliency_bench.map_sources.randomised import cascade, layer_names
 from saliency_bench.maps import is_flat, normalise
 from saliency_bench.metrics._ranks import spearman
 from saliency_bench.types import Images, Target
@@ -57,7 +57,7 @@ def saliency_randomisation(
         score = mean over layers l of similarity(|E(x; f)|, |E(x; f_l)|)
 
     f_l is a copy of the network whose layers from the last down to l have new random weights, the same for all samples
-    of a run (`explaining/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
+    of a run (`map_sources/randomised.py`: what a layer is and how its weights are drawn). A map that explains what the
     network has learned changes: similarity falls to 0. One that stays, as edges do, does not depend on the weights.
 
     Args:

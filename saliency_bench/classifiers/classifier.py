@@ -18,7 +18,7 @@ from saliency_bench.classifiers.geometry import Frame, Geometry
 from saliency_bench.classifiers.networks import Select, grey, logits_in, structure_of
 from saliency_bench.classifiers.preparation import prepared_batch
 from saliency_bench.errors import UserError, one_line, unknown
-from saliency_bench.target import ACTIVATIONS
+from saliency_bench.target_weights import ACTIVATIONS
 from saliency_bench.types import Batch, Images
 from saliency_bench.utils.devices import arithmetic
 from saliency_bench.utils.seeds import seed_of, uniform
@@ -62,7 +62,7 @@ class Classifier(nn.Module):
         labels: Class names, or None.
         geometry: How `prepare` resizes.
         frame: The function that does, for one picture.
-        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target.probabilities`).
+        activation: "softmax" or "sigmoid": what turns logits into probabilities (`target_weights.probabilities`).
         assumed: Whether nothing said so, and the activation is the softmax of most networks.
         channels: 3, or 1 for a network that takes grey images, which RGB images are converted to.
         logits: The function that takes the logits from what the network gives, or None.

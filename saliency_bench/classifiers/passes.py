@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.fast_forward import fast_forward
-from saliency_bench.target import score
+from saliency_bench.target_weights import score
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.devices import is_out_of_memory
 

@@ -19,8 +19,8 @@ from saliency_bench.engine.predictions import predicted_chunks, prediction_parts
 from saliency_bench.engine.probe import FIX, Probe, depends_on_batch
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
-from saliency_bench.explaining.map_provider import halving, not_finite, reason_of
-from saliency_bench.explaining.stored_maps import table_of
+from saliency_bench.map_sources.map_provider import halving, not_finite, reason_of
+from saliency_bench.map_sources.stored_maps import table_of
 from saliency_bench.reasons import (
     CHANGES_NETWORK,
     DEPENDS_ON_BATCH,
@@ -46,7 +46,7 @@ from saliency_bench.results.parts import (
 from saliency_bench.results.summary import summarised_names
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
 from saliency_bench.scoring.partners import PartnerSource
-from saliency_bench.target import no_probabilities, probabilities
+from saliency_bench.target_weights import no_probabilities, probabilities
 from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Batch, Chunk, Maps, Target

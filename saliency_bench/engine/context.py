@@ -31,7 +31,7 @@ from saliency_bench.results.parts import run_id
 from saliency_bench.results.public_names import public_name, recorded_name
 from saliency_bench.scoring.partners import PartnerPlan, PartnerSamples
 from saliency_bench.spec import PythonObject, RunSpec
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 from saliency_bench.targets.class_groups import ClassGroups
 from saliency_bench.targets.label_maps import Members
 from saliency_bench.targets.rules import TargetRule

@@ -1,7 +1,7 @@
 """Precomputed saliency maps, checked and scored like those of any explainer.
 
-All maps (`explaining/map_files.py` says in which forms) are checked before anything is scored, and copied, so that what
-is scored is what was checked.
+All maps (`map_sources/map_files.py` says in which forms) are checked before anything is scored, and copied, so that
+what is scored is what was checked.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ import torch
 from saliency_bench.engine.preflight import check_method_name
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
-from saliency_bench.explaining.map_files import read_maps_of
+from saliency_bench.map_sources.map_files import read_maps_of
 from saliency_bench.metric import OF_PEOPLE, Metric, check_without_people
 from saliency_bench.reasons import NO_MAP, PRECOMPUTED
 from saliency_bench.types import Images, Maps, Target

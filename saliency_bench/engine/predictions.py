@@ -11,11 +11,11 @@ from saliency_bench.classifiers.classifier import RefusedImagesError
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.reading import scalar_columns, stored
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_provider import reason_of
+from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.results import records
 from saliency_bench.results.parts import POSITION, SAMPLES, Part, PartFolder, span_of
 from saliency_bench.scoring.partners import Predictions
-from saliency_bench.target import no_probabilities, probabilities, recognised
+from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Batch, Chunk, Images
 from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.hashing import hash_of

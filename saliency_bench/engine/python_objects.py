@@ -25,8 +25,8 @@ from saliency_bench.engine.precomputed import PrecomputedMaps, refuse
 from saliency_bench.engine.preflight import check_items, check_maps, check_method_name
 from saliency_bench.errors import UserError, one_line
 from saliency_bench.explainer import Explainer, as_explainer
-from saliency_bench.explaining.composing import Composed
-from saliency_bench.explaining.map_files import digest_of, in_memory
+from saliency_bench.map_sources.composing import Composed
+from saliency_bench.map_sources.map_files import digest_of, in_memory
 from saliency_bench.metric import Metric, as_metric, is_direction_declared
 from saliency_bench.spec import ARRAYS, PythonObject, RunSpec, check_names, variable
 from saliency_bench.targets.class_groups import ClassGroups

@@ -27,7 +27,7 @@ from saliency_bench.results.identity import Identity
 from saliency_bench.results.intervals import check_range
 from saliency_bench.results.ranking import aggregate_of, compare
 from saliency_bench.results.summary import Outcome, numbers_of, result_of
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 NUMBERS = ("value", "low", "high", "clusters")

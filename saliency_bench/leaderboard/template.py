@@ -36,7 +36,7 @@ from saliency_bench.results.cell import Count, StrictModel, field_line
 from saliency_bench.results.identity import Identity
 from saliency_bench.results.manifest import NAMED, check_format
 from saliency_bench.spec import RunSpec, hint, takes_settings
-from saliency_bench.target import no_probabilities
+from saliency_bench.target_weights import no_probabilities
 from saliency_bench.targets.rules import RULES
 from saliency_bench.types import Scores
 from saliency_bench.utils.devices import device_of

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from saliency_bench.metric import OF_TARGET
 from saliency_bench.results.cell import Hash, StrictModel, Text
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 from saliency_bench.utils.hashing import hash_of
 
 Versioned = tuple[str, str, int | str]  # name, options as canonical JSON, version

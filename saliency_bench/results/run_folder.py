@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from saliency_bench.errors import UserError, one_line, unknown
-from saliency_bench.explaining.stored_maps import StoredMaps
+from saliency_bench.map_sources.stored_maps import StoredMaps
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellResult, Interval, as_json, best, explainer_names, metric_names, read_cells
 from saliency_bench.results.clusters import cluster_codes

@@ -8,7 +8,7 @@ import numpy as np
 
 from saliency_bench.errors import UserError
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import TargetRange
+from saliency_bench.target_weights import TargetRange
 
 Salient = Literal["range", "maximum"]
 SALIENT = get_args(Salient)

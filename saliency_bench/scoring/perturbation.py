@@ -20,7 +20,7 @@ from saliency_bench.explainer import untouched
 from saliency_bench.maps import LEVELS, levels, read_array, read_maps, tie_breaker
 from saliency_bench.scoring.exposures import EXPOSURES, area
 from saliency_bench.scoring.imputation import imputed, slight_noise
-from saliency_bench.target import activation_of, expand, one_hot, probabilities, recognised
+from saliency_bench.target_weights import activation_of, expand, one_hot, probabilities, recognised
 from saliency_bench.types import Images, Target
 from saliency_bench.utils.seeds import seed_of, uniform
 

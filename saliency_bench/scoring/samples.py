@@ -12,14 +12,14 @@ from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer, untouched
-from saliency_bench.explaining.map_provider import ExplainerRaisedError, MapProvider
+from saliency_bench.map_sources.map_provider import ExplainerRaisedError, MapProvider
 from saliency_bench.metric import Metric, check_without_people, load_metric
 from saliency_bench.reasons import NO_PROBABILITIES, lacks
 from saliency_bench.scoring.draws import Draws
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch
 from saliency_bench.scoring.partners import PartnerSamples, PartnerSource, Predictions, plan_of
 from saliency_bench.scoring.perturbation import check_batch_size, check_frame, per_image, read_images, right_classes
-from saliency_bench.target import no_probabilities, one_hot, probabilities
+from saliency_bench.target_weights import no_probabilities, one_hot, probabilities
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.types import Column, Images, Maps, Scores, Target
 from saliency_bench.utils.interrupts import handlers_end_work

@@ -4,7 +4,7 @@ Every builder returns float32. `one_hot` and `contrast` give one row per sample,
 samples.
 """
 
-from saliency_bench.target import activation_of, expand, no_probabilities, one_hot, probabilities, score
+from saliency_bench.target_weights import activation_of, expand, no_probabilities, one_hot, probabilities, score
 from saliency_bench.targets.contrasts import class_vs_group, contrast, group, group_vs_group
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from torch import Tensor
 
 from saliency_bench.errors import UserError
-from saliency_bench.target import class_indices, class_rows
+from saliency_bench.target_weights import class_indices, class_rows
 from saliency_bench.types import Target
 
 

@@ -13,7 +13,7 @@ from saliency_bench.metric import load_metric
 from saliency_bench.metrics._bam import preprocessed
 from saliency_bench.scoring.inputs import Other
 from saliency_bench.scoring.samples import score_samples
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 B = 3
 MAPS = arrays(np.float32, (2, B, 4, 5), elements=st.integers(-4, 8).map(float))

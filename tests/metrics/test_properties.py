@@ -13,7 +13,7 @@ import saliency_bench as sb
 from saliency_bench.maps import levels
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 METRICS = [load_metric(name) for name in contracts.complete("metrics")]
 ALIGNMENT = [metric.name for metric in METRICS if metric.needs == ("maps", "masks")]

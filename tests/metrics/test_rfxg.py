@@ -12,7 +12,7 @@ from torch import nn
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.explaining.map_provider import MapProvider
+from saliency_bench.map_sources.map_provider import MapProvider
 from saliency_bench.maps import descending
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves

@@ -6,7 +6,7 @@ import pytest
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cauc.score import saliency_cauc
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import class_vs_group, contrast
 
 H, W, K = 6, 5, 4

@@ -4,7 +4,7 @@ import pytest
 
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_cds.score import saliency_cds
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import contrast, group
 
 K = 4

@@ -11,7 +11,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_insertion.score import saliency_insertion
 from saliency_bench.scoring.perturbation import Curves, blurred
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import contrast
 
 SIZE = 4

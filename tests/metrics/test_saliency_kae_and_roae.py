@@ -7,7 +7,7 @@ import pytest
 from saliency_bench.errors import UserError
 from saliency_bench.metric import load_metric
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.targets import contrast, group
 
 K = 4

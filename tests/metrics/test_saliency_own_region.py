@@ -14,7 +14,7 @@ import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.metrics.saliency_own_region.score import reduce, saliency_own_region
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 HEIGHT, WIDTH, CLASSES = 4, 5, 7
 MEAN = (0.2, 0.5, 0.7)

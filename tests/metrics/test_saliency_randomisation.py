@@ -15,8 +15,8 @@ from torch import nn
 import saliency_bench as sb
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
-from saliency_bench.explaining.map_provider import MapProvider
-from saliency_bench.explaining.randomised import cascade, layer_names
+from saliency_bench.map_sources.map_provider import MapProvider
+from saliency_bench.map_sources.randomised import cascade, layer_names
 from saliency_bench.metric import load_metric
 from saliency_bench.metrics.saliency_randomisation.score import (
     rank_correlation,
@@ -24,7 +24,7 @@ from saliency_bench.metrics.saliency_randomisation.score import (
     ssim,
 )
 from saliency_bench.scoring.samples import score_samples
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 H, W, K = 12, 10, 3
 MAPS = arrays(np.float64, (2, 9, 8), elements=st.integers(-8, 8).map(float))
@@ -291,7 +291,7 @@ def test_a_map_that_is_constant_without_the_weights_is_like_nothing(made):
 
 
 def test_smoothing_is_the_mean_over_noisy_copies(made):
-    from saliency_bench.explaining.composing import smoothed
+    from saliency_bench.map_sources.composing import smoothed
 
     classifier, images = made
     target = one_hot([0, 1, 2], K)

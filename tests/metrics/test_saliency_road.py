@@ -12,7 +12,7 @@ from saliency_bench.metric import load_metric
 from saliency_bench.scoring import imputation
 from saliency_bench.scoring.imputation import NOISE, imputed, slight_noise
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 H, W, K = 6, 5, 4  # of the fixture `slow`
 COUNTS = (0, 2, 3, 4, 6, 9, 15, 22, 30)  # of 30 pixels at the nine exposures

@@ -13,7 +13,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.metrics._ranks import spearman
 from saliency_bench.metrics.saliency_single_deletion.score import marked, saliency_single_deletion
 from saliency_bench.scoring.perturbation import Curves
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 
 MAPS = arrays(np.float32, (2, 6, 7), elements=st.integers(-8, 8).map(float))
 

@@ -20,7 +20,7 @@ from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import labelled, training_splits
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer, as_explainer
-from saliency_bench.explaining.composing import blurred
+from saliency_bench.map_sources.composing import blurred
 from saliency_bench.metric import Metric, as_metric, check_without_people
 from saliency_bench.spec import RunSpec
 from saliency_bench.targets.label_maps import match

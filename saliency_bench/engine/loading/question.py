@@ -11,7 +11,7 @@ from saliency_bench.engine.loading.table import Table
 from saliency_bench.engine.python_objects import Objects, object_of
 from saliency_bench.engine.reading import Samples, Selection, label_names, read_chunk, selection_of
 from saliency_bench.errors import UserError
-from saliency_bench.explaining.map_provider import reason_of
+from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.metric import Metric
 from saliency_bench.spec import RunSpec
 from saliency_bench.targets import known_maps

@@ -18,9 +18,9 @@ from saliency_bench.engine.retraining.pictures import Pictures
 from saliency_bench.engine.retraining.splits import Setup, Split
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
-from saliency_bench.explaining.map_provider import halving, not_finite
+from saliency_bench.map_sources.map_provider import halving, not_finite
 from saliency_bench.scoring.retraining import first_exposures
-from saliency_bench.target import one_hot
+from saliency_bench.target_weights import one_hot
 from saliency_bench.utils.files import write_with
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.seeds import seed_of

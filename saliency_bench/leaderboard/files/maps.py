@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from saliency_bench.errors import UserError, one_line
-from saliency_bench.explaining.stored_maps import packed
+from saliency_bench.map_sources.stored_maps import packed
 from saliency_bench.utils.files import load_arrays, save_arrays
 
 SHARD = re.compile(r"maps-[0-9]{5}\.npz")

@@ -16,7 +16,7 @@ from saliency_bench.errors import UserError, described
 from saliency_bench.explainer import Explainer, NotFiniteError
 from saliency_bench.maps import is_flat
 from saliency_bench.reasons import NOT_FINITE
-from saliency_bench.target import expand
+from saliency_bench.target_weights import expand
 from saliency_bench.types import Images, Maps, Target
 from saliency_bench.utils.devices import is_out_of_memory
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from saliency_bench.classifiers.classifier import Classifier
 from saliency_bench.displays import stacked, strip
-from saliency_bench.explaining.explanation import Explanation, explain
+from saliency_bench.map_sources.explanation import Explanation, explain
 
 
 def explain_many(

@@ -13,7 +13,7 @@ from saliency_bench import displays, targets
 from saliency_bench.classifiers.loading import load_classifier
 from saliency_bench.errors import UserError, unknown, without_controls
 from saliency_bench.explainer import Explainer, as_explainer, load_explainer
-from saliency_bench.explaining.choice import fitting
+from saliency_bench.map_sources.choice import fitting
 from saliency_bench.targets.class_groups import ClassGroups, load_groups
 from saliency_bench.targets.label_maps import index_of
 from saliency_bench.targets.terms import TargetTerms

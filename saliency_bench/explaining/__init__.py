@@ -1,1 +1,0 @@
-"""Maps of explainers: composed, for further images and targets, for one picture."""
