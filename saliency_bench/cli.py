@@ -172,7 +172,7 @@ def _in_our_words(message: str) -> str:
         flag, given, choices = wrong.groups()
         known = re.findall(r"[\w.-]+", choices)
         is_option = flag.startswith("-")
-        return str(unknown("value" if is_option else "argument", given, known, of=flag if is_option else ""))
+        return str(unknown("value" if is_option else "argument", given, known, owner=flag if is_option else ""))
     for pattern, words in MESSAGES.items():
         if re.fullmatch(pattern, message):
             return re.sub(pattern, words, message)
@@ -204,7 +204,7 @@ def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv
     for word in before_dashes:
         flag = word.partition("=")[0]
         if re.fullmatch(r"--?[^\W\d][\w-]*", flag) and flag not in options:
-            raise unknown("option", flag, options, of=parser.prog)
+            raise unknown("option", flag, options, owner=parser.prog)
 
 
 def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:

@@ -21,7 +21,13 @@ MARGIN, SIZE, LINE = 10, 14, 20  # pixels of a strip: around pictures, of letter
 
 
 def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold: Iterable[tuple[int, int]] = ()) -> str:
-    """Rows of texts under a header; the first cell of each is its name. bold: (row, column) of cells to set apart."""
+    """Return an HTML table.
+
+    Args:
+        rows: the texts of each row; the first is its name.
+        header: names of the columns.
+        bold: (row, column) of cells in bold.
+    """
     marked = set(bold)
     head = "".join(f'<th scope="col" style="text-align:left">{_text(name)}</th>' for name in header)
     lines = [f"<thead><tr>{head}</tr></thead>"] if header else []
@@ -36,16 +42,17 @@ def table(rows: Iterable[Sequence[object]], header: Sequence[object] = (), bold:
 
 
 def facts(title: str, about: Mapping[str, object]) -> str:
-    """A title, and what there is to say under it; empty facts are left out."""
+    """Return a title above a table of facts; empty ones are left out."""
     return paragraph(title, strong=True) + table(item for item in about.items() if item[1] not in ("", None, ()))
 
 
 def paragraph(text: object, *, strong: bool = False) -> str:
+    """Return a text as an HTML paragraph."""
     return f'<p style="margin:0.5em 0">{_strong(text) if strong else _text(text)}</p>'
 
 
 def pictures(named: Mapping[str, Image.Image]) -> str:
-    """Pictures beside each other, each over its name."""
+    """Return pictures beside each other, each over its name."""
     figures = (
         f'<figure style="display:inline-block;margin:0 0.5em 0.5em 0"><img alt="{_text(name)}" src="{_data(image)}">'
         f"<figcaption>{_text(name)}</figcaption></figure>"
@@ -55,7 +62,7 @@ def pictures(named: Mapping[str, Image.Image]) -> str:
 
 
 def strip(panels: Sequence[tuple[Image.Image, Sequence[str]]]) -> Image.Image:
-    """Pictures of one size side by side, enlarged to at least `SIDE`, with lines of text below each."""
+    """Draw pictures of the same size side by side, enlarged to at least `SIDE`, with lines of text below each."""
     factor = max(1, -(-SIDE // max(panels[0][0].size)))
     width, height = (factor * side for side in panels[0][0].size)
     cell = max(width, SIDE)  # of a tall picture: room for the words
@@ -73,17 +80,18 @@ def strip(panels: Sequence[tuple[Image.Image, Sequence[str]]]) -> Image.Image:
 
 
 def stacked(strips: Sequence[Image.Image]) -> Image.Image:
-    """Strips below each other, as wide as the widest."""
-    canvas = Image.new("RGB", (max(one.width for one in strips), sum(one.height for one in strips)), "white")
+    """Draw strips below each other, as wide as the widest."""
+    size = max(image.width for image in strips), sum(image.height for image in strips)
+    canvas = Image.new("RGB", size, "white")
     top = 0
-    for one in strips:
-        canvas.paste(one, (0, top))
-        top += one.height
+    for image in strips:
+        canvas.paste(image, (0, top))
+        top += image.height
     return canvas
 
 
 def _fitted(line: str, width: int) -> str:
-    """As much of a line as fits, in letters of either weight."""
+    """Return as much of a line as fits into `width` pixels, whether it is bold or not."""
     line = " ".join(line.split())
     shown = line
     while _font(bold=True).getlength(shown) > width:
@@ -94,7 +102,7 @@ def _fitted(line: str, width: int) -> str:
 
 @cache
 def _font(*, bold: bool) -> Any:
-    """DejaVu, which matplotlib brings along: it has Latin, Greek, Cyrillic and Arabic letters."""
+    """Load DejaVu, which matplotlib brings along: it has Latin, Greek, Cyrillic and Arabic letters."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -102,7 +110,10 @@ def _font(*, bold: bool) -> Any:
 
 
 def large(image: Image.Image) -> Image.Image:
-    """Of at least `LEAST` pixels, small ones enlarged by a whole number, so that each pixel stays a square."""
+    """Scale a picture to between `LEAST` and `MOST` pixels.
+
+    A small one is enlarged by a whole number without smoothing, so that each pixel stays a square.
+    """
     times = -(-LEAST // min(image.size))
     if times > 1:
         return image.resize((times * image.width, times * image.height), Image.Resampling.NEAREST)
@@ -112,20 +123,24 @@ def large(image: Image.Image) -> Image.Image:
 
 
 def png(image: Image.Image) -> bytes:
+    """Return a picture as PNG."""
     buffer = BytesIO()
     image.save(buffer, format="png", optimize=True)
     return buffer.getvalue()
 
 
 def _data(image: Image.Image) -> str:
+    """Return a picture as a data URL of a JPEG."""
     buffer = BytesIO()
     large(image.convert("RGB")).save(buffer, format="jpeg", quality=QUALITY)
     return f"data:image/jpeg;base64,{b64encode(buffer.getvalue()).decode()}"
 
 
 def _text(text: object) -> str:
+    """Return a text escaped for HTML."""
     return escape(str(text))
 
 
 def _strong(text: object) -> str:
+    """Return a text escaped for HTML, in bold."""
     return f"<strong>{_text(text)}</strong>"

@@ -19,10 +19,14 @@ class UserError(ValueError):
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """A text, or what an error says (its class where it says nothing), as one line of at most so many characters.
+    """Return a text, or the message of an error (its class if it has none), as one line.
 
     Names in it may come from strangers: what is not printable (escapes that move a terminal's cursor, marks that turn
     the direction of writing) is spelled out.
+
+    Args:
+        text: the text or error.
+        most: the longest line in characters; a longer one ends in "...".
     """
     line = " ".join(str(text).split()) or (type(text).__name__ if isinstance(text, BaseException) else "")
     line = "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in line)
@@ -30,7 +34,7 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def without_controls(text: str) -> str:
-    """A text of any length with what moves a cursor or turns the direction of writing spelled out; lines stay lines."""
+    """Return a text with what moves a cursor or turns the direction of writing spelled out; lines stay lines."""
     return CONTROLS.sub(lambda sign: ascii(sign[0])[1:-1], text)
 
 
@@ -40,7 +44,10 @@ class EndedError(Exception):
 
 @contextmanager
 def no_exit() -> Iterator[None]:
-    """Inside, what would end the program without being an error, such as sys.exit(0), is one. Ctrl-C stays Ctrl-C."""
+    """Raise `EndedError` for what would end the program without being an error, such as sys.exit(0).
+
+    Ctrl-C stays Ctrl-C.
+    """
     try:
         yield
     except (Exception, KeyboardInterrupt):
@@ -50,7 +57,7 @@ def no_exit() -> Iterator[None]:
 
 
 def described(error: BaseException) -> str:
-    """The class of an error and what it says, on one line."""
+    """Return the class of an error and its message, on one line."""
     error = error.__cause__ if isinstance(error, EndedError) and error.__cause__ else error
     name = type(error).__name__
     text = one_line(error, 200)
@@ -60,28 +67,33 @@ def described(error: BaseException) -> str:
 def unknown(
     kind: str,
     name: str,
-    known: Iterable[str],
+    names: Iterable[str],
     aliases: Mapping[str, Iterable[str]] = MappingProxyType({}),
     *,
-    of: str = "",
+    owner: str = "",
 ) -> UserError:
-    """An error for an unknown name, with the nearest known ones. aliases: {known name: what else it is called}.
+    """Return the error for an unknown name, which suggests the nearest known ones.
 
-    of: what it would belong to.
+    Args:
+        kind: what the name is of, such as "option".
+        name: the unknown name.
+        names: all known ones.
+        aliases: {known name: its further names}.
+        owner: what has these names, such as the explainer whose option is meant.
     """
-    known = sorted(known)
-    near = _nearest(str(name), known, aliases)
-    some = ", ".join(known[:SHOWN]) + (f" and {len(known) - SHOWN} more" if len(known) > SHOWN else "")
-    fix = f"did you mean {' or '.join(near)}?" if near else f"known: {some}"
-    return UserError(f"unknown {kind} '{name}'{f' of {of}' * bool(of)}; {fix}")
+    names = sorted(names)
+    near = _nearest(str(name), names, aliases)
+    listed = ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    fix = f"did you mean {' or '.join(near)}?" if near else f"known: {listed}"
+    return UserError(f"unknown {kind} '{name}'{f' of {owner}' * bool(owner)}; {fix}")
 
 
-def _nearest(name: str, known: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
-    """The item that is spelled or called so, or else up to three that are spelled alike."""
-    common = known[0].partition("_")[0] + "_" if known else ""  # such as saliency_, which people leave out
-    common = common if len(known) > 1 and all(item.startswith(common) for item in known) else ""
-    spelled = {_letters(alias): item for item in known for alias in aliases.get(item, ())}
-    spelled |= {_letters(item.removeprefix(common)): item for item in known}
+def _nearest(name: str, names: list[str], aliases: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the item that `name` means but for case, punctuation or an alias, else up to three that look like it."""
+    common = names[0].partition("_")[0] + "_" if names else ""  # such as saliency_, which people leave out
+    common = common if len(names) > 1 and all(item.startswith(common) for item in names) else ""
+    spelled = {_letters(alias): item for item in names for alias in aliases.get(item, ())}
+    spelled |= {_letters(item.removeprefix(common)): item for item in names}
     wanted = _letters(name).removeprefix(_letters(common))
     if wanted in spelled:
         return [spelled[wanted]]
@@ -90,5 +102,5 @@ def _nearest(name: str, known: list[str], aliases: Mapping[str, Iterable[str]]) 
 
 
 def _letters(text: str) -> str:
-    """Without case and punctuation, which people set as they like."""
+    """Normalise a name for matching: casefold and drop punctuation."""
     return "".join(sign for sign in text.casefold().replace("+", "plus") if sign.isalnum())

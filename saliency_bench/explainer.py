@@ -38,10 +38,15 @@ from saliency_bench.utils.source_code import code_hash, first_line, name_of
 
 @dataclass(frozen=True)
 class Explainer:
-    """Call it: explainer(classifier, images, target, seeds=None) -> Float (B, H, W).
+    """A function that makes saliency maps, with its options: explainer(classifier, images, target, seeds=None) -> maps.
 
-    `seeds` are one integer per image, for random draws per sample; None means 0 to B-1. A `baseline` ignores the
-    network (its module has `BASELINE = True`); tables show it separately.
+    Attributes:
+        name: name of the function.
+        function: (classifier, images, target, *, seeds, options) -> Float (B, H, W).
+        options: (name, value) of all options, sorted.
+        version: `VERSION` of the module, or a hash of your own function.
+        baseline: whether it ignores the network; tables show it separately.
+        about: first line of the docstring of your own function.
     """
 
     name: str
@@ -49,7 +54,7 @@ class Explainer:
     options: tuple[tuple[str, object], ...] = ()
     version: int | str = 1
     baseline: bool = False
-    about: str = ""  # of your own function: the first line of its docstring
+    about: str = ""
 
     def __hash__(self) -> int:  # an option may be a list
         return hash(self.identity)
@@ -58,6 +63,17 @@ class Explainer:
     def __call__(
         self, classifier: nn.Module, images: Images, target: Target, *, seeds: Sequence[int] | None = None
     ) -> Maps:
+        """Return the maps of a batch, Float (B, H, W).
+
+        Args:
+            classifier: the network; it is as before afterwards.
+            images: Float (B, 3, H, W) in [0, 1].
+            target: weights over the logits, (B, K) or (1, K).
+            seeds: an integer per image, for random draws per sample; None means 0 to B-1.
+
+        Raises:
+            UserError: The images or the target are not usable, or the maps are not Float (B, H, W) and finite.
+        """
         images = _checked(images)
         seeds = list(range(len(images))) if seeds is None else list(seeds)
         if len(seeds) != len(images):
@@ -78,13 +94,17 @@ class Explainer:
         return self._contract(maps, images)
 
     def seeded(self, seed: int) -> "Explainer":
-        """With the run's seed for anything drawn once for all samples (RISE's masks), unless the option was set."""
+        """Return the explainer with the run's seed for what is drawn once for all samples (RISE's masks).
+
+        An option `seed` that was set stays as it is.
+        """
         given = dict(self.options)
         if given.get("seed", seed) is not None:
             return self
         return replace(self, options=tuple(sorted((given | {"seed": seed}).items())))
 
     def _contract(self, maps: Maps, images: Images) -> Maps:
+        """Return the maps if they have the right shape and are finite; raise UserError if not."""
         shape = (len(images), *images.shape[2:])
         if maps.shape != shape:
             raise UserError(f"{self.name} returned maps of shape {tuple(maps.shape)}, not {shape}")
@@ -100,12 +120,12 @@ class Explainer:
         return self.name + options.differing(self.options, options.defaults(self.function))
 
     def _repr_html_(self) -> str:
-        known = isinstance(self.version, int) and self.name in list_explainers()
+        is_packaged = isinstance(self.version, int) and self.name in list_explainers()
         return displays.facts(
             str(self),
             {
-                "": registry.summary(registry.score_file("explainers", self.name)) if known else self.about,
-                "needs": registry.load("explainers", self.name).NEEDS if known else "",
+                "": registry.summary(registry.score_file("explainers", self.name)) if is_packaged else self.about,
+                "needs": registry.load("explainers", self.name).NEEDS if is_packaged else "",
                 "options": options.listed(self.options),
                 "version": self.version,
             },
@@ -113,11 +133,17 @@ class Explainer:
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
+        """(name, options as text, version): explainers of the same identity make the same maps."""
         return self.name, options.text(self.options), self.version
 
 
 class NotFiniteError(UserError):
-    """`maps`: as the explainer returned them; `where`: the positions in the batch whose map is not finite."""
+    """An explainer returned maps that are not finite.
+
+    Attributes:
+        maps: as the explainer returned them.
+        where: positions in the batch whose map is not finite.
+    """
 
     def __init__(self, message: str, maps: Maps, where: list[int]):
         super().__init__(message)
@@ -125,16 +151,20 @@ class NotFiniteError(UserError):
 
 
 def list_explainers() -> list[str]:
-    """The names of the explainers that `load_explainer` and `run` take."""
+    """Return the names of the explainers that `load_explainer` and `run` take."""
     return registry.names("explainers")
 
 
 def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explainer:
-    """An explainer by name, "gradcam", with its options bound, also as text: "rise:masks=1000".
+    """Return an explainer with its options bound.
 
-    name: also your own function (classifier, images, target) -> maps.
+    Args:
+        name: "gradcam", or with options as text "rise:masks=1000"; or your own function (classifier, images, target) ->
+            maps.
+        chosen: options by name.
 
-    Raises: UserError for an unknown explainer or option, with the nearest names.
+    Raises:
+        UserError: The explainer or an option is unknown.
     """
     if not isinstance(name, str):
         if chosen:
@@ -149,7 +179,7 @@ def load_explainer(name: str | Callable[..., Maps], **chosen: object) -> Explain
 
 
 def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explainer:
-    """An explainer from a name, or from your own function (classifier, images, target) -> maps.
+    """Return an explainer from a name, or from your own function (classifier, images, target) -> maps.
 
     The version of your own function is a hash of its code and of all that it uses outside of libraries, so that edited
     code never mixes with old results (`utils.source_code`).
@@ -160,15 +190,17 @@ def as_explainer(explainer: "str | Explainer | Callable[..., Maps]") -> Explaine
         return load_explainer(explainer)
     if not callable(explainer):
         raise UserError(f"an explainer is a name or a function (classifier, images, target) -> maps; got {explainer!r}")
-    own = tuple(
-        sorted((key, value) for key, value in options.defaults(explainer).items() if value is not inspect._empty)
-    )
-    return Explainer(name_of(explainer), explainer, own, code_hash(explainer).version, about=first_line(explainer))
+    given = {key: value for key, value in options.defaults(explainer).items() if value is not inspect.Parameter.empty}
+    bound = tuple(sorted(given.items()))
+    return Explainer(name_of(explainer), explainer, bound, code_hash(explainer).version, about=first_line(explainer))
 
 
 @contextmanager
 def untouched(classifier: nn.Module) -> Iterator[None]:
-    """Evaluation mode, no parameter gradients inside; modes, flags, gradients, random states as before afterwards."""
+    """Work with the network in evaluation mode and without gradients of parameters.
+
+    Afterwards its modes, flags and gradients, and the states of the global random generators, are as before.
+    """
     training = [(module, module.training) for module in classifier.modules()]
     required = [(parameter, parameter.requires_grad, parameter.grad) for parameter in classifier.parameters()]
     states = random.getstate(), np.random.get_state()
@@ -198,7 +230,7 @@ def untouched(classifier: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def same_directory() -> Iterator[None]:
-    """The working directory, which relative paths go by, is afterwards as before; unless it is gone."""
+    """Set the working directory, which relative paths go by, back afterwards, unless it is gone."""
     try:
         before = os.getcwd()
     except FileNotFoundError:
@@ -212,12 +244,13 @@ def same_directory() -> Iterator[None]:
 
 
 def is_ours(function: Callable) -> bool:
-    """Whether a function, or the class of a callable object, is of this package."""
+    """Return whether a function, or the class of a callable object, is of this package."""
     inner = function.func if isinstance(function, partial) else function
     return str(getattr(inner, "__module__", "")).partition(".")[0] == "saliency_bench"
 
 
 def _checked(images: Images) -> Images:
+    """Return images as float32; raise UserError for what are no images in the prepared frame."""
     if images.ndim != 4 or images.shape[1] != 3 or len(images) == 0:
         raise UserError(f"images have shape (B, 3, H, W) with B of at least 1; these have {tuple(images.shape)}")
     # Perturbed images may leave [0, 1] a little; 0 to 255 is another frame.

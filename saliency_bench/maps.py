@@ -17,10 +17,11 @@ LEVELS = 2**15
 
 
 def read_maps(maps: Any) -> np.ndarray:
-    """Float32 (B, H, W) of arrays, lists or tensors; one map (H, W) becomes a batch of one.
+    """Return arrays, lists or tensors of maps as float32 (B, H, W); a single map (H, W) becomes a batch of one.
 
-    Raises: ValueError for another number of axes, an empty map, NaN or infinite values, a map that is
-    constant in float32 only.
+    Raises:
+        ValueError: Another number of axes, an empty map, NaN or infinite values, or a map that is constant in float32
+            only.
     """
     given = read_array("maps", maps)
     with np.errstate(over="ignore"):  # float64 beyond float32 becomes infinite, which is named below
@@ -37,9 +38,10 @@ def read_maps(maps: Any) -> np.ndarray:
 
 
 def read_masks(masks: Any) -> np.ndarray:
-    """Bool (B, H, W) of arrays, lists or tensors. At most two values: 0 and one other (1, 255, True).
+    """Return arrays, lists or tensors of masks as bool (B, H, W); their values are 0 and another one (1, 255, True).
 
-    Raises: ValueError for another number of axes or a mask that is not binary.
+    Raises:
+        ValueError: Another number of axes, or a mask that is not binary.
     """
     array = read_array("masks", masks)
     array = array[None] if array.ndim == 2 else array
@@ -54,17 +56,26 @@ def read_masks(masks: Any) -> np.ndarray:
 
 
 def read_pair(maps: Any, masks: Any) -> tuple[np.ndarray, np.ndarray]:
-    """`read_maps` and `read_masks`; both must have one shape."""
+    """Return (`read_maps`, `read_masks`), which must have the same shape."""
     values, inside = read_maps(maps), read_masks(masks)
     if values.shape != inside.shape:
         raise ValueError(f"maps have shape {values.shape} but masks {inside.shape}; they must be equal")
     return values, inside
 
 
-def read_array(what: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
-    """Arrays, tensors, lists of either or of numbers as one array. Raises: ValueError unless they are real numbers."""
+def read_array(name: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
+    """Return arrays, tensors, or lists of these or of numbers as an array.
+
+    Args:
+        name: what the values are, for messages.
+        values: the numbers.
+        shape: the shape that they should have, for messages.
+
+    Raises:
+        ValueError: They are not real numbers, or differ in size.
+    """
     if isinstance(values, list | tuple):
-        values = [read_array(what, item, shape) if hasattr(item, "detach") else item for item in values]
+        values = [read_array(name, item, shape) if hasattr(item, "detach") else item for item in values]
     elif hasattr(values, "detach"):  # a tensor, without importing torch; numpy has no bfloat16
         values = values.detach().cpu()
         values = values.float() if values.is_floating_point() and values.element_size() < 4 else values
@@ -74,16 +85,16 @@ def read_array(what: str, values: Any, shape: str = "(B, H, W)") -> np.ndarray:
             raise TypeError(f"{array.dtype} is not a real number type")
         return array
     except (ValueError, TypeError) as error:
-        raise ValueError(f"{what} must be real numbers of shape {shape}, all of one size") from error
+        raise ValueError(f"{name} must be real numbers of shape {shape}, all of one size") from error
 
 
 def is_flat(maps: np.ndarray) -> np.ndarray:
-    """Bool (B,): whether a map is constant."""
+    """Return Bool (B,): whether each map is constant."""
     return maps.max(axis=(1, 2)) == maps.min(axis=(1, 2))
 
 
 def normalise(maps: np.ndarray) -> np.ndarray:
-    """Min-max of each map to [0, 1]; a constant map becomes zeros."""
+    """Scale each map to [0, 1] by its minimum and maximum; a constant map becomes zeros."""
     low = maps.min(axis=(1, 2), keepdims=True)
     with np.errstate(over="ignore"):
         span = maps.max(axis=(1, 2), keepdims=True) - low
@@ -95,7 +106,7 @@ def normalise(maps: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def tie_breaker(height: int, width: int) -> np.ndarray:
-    """The fixed pseudo-random permutation of the H*W pixels that orders tied values, the same for every map."""
+    """Return the fixed pseudo-random permutation of the H*W pixels that orders tied values of every map."""
     bits = random_bits(seed_of("tie", height, width), height * width)
     permutation = np.argsort(bits, kind="stable")
     permutation.setflags(write=False)
@@ -103,19 +114,22 @@ def tie_breaker(height: int, width: int) -> np.ndarray:
 
 
 def levels(maps: np.ndarray) -> np.ndarray:
-    """Uint16 (B, H, W): the normalised map in steps of 1/32768, rounded; what orders pixels and makes them tie."""
+    """Return uint16 (B, H, W): normalised maps in steps of 1/32768, by which pixels are ordered and tie."""
     return np.rint(normalise(maps) * LEVELS).astype(np.uint16)
 
 
 def descending(maps: np.ndarray) -> np.ndarray:
-    """Int (B, H*W): pixel indices from the highest level to the lowest, ties in the order of `tie_breaker`."""
+    """Return int (B, H*W): pixel indices from the highest level to the lowest, ties in the order of `tie_breaker`."""
     permutation = tie_breaker(*maps.shape[1:])
     shuffled = levels(maps).reshape(len(maps), -1)[:, permutation]
     return permutation[np.argsort(LEVELS - shuffled, axis=1, kind="stable")]
 
 
 def top_pixels(maps: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`, without sorting them all."""
+    """Return bool (B, H, W): the first counts[i] pixels of map i in the order of `descending`.
+
+    Partitioning is linear in the pixels; of those at the lowest level that is taken, the tie-breaker's first are.
+    """
     chosen = np.zeros(maps.shape, dtype=bool)
     permutation = tie_breaker(*maps.shape[1:])
     flat = zip(levels(maps).reshape(len(maps), -1), chosen.reshape(len(maps), -1), counts, strict=True)
@@ -140,14 +154,20 @@ def score_regions(
     *,
     normalised: bool = True,
 ) -> np.ndarray:
-    """Float64 (B, T): `score(salient, inside)` at each of T thresholds, NaN for an empty mask.
+    """Score the salient pixels of each map against its mask, at each threshold.
 
     Args:
         score: from the salient pixels and the mask, both bool (B, H, W), to (B,).
+        maps: (B, H, W).
+        masks: (B, H, W).
         thresholds: a number is strictly exceeded by salient pixels; "mask_area": as many top pixels as the mask has.
-        normalised: min-max each map to [0, 1] first.
+        normalised: scale each map to [0, 1] first.
 
-    Raises: ValueError of `read_pair` and `check_threshold`.
+    Returns:
+        Float64 (B, T) for T thresholds; NaN for an empty mask.
+
+    Raises:
+        ValueError: See `read_pair` and `check_threshold`.
     """
     for threshold in thresholds:
         check_threshold(threshold=threshold, normalise=normalised)
@@ -160,14 +180,14 @@ def score_regions(
 
 
 def salient(values: np.ndarray, inside: np.ndarray, threshold: float | str) -> np.ndarray:
-    """Bool (B, H, W): the pixels above a threshold, or the top pixels of the mask's area."""
+    """Return bool (B, H, W): the pixels above a threshold, or as many top pixels as the mask has."""
     if isinstance(threshold, str):
         return top_pixels(values, np.count_nonzero(inside, axis=(1, 2)))
     return values > float(threshold)
 
 
 def check_threshold(*, threshold: Any, normalise: bool) -> None:
-    """Raises: ValueError for what is neither "mask_area" nor a number, within [0, 1] if maps are normalised."""
+    """Raise ValueError unless a threshold is "mask_area" or a number, within [0, 1] if maps are normalised."""
     if isinstance(threshold, str) and threshold == "mask_area":
         return
     if isinstance(threshold, bool) or not isinstance(threshold, int | float | np.number):
@@ -177,6 +197,9 @@ def check_threshold(*, threshold: Any, normalise: bool) -> None:
 
 
 def mean_of_parts(values: np.ndarray, options: object = None) -> np.ndarray:
-    """(B,) of (B, P): the mean of the parts that are not NaN, NaN where all are; how a metric reduces by default."""
-    known = ~np.isnan(values)
-    return np.where(known, values, 0).sum(axis=1) / np.where(known.any(axis=1), known.sum(axis=1), np.nan)
+    """Return (B,): the mean over the parts of (B, P) that are not NaN, NaN if all are.
+
+    This is how a metric reduces its parts by default; other reductions use `options`.
+    """
+    defined = ~np.isnan(values)
+    return np.where(defined, values, 0).sum(axis=1) / np.where(defined.any(axis=1), defined.sum(axis=1), np.nan)

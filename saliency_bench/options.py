@@ -19,9 +19,12 @@ JSON = ('"', "[", "{")  # how a JSON text, list or object begins, in which a com
 
 
 def parse(text: str) -> tuple[str, dict[str, object]]:
-    """("rise", {"masks": 1000}) of "rise:masks=1000". Values are parsed as JSON, else kept as text.
+    """Split "rise:masks=1000" into ("rise", {"masks": 1000}).
 
-    A comma inside a JSON text or list, as in `"a,b"`, separates nothing.
+    Values are parsed as JSON, else kept as text. A comma inside a JSON text or list, as in `"a,b"`, separates nothing.
+
+    Raises:
+        UserError: What follows the colon is not OPTION=VALUE.
     """
     name, _, rest = text.partition(":")
     options: dict[str, object] = {}
@@ -34,18 +37,20 @@ def parse(text: str) -> tuple[str, dict[str, object]]:
 
 
 def _pairs(text: str) -> Iterator[str]:
-    """The texts between commas, but for those inside JSON."""
+    """Yield the texts between commas, but for commas inside JSON."""
     parts = text.split(",")
     while parts:
+        # A JSON value ends at the first comma before which it is valid; anything else at the first comma.
         ends = range(1, len(parts) + 1) if parts[0].partition("=")[2].startswith(JSON) else range(0)
         joined = (",".join(parts[:end]) for end in ends)
-        whole = next((one for one in joined if _is_json(one.partition("=")[2])), parts[0])
+        whole = next((pair for pair in joined if _is_json(pair.partition("=")[2])), parts[0])
         if whole:
             yield whole
         del parts[: whole.count(",") + 1]
 
 
 def _is_json(text: str) -> bool:
+    """Return whether a text is valid JSON."""
     try:
         json.loads(text)
     except ValueError:
@@ -54,11 +59,12 @@ def _is_json(text: str) -> bool:
 
 
 def _value(text: str) -> object:
+    """Return the value that a text stands for: JSON, Python's None, True and False, or the text itself."""
     return json.loads(text) if _is_json(text) else {"None": None, "True": True, "False": False}.get(text, text)
 
 
 def spelled(value: object) -> str:
-    """A value as `parse` reads it back: plainly, or as JSON where a plain text would be read as something else."""
+    """Write a value as `parse` reads it back: plainly, or as JSON where plain text would be read as something else."""
     plain = str(value)
     if "," not in plain and plain.isprintable() and not plain.startswith(JSON) and type(_value(plain)) is type(value):
         return plain
@@ -68,65 +74,78 @@ def spelled(value: object) -> str:
         return plain
 
 
-def differing(options: Iterable[tuple[str, object]], known: Mapping[str, object]) -> str:
-    """The options that differ from their defaults `known`, as they follow a name: ":key=value,...", or nothing."""
+def differing(options: Iterable[tuple[str, object]], defaults: Mapping[str, object]) -> str:
+    """Return the options that differ from their defaults, as they follow a name: ":key=value,...", or ""."""
     # A user's function may have arrays as defaults, whose comparison is not a truth value.
-    chosen = [(key, value) for key, value in options if value is not known.get(key)]
-    pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != known.get(key)]
+    chosen = [(key, value) for key, value in options if value is not defaults.get(key)]
+    pairs = [f"{key}={spelled(value)}" for key, value in chosen if value != defaults.get(key)]
     return ":" + ",".join(pairs) if pairs else ""
 
 
 def listed(options: Iterable[tuple[str, object]]) -> str:
-    """All options with their values, for people: "masks=1000, p=0.5"."""
+    """Return all options with their values, for people: "masks=1000, p=0.5"."""
     return ", ".join(f"{key}={spelled(value)}" for key, value in options)
 
 
 def defaults(function: Callable) -> dict[str, object]:
-    """{option: default} of a function's keyword-only parameters; `seeds` comes from the caller and is not an option."""
+    """Return {option: default} of a function's keyword-only parameters, without `seeds`, which the caller gives."""
     parameters = inspect.signature(function).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY and p.name != "seeds"}
 
 
 def positional(function: Callable) -> tuple[str, ...]:
+    """Return the names of a function's positional parameters."""
     parameters = inspect.signature(function).parameters.values()
     return tuple(p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD)
 
 
 def resolved(owner: str, function: Callable, options: dict[str, object]) -> tuple[tuple[str, object], ...]:
-    """All options with their values, defaults filled in, sorted by name.
+    """Return all options with their values, defaults filled in, sorted by name.
 
     1 given for a float is 1.0, 1.0 for a whole number 1: they are one value, so they must have one identity.
-    Raises: UserError for an unknown option (with the nearest names), or a value that its annotation does not allow.
+
+    Args:
+        owner: the name of the explainer or metric, for messages.
+        function: takes the options as keyword-only parameters.
+        options: those that were chosen.
+
+    Raises:
+        UserError: An option is unknown, or has a value that its annotation does not allow.
     """
-    known, takes = defaults(function), _annotated(function)
-    check_names(owner, options, known)
+    usual, takes = defaults(function), _annotated(function)
+    check_names(owner, options, usual)
     for key in options:
         if key in takes:
             takes[key].check(owner, key, options[key])
-    chosen = known | options
+    chosen = usual | options
     return tuple(sorted((key, takes[key].plain(chosen[key]) if key in takes else chosen[key]) for key in chosen))
 
 
-def check_names(owner: str, options: Mapping[str, object], known: Iterable[str]) -> None:
-    """Raises: UserError for the first option that is not among the known ones, with the nearest names."""
-    known = list(known)
+def check_names(owner: str, options: Mapping[str, object], names: Iterable[str]) -> None:
+    """Raise UserError for the first option that is not among `names`, with the nearest of them."""
+    names = list(names)
     for key in options:
-        if not known:
+        if not names:
             raise UserError(f"{owner} has no options; got {key}={options[key]}")
-        if key not in known:
-            raise unknown("option", key, known, of=owner)
+        if key not in names:
+            raise unknown("option", key, names, owner=owner)
 
 
 @dataclass(frozen=True)
 class _Annotation:
-    """What an option takes: values of `types`, or one of `choices`."""
+    """The values that an option takes.
+
+    Attributes:
+        types: types of allowed values.
+        choices: further values that are allowed.
+    """
 
     types: tuple[type, ...]
     choices: tuple[object, ...]
 
     @classmethod
-    def of(cls, hint: Any) -> "_Annotation | None":
-        """None for an annotation that is not a type, choice or union of these: it takes anything."""
+    def from_hint(cls, hint: Any) -> "_Annotation | None":
+        """Read a type, choice or union of these; None for any other annotation, which takes anything."""
         members = get_args(hint) if get_origin(hint) in (UnionType, Union) else (hint,)
         types = tuple(member for member in members if isinstance(member, type))
         literals = [member for member in members if get_origin(member) is Literal]
@@ -135,6 +154,7 @@ class _Annotation:
         return cls(types, tuple(choice for literal in literals for choice in get_args(literal)))
 
     def plain(self, value: Any) -> object:
+        """Return a value as the type that the annotation names: 1 as 1.0 for a float, a scalar of numpy as Python's."""
         value = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value  # of numpy
         if type(value) is int and float in self.types and int not in self.types:
             return float(value)
@@ -143,6 +163,7 @@ class _Annotation:
         return value
 
     def check(self, owner: str, key: str, value: object) -> None:
+        """Raise UserError for a value of the option `key` of `owner` that is not allowed."""
         value = self.plain(value)
         if isinstance(value, float) and not isfinite(value):
             raise UserError(f"option {key} of {owner} must be a finite number; got {value}")
@@ -160,19 +181,19 @@ class _Annotation:
 
 
 def _annotated(function: Callable) -> dict[str, _Annotation]:
-    """Of a function's parameters that say what they take."""
-    read = {name: _Annotation.of(hint) for name, hint in get_type_hints(function).items()}
-    return {name: annotation for name, annotation in read.items() if annotation is not None}
+    """Return {parameter: its annotation} of the parameters whose annotation says what they take."""
+    annotations = {name: _Annotation.from_hint(hint) for name, hint in get_type_hints(function).items()}
+    return {name: annotation for name, annotation in annotations.items() if annotation is not None}
 
 
 def choices(function: Callable, key: str) -> tuple[object, ...]:
-    """The values that an option is one of; () for one that takes others as well."""
+    """Return the values that an option is one of; () for one that takes others as well."""
     annotation = _annotated(function).get(key)
     return () if annotation is None or set(annotation.types) - {NoneType} else annotation.choices
 
 
 def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
-    """Call the module's `check`, if it has one. Raises: UserError with its message."""
+    """Call the module's `check` with all options, if it has one; raise UserError with its message."""
     if hasattr(module, "check"):
         try:
             module.check(**dict(options))
@@ -183,24 +204,27 @@ def check(module: ModuleType, options: tuple[tuple[str, object], ...]) -> None:
 
 
 def meanings(docstring: str, names: Iterable[str]) -> dict[str, str]:
-    """{parameter: what a docstring says of it}: "name: text" at the start of a line or sentence, up to the next one."""
+    """Return {parameter: its description in a docstring}.
+
+    A description is "name: text" at the start of a line or sentence, and ends where the next one begins.
+    """
     name = rf"`?(?:{'|'.join(sorted(names, key=len, reverse=True))})`?"
     lines = "\n".join(line.strip() for line in docstring.splitlines())
-    found: dict[str, str] = {}
+    descriptions: dict[str, str] = {}
     for paragraph in re.split(r"\n\n+|\n?(?:Args|Returns|Raises):", lines):
         _, *pieces = re.split(rf"(?:^|(?<=\n)|(?<=[.;] ))({name}(?:, {name})*): ", paragraph)
         for keys, meaning in zip(pieces[::2], pieces[1::2], strict=True):
             for key in keys.replace("`", "").split(", "):
-                found.setdefault(key, " ".join(meaning.split()))
-    return found
+                descriptions.setdefault(key, " ".join(meaning.split()))
+    return descriptions
 
 
 def text(options: tuple[tuple[str, object], ...]) -> str:
-    """Canonical JSON of resolved options, for identities and records."""
+    """Return canonical JSON of resolved options, for identities and records."""
     return json.dumps(dict(options), sort_keys=True, default=_in_words)
 
 
 def _in_words(value: object) -> str:
-    """An object that only Python has, in the same words in every process."""
+    """Write an object that only Python has in the same words in every process: sorted, without addresses."""
     text = f"{{{', '.join(sorted(map(repr, value)))}}}" if isinstance(value, set | frozenset) else repr(value)
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

@@ -21,24 +21,29 @@ PRECOMPUTED = "maps-"  # how the version of an explainer begins that is a folder
 
 
 def is_expected(reason: str) -> bool:
-    """Whether a reason lies in the data or the definition of a metric."""
+    """Return whether a reason lies in the data or the definition of a metric."""
     return reason in EXPECTED or reason.startswith(f"{UNDEFINED}: ") or has_parts_only(reason)
 
 
 def has_parts_only(reason: str | None) -> bool:
-    """Whether a sample without a score of its own counts by its parts; further `MARKS` may follow."""
+    """Return whether a sample without a score of its own counts by its parts; further `MARKS` may follow."""
     return reason is not None and reason.split(MARKS)[0] == PARTS_ONLY
 
 
 def lacks(column: str) -> str:
-    """Why a sample has no score that has no value in a column of the dataset."""
+    """Return the reason for a sample that has no value in a column of the dataset."""
     return f"{UNDEFINED}: no {column}"
 
 
 def reason_for(value: float | None, flat: bool, undefined: str, mark: str = "", parts_only: bool = False) -> str | None:
-    """Why a metric gave a sample no value, or what must be known beside it, with `MARKS` between.
+    """Return why a metric gave a sample no value, or what must be known beside its value; None for neither.
 
-    parts_only: whether the sample counts by its parts alone.
+    Args:
+        value: the score of the sample.
+        flat: whether its map is constant.
+        undefined: what the metric says of a sample that it is not defined for; may be empty.
+        mark: what is noted beside a value.
+        parts_only: whether the sample counts by its parts alone.
     """
     if value is not None or parts_only:
         return MARKS.join(filter(None, (PARTS_ONLY if parts_only else "", FLAT if flat else "", mark))) or None

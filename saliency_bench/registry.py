@@ -25,18 +25,16 @@ KINDS = {
     "suites": "suite",
 }
 HERE = Path(__file__).parent
-CHECKOUT = (
-    "explainers",
-    "metrics",
-    "hub_builders",
-    "push_scripts",
-    "suites",
-)  # beside the core in a checkout, in it installed
+CHECKOUT = ("explainers", "metrics", "hub_builders", "push_scripts", "suites")  # beside the core in a checkout
 DASHED = ("hub_builders", "push_scripts")  # their public names have dashes: shapes-xai, install-metrics
 
 
 def folders(kind: str) -> list[Path]:
-    """Raises: UserError where `saliency_bench` is the bare folder of a checkout, which holds the core alone."""
+    """Return the folders that hold the items of a kind.
+
+    Raises:
+        UserError: `saliency_bench` is the bare folder of a checkout, which holds the core alone.
+    """
     spec = find_spec(f"saliency_bench.{kind}")
     if spec is None and kind in CHECKOUT and (HERE.parent / kind).is_dir():
         raise UserError(
@@ -47,7 +45,7 @@ def folders(kind: str) -> list[Path]:
 
 
 def files(kind: str) -> dict[str, Path]:
-    """{public name: its main file}, sorted by name."""
+    """Return {public name: its main file}, sorted by name."""
     items: dict[str, Path] = {}
     for folder in folders(kind):
         for path in sorted(folder.iterdir()):
@@ -58,13 +56,15 @@ def files(kind: str) -> dict[str, Path]:
 
 
 def names(kind: str) -> list[str]:
+    """Return the public names of the items of a kind."""
     return list(files(kind))
 
 
 def load(kind: str, name: str, part: str = "") -> ModuleType:
-    """Import one item (or the file `part` of its folder).
+    """Import an item, or the file `part` of its folder.
 
-    Raises: UserError for an unknown name (with the nearest ones), or a missing library (with the install command).
+    Raises:
+        UserError: The name is unknown, or a library that the item needs is missing.
     """
     items = files(kind)
     public = name.replace("_", "-") if kind in DASHED else name
@@ -85,7 +85,7 @@ def load(kind: str, name: str, part: str = "") -> ModuleType:
 
 
 def install_hint(extra: str) -> str:
-    """The command that installs an extra: of the checkout that this is, or of the installed package."""
+    """Return the command that installs an extra of this checkout, or of the installed package."""
     root = HERE.parent
     if not (root / "pyproject.toml").is_file():
         return f'pip install "saliency-bench[{extra}]"'
@@ -93,7 +93,7 @@ def install_hint(extra: str) -> str:
 
 
 def unknown_item(kind: str, name: str) -> UserError:
-    """An error for an unknown name, with the item that goes by it elsewhere, or the nearest ones."""
+    """Return the error for an unknown name, which suggests aliases and close matches."""
     if name.endswith(".py") and kind in ("explainers", "metrics"):
         return UserError(
             f"{name} is a file, and --{kind} takes names; in Python sb.run({kind}=[my_function]) takes a function, and "
@@ -103,20 +103,20 @@ def unknown_item(kind: str, name: str) -> UserError:
 
 
 def aliases(kind: str) -> dict[str, tuple[str, ...]]:
-    """{public name: `ALSO_CALLED` of its file}: its further names, for suggestions. Nothing is imported."""
+    """Return {public name: its further names, `ALSO_CALLED` of its file}, without importing anything."""
     return {name: _aliases(path) for name, path in files(kind).items()}
 
 
 def _aliases(main: Path) -> tuple[str, ...]:
-    """Of an item's file; of an item that is a folder, of any file in it."""
+    """Return `ALSO_CALLED` of an item's file, or, if the item is a folder, of the first file in it that has one."""
     for path in sorted(main.parent.glob("*.py")) if main.parent.name == main.stem else [main]:
-        if found := constant(path, "ALSO_CALLED"):
-            return tuple(found)
+        if further := constant(path, "ALSO_CALLED"):
+            return tuple(further)
     return ()
 
 
 def constant(path: Path, name: str, default: Any = None) -> Any:
-    """The value of a literal that a file assigns to this name, read without importing it; else the default."""
+    """Return the literal that a file assigns to a name, read without importing it; else the default."""
     for line in _parsed(path).body:
         if isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == name:
             try:
@@ -127,18 +127,19 @@ def constant(path: Path, name: str, default: Any = None) -> Any:
 
 
 def option_names(kind: str, name: str) -> list[str] | None:
-    """The options of an explainer or metric, which is not imported; None where its function is not in its own file."""
+    """Return the options of an explainer or metric, not imported; None if its function is not in its own file."""
     arguments = _arguments(kind, name)
-    return None if arguments is None else [one.arg for one in arguments.kwonlyargs if one.arg != "seeds"]
+    return None if arguments is None else [option.arg for option in arguments.kwonlyargs if option.arg != "seeds"]
 
 
 def asked_for(kind: str, name: str) -> list[str]:
-    """The positional parameters of an explainer or metric, which is not imported."""
+    """Return the positional parameters of an explainer or metric, without importing it."""
     arguments = _arguments(kind, name)
-    return [one.arg for one in arguments.args] if arguments else []
+    return [parameter.arg for parameter in arguments.args] if arguments else []
 
 
 def _arguments(kind: str, name: str) -> ast.arguments | None:
+    """Return the parameters of an item's function; None if it is not in its own file."""
     for line in _parsed(score_file(kind, name)).body:
         if isinstance(line, ast.FunctionDef) and line.name == name:
             return line.args
@@ -146,25 +147,26 @@ def _arguments(kind: str, name: str) -> ast.arguments | None:
 
 
 def score_file(kind: str, name: str) -> Path:
-    """The file with the function that is called like the item."""
+    """Return the file with the function that has the item's name."""
     main = files(kind)[name]
     return main.with_name("score.py") if kind == "metrics" else main
 
 
 def summary(path: Path) -> str:
-    """The first line of a file's docstring, read without importing it.
+    """Return the first line of a file's docstring, read without importing it.
 
-    References to the project's own reading list, as in "(Petsiuk et al., 2018; P1 2.2.2)", are left to the docs.
+    References to the project's own reading list, as in "(Petsiuk et al., 2018; P1 2.2.2)", are left out.
     """
     first = (ast.get_docstring(_parsed(path)) or "").partition("\n")[0]
     return re.sub(r"\s*\(P\d[^()]*\)|; P\d[^()]*(?=\))", "", first)
 
 
 @lru_cache(maxsize=256)
-def _read(path: Path, changed: int) -> ast.Module:
-    """changed: when the file was; with another time it is read anew."""
+def _read(path: Path, modified: int) -> ast.Module:
+    """Parse a Python file; `modified`, the time of its last change, is a key of the cache."""
     return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def _parsed(path: Path) -> ast.Module:
+    """Parse a Python file, once as long as it stays the same."""
     return _read(path, path.stat().st_mtime_ns)

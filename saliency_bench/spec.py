@@ -35,10 +35,14 @@ NotEmpty = Annotated[str, StringConstraints(min_length=1)]
 
 
 class PythonObject(BaseModel):
-    """A Python object that a run was given instead of a name: what it is, its name and a hash of its content.
+    """A Python object that a run was given instead of a name.
 
-    code: the expression that gives it again, where it may be a variable that the reader has to fill; about: what that
-    must hold, as "NAME: ..." or nothing.
+    Attributes:
+        kind: what it is, such as "function".
+        name: its name.
+        digest: a hash of its content.
+        code: the expression that gives it again; may be a variable that the reader has to fill.
+        about: what this variable must hold, as "NAME: ..."; may be empty.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -63,8 +67,17 @@ def _setting(
     group: str = "",
     **bounds: Any,
 ) -> Any:
-    """A field: its description, without default; what help calls its value; whether that may be a file or folder;
-    whether its option may come several times; the heading it stands under in help."""
+    """Return a field of `RunSpec`.
+
+    Args:
+        about: what the setting means, without its default.
+        default: its default; a setting without one must be given.
+        metavar: what help calls its value.
+        path: whether the value may be a file or folder.
+        repeat: whether its option may come several times.
+        group: the heading of help that it is listed under.
+        bounds: what pydantic checks, such as `ge=1`.
+    """
     extra: dict[str, Any] = {"metavar": metavar, "path": path, "repeat": repeat, "group": group}
     return Field(default, description=about, json_schema_extra=extra, **bounds)
 
@@ -174,7 +187,7 @@ class RunSpec(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _plain(cls, value: object) -> object:
-        """Paths as text, integers of other libraries as Python's, lists as tuples."""
+        """Return paths as text, integers of other libraries as Python's, lists as tuples."""
         if isinstance(value, list):
             return tuple(value)
         if isinstance(value, PurePath):
@@ -186,11 +199,13 @@ class RunSpec(BaseModel):
     @field_validator("only", mode="before")
     @classmethod
     def _one_condition(cls, value: object) -> object:
+        """Return a single condition as a tuple."""
         return (value,) if isinstance(value, str) else value
 
     @field_validator("only")
     @classmethod
     def _conditions(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        """Check each condition; none at all is None."""
         for condition in value or ():
             column, equals, wanted = condition.partition("=")
             if condition not in ("correct", "masked") and not (column and equals and wanted):
@@ -199,9 +214,10 @@ class RunSpec(BaseModel):
 
     @classmethod
     def read(cls, settings: Mapping[str, object]) -> "RunSpec":
-        """The spec of these settings.
+        """Return the spec with these settings.
 
-        Raises: UserError naming the first setting that is unknown (with the nearest name), missing or not allowed.
+        Raises:
+            UserError: A setting is unknown, missing or not allowed; the first of these is named.
         """
         check_names(settings)
         try:
@@ -215,13 +231,12 @@ class RunSpec(BaseModel):
             raise UserError(f"{name} ({flag(name)}) {rule}") from error
 
     def python_objects(self) -> dict[str, list[PythonObject]]:
-        """{setting: the Python objects it was given}"""
-        values = {name: value if isinstance(value, tuple) else (value,) for name, value in self}
-        objects = {name: [v for v in value if isinstance(v, PythonObject)] for name, value in values.items()}
-        return {name: found for name, found in objects.items() if found}
+        """Return {setting: the Python objects it was given}."""
+        objects = {name: [v for v in _listed(value) if isinstance(v, PythonObject)] for name, value in self}
+        return {name: given for name, given in objects.items() if given}
 
     def command(self) -> str:
-        """The command line that repeats this run; of one with Python objects `call`, which has a place for them."""
+        """Return the command line that repeats this run; with Python objects, which have no place there, `call`."""
         if self.python_objects():
             return self.call()
         words = ["saliency-bench", "run"]
@@ -229,32 +244,37 @@ class RunSpec(BaseModel):
             if value is True:
                 words.append(flag(name))
             elif not (value is None or value is False or value == ()):
-                words += _option(name, [str(one) for one in (value if isinstance(value, tuple) else [value])])
+                words += _option(name, [str(item) for item in _listed(value)])
         return shlex.join(words)
 
     def call(self) -> str:
-        """The Python call that repeats this run, after a comment on each object that it must be given."""
+        """Return the Python call that repeats this run, after a comment on each object that it must be given."""
         objects = list(dict.fromkeys(chain.from_iterable(self.python_objects().values())))
         codes = _codes(objects)
         lines = ["import saliency_bench as sb"]
         lines += ["from saliency_bench import composing"] * any("composing." in code for code in codes.values())
-        notes = [one.about.replace(one.code, codes[one], 1) for one in objects if one.about]
+        notes = [item.about.replace(item.code, codes[item], 1) for item in objects if item.about]
         lines += ["", *(f"# {note}" for note in dict.fromkeys(notes)), "sb.run("]
         for name, value in self:
             off = value is False or value == ()
             if value is None or (off and type(self).model_fields[name].default == value):
                 continue
             if name == "maps":
-                named = (_named_maps(one, codes) for one in value)
+                named = (_named_maps(entry, codes) for entry in value)
                 lines.append(f"    maps={{{', '.join(f'{key!r}: {code}' for key, code in named)}}},")
                 continue
-            listed = ", ".join(codes.get(one) or repr(one) for one in (value if isinstance(value, tuple) else [value]))
-            lines.append(f"    {name}=[{listed}]," if isinstance(value, tuple) else f"    {name}={listed},")
+            text = ", ".join(codes.get(item) or repr(item) for item in _listed(value))
+            lines.append(f"    {name}=[{text}]," if isinstance(value, tuple) else f"    {name}={text},")
         return "\n".join([*lines, ")"])
 
 
+def _listed(value: Any) -> tuple:
+    """Return the values of a setting, which may be a single one."""
+    return value if isinstance(value, tuple) else (value,)
+
+
 def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) -> tuple[str, str]:
-    """(the name of precomputed maps, the expression that gives them)"""
+    """Return (the name of precomputed maps, the expression that gives them)."""
     if isinstance(entry, PythonObject):
         return entry.name, codes[entry]
     name, _, path = entry.partition("=")
@@ -262,95 +282,102 @@ def _named_maps(entry: str | PythonObject, codes: Mapping[PythonObject, str]) ->
 
 
 def one_after_the_other(commands: Iterable[str]) -> str:
-    """Commands as one text, each once; a blank line between them where one is a call of several lines."""
+    """Join commands to one text, each once; with blank lines between them if one is a call of several lines."""
     each = list(dict.fromkeys(commands))
     return ("\n\n" if any("\n" in command for command in each) else "\n").join(each)
 
 
 def _option(name: str, values: list[str]) -> list[str]:
-    """An option with its values; one that begins with a dash is taken for an option unless it is tied to its own."""
+    """Return the words of an option with its values.
+
+    A value that begins with a dash would be taken for an option, unless it follows its own after a "=".
+    """
     if not any(value.startswith("-") for value in values) or RunSpec.model_fields[name].annotation is int:
         return [flag(name), *values]
     return [f"{flag(name)}={value}" for value in values]
 
 
 def _codes(objects: Iterable[PythonObject]) -> dict[PythonObject, str]:
-    """{object: the expression that stands for it}; a variable that two would share gets a number."""
+    """Return {object: the expression that stands for it}; a variable that two would share gets a number."""
     codes: dict[PythonObject, str] = {}
-    for one in objects:
-        code, number = one.code or variable(one.name), 1
+    for item in objects:
+        code, number = item.code or variable(item.name), 1
         while code.isidentifier() and code in codes.values():
             number += 1
-            code = f"{one.code or variable(one.name)}_{number}"
-        codes[one] = code
+            code = f"{item.code or variable(item.name)}_{number}"
+        codes[item] = code
     return codes
 
 
 def variable(name: str) -> str:
-    """The name of a variable for what is called so and is no variable itself."""
+    """Return the name of a variable for an object of this name."""
     return "my_" + "_".join(re.findall(r"[a-z0-9]+", name.lower()))
 
 
 def flag(name: str) -> str:
-    """The option of the command line for a setting: --batch-size for batch_size."""
+    """Return the option of the command line for a setting: --batch-size for batch_size."""
     return "--" + name.replace("_", "-")
 
 
 def about(name: str) -> str:
-    """What a setting means, in a few words, without its default."""
+    """Return what a setting means, in a few words, without its default."""
     return RunSpec.model_fields[name].description or ""
 
 
 def hint(name: str, key: str) -> Any:
-    """`metavar`, `path`, `repeat` or `group` of a setting, see `_setting`."""
+    """Return `metavar`, `path`, `repeat` or `group` of a setting, see `_setting`."""
     extra = RunSpec.model_fields[name].json_schema_extra
     return extra[key] if isinstance(extra, dict) else None
 
 
 def shown(default: object) -> str:
-    """A default as help shows it; what is off or left open by default says so itself."""
+    """Return a default as help shows it; empty for what is off or left open by default."""
     if default is PydanticUndefined or default is None or default is False or default == ():
         return ""
     return f" (default: {' '.join(default) if isinstance(default, tuple) else default})"
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raises: UserError for a name that is not a setting of a run, with the nearest that is."""
+    """Raise UserError for a name that is not a setting of a run, with the nearest that is."""
     for name in names:
         if name not in RunSpec.model_fields:
             raise unknown("argument", name, RunSpec.model_fields)
 
 
 def takes_settings(*without: str) -> Callable[[F], F]:
-    """For a function with `**settings`: a signature and docstring that list them, but for those of `without`.
+    """Give a function with `**settings` a signature and docstring that list them.
 
-    The docstring holds the line SETTINGS where the list belongs.
+    Its docstring has the line SETTINGS under `Args:`, where the list belongs.
+
+    Args:
+        without: settings that the function does not take.
     """
 
     def decorate(function: F) -> F:
-        own = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        taken = {parameter.name for parameter in own} | set(without)
+        written = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
+        taken = {parameter.name for parameter in written} | set(without)
         fields = {name: field for name, field in RunSpec.model_fields.items() if name not in taken}
         keywords = [_parameter(name, field) for name, field in fields.items()]
         keywords.sort(key=lambda parameter: parameter.default is not parameter.empty)  # what must be given comes first
-        positional = [parameter for parameter in own if parameter.kind is not parameter.KEYWORD_ONLY]
-        named = [parameter for parameter in own if parameter.kind is parameter.KEYWORD_ONLY]
+        positional = [parameter for parameter in written if parameter.kind is not parameter.KEYWORD_ONLY]
+        named = [parameter for parameter in written if parameter.kind is parameter.KEYWORD_ONLY]
         signature = inspect.signature(function).replace(parameters=[*positional, *keywords, *named])
         setattr(function, "__signature__", signature)  # noqa: B010
-        lines = (fill(f"{name}: {about(name)}{shown(field.default)}", 116) for name, field in fields.items())
-        function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("SETTINGS", "\n".join(lines))
+        texts = (f"{name}: {about(name)}{shown(field.default)}" for name, field in fields.items())
+        lines = (fill(text, 116, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in texts)
+        function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("    SETTINGS", "\n".join(lines))
         return function
 
     return decorate
 
 
 def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    """Without its type, which pydantic spells at length; the docstring says what it takes."""
+    """Return the parameter for a field, without its type, which pydantic spells at length."""
     default = inspect.Parameter.empty if field.is_required() else field.default
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default)
 
 
 def _rule(message: str) -> str:
-    """pydantic's, in our words: "Input should be ..." becomes "must be ..."."""
+    """Return a message of pydantic in our words: "Input should be ..." becomes "must be ..."."""
     message = message.removeprefix("Value error, ")
     return re.sub(r"^\w+ should", "must", message).replace("a valid string", "text").replace("tuple", "list")

@@ -20,9 +20,13 @@ ACTIVATIONS = ("softmax", "sigmoid")
 class TargetRange:
     """How far probabilities of the classes of targets can go, whatever the image.
 
-    low, high: the ends of sum_k w_k p_k. a, b: the largest p_A and p_B, the probabilities of the classes that a target
-    weighs positively, together, and of those that it weighs negatively; 0 where there are none. A softmax adds up to 1
-    over all classes; with a sigmoid each class may reach 1.
+    A softmax adds up to 1 over all classes; with a sigmoid each class may reach 1.
+
+    Attributes:
+        low: the smallest possible sum_k w_k p_k.
+        high: the largest possible sum_k w_k p_k.
+        a: the largest p_A, the summed probability of the classes with positive weight; 0 if there are none.
+        b: the largest p_B, the summed probability of the classes with negative weight; 0 if there are none.
     """
 
     low: float
@@ -32,13 +36,14 @@ class TargetRange:
 
     @classmethod
     def of_classes(cls, plus: int, minus: int, activation: str = "softmax") -> "TargetRange":
-        """Of targets with +1 on up to `plus` classes and -1 on up to `minus`."""
+        """Return the range of targets with +1 on up to `plus` classes and -1 on up to `minus`."""
         a, b = (float(count if activation == "sigmoid" else min(count, 1)) for count in (plus, minus))
         return cls(0 - b, a, a, b)  # not -0.0, which prints as one
 
     @classmethod
     def of_weights(cls, weights: np.ndarray, activation: str = "softmax") -> "TargetRange":
-        """Of targets (B, K) of any weights."""
+        """Return the range of targets (B, K) of any weights."""
+        # The best image for a softmax puts everything on one class, for a sigmoid it turns on all of a side.
         sides = np.maximum(weights, 0), np.maximum(-weights, 0)
         together = np.sum if activation == "sigmoid" else np.max
         high, low = (float(together(side, axis=1).max()) for side in sides)
@@ -50,23 +55,25 @@ PLAIN_CONTRAST = TargetRange.of_classes(1, 1)
 
 
 def one_hot(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
-    """(B, K): +1 on each sample's class. "Why A?" """
+    """Return (B, K): +1 on each sample's class, for the question "why A?"."""
     return class_rows(labels, classes)
 
 
 def activation_of(classifier: object) -> str:
-    """What turns the logits of a classifier into probabilities: what it says, "softmax" for a module that says nothing.
+    """Return the activation that turns the logits of a classifier into probabilities.
 
-    "softmax": the classes exclude each other. "sigmoid": each class by itself, as in multi-label and
-    single-logit heads.
+    Returns:
+        "softmax" if the classes exclude each other, as for a module that says nothing; "sigmoid" if each class stands
+        by itself, as in multi-label and single-logit heads.
     """
     return getattr(classifier, "activation", "softmax")
 
 
 def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
-    """(B, K): p_k of logits (B, K), by the classifier's activation.
+    """Return the probabilities (B, K) of logits (B, K), by the classifier's activation.
 
-    Raises: UserError for an unknown activation, or a softmax of one logit, which is 1 whatever the image.
+    Raises:
+        UserError: The activation is unknown, or the softmax is one of a single logit, which is 1 whatever the image.
     """
     if activation not in ACTIVATIONS:
         raise unknown("activation", activation, ACTIVATIONS)
@@ -78,10 +85,16 @@ def probabilities(logits: Tensor, activation: str = "softmax") -> Tensor:
 
 
 def score(logits: Tensor, target: Target, on: str = "logit", classifier: object = None) -> Tensor:
-    """(B,): sum_k w_k logit_k, or with on="probability" sum_k w_k p_k.
+    """Return (B,): sum_k w_k logit_k, or sum_k w_k p_k.
 
-    classifier: whose logits these are; its activation says what p is.
-    Raises: UserError for another `on`, or a target with another number of classes.
+    Args:
+        logits: (B, K).
+        target: the weights w, (B, K) or (1, K).
+        on: "logit" or "probability".
+        classifier: the network of these logits; its activation turns them into probabilities.
+
+    Raises:
+        UserError: `on` is another word, or the target has another number of classes.
     """
     if on not in ("logit", "probability"):
         raise UserError(f"on='{on}' is neither 'logit' nor 'probability'")
@@ -92,7 +105,7 @@ def score(logits: Tensor, target: Target, on: str = "logit", classifier: object 
 
 
 def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
-    """Bool (B,): whether logits (B, K) have no softmax: one is NaN or infinity, or all are -infinity.
+    """Return bool (B,): whether logits (B, K) have no softmax, as one is NaN or infinity, or all are -infinity.
 
     A class at -infinity beside others has the probability 0. A sigmoid is missing for NaN alone.
     """
@@ -100,9 +113,15 @@ def no_probabilities(logits: Tensor, activation: str = "softmax") -> np.ndarray:
 
 
 def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") -> np.ndarray:
-    """Bool (...): whether the classifier is right, of probabilities p (..., K) and the right classes, Bool (..., K).
+    """Return bool (...): whether the classifier is right.
 
-    softmax: the top class, of equal ones that of the lower number, is a right one. sigmoid: a right one has p > 0.5.
+    With a softmax it is where its top class, the lower number of equal ones, is a right one; with a sigmoid where a
+    right class has p > 0.5.
+
+    Args:
+        p: probabilities (..., K).
+        right: bool (..., K), the right classes.
+        activation: "softmax" or "sigmoid".
     """
     if activation == "sigmoid":
         return ((p > 0.5) & right).any(axis=-1)
@@ -111,9 +130,10 @@ def recognised(p: np.ndarray, right: np.ndarray, activation: str = "softmax") ->
 
 
 def expand(target: Target, images: Images) -> Target:
-    """(B, K) of a target with one row per image, or one row for all.
+    """Return a target with a row per image, or one row for all, as (B, K).
 
-    Raises: UserError for another shape, or weights that are not finite.
+    Raises:
+        UserError: It has another shape, or weights that are not finite.
     """
     target = torch.as_tensor(target)
     if target.ndim != 2 or len(target) not in (1, len(images)) or target.shape[1] < 1:
@@ -127,6 +147,11 @@ def expand(target: Target, images: Images) -> Target:
 
 
 def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor:
+    """Return a class or a group of classes as int (n,).
+
+    Raises:
+        UserError: There is none, or a number is not one of `classes`.
+    """
     indices = torch.as_tensor(members if isinstance(members, int | Tensor) else list(members)).flatten().cpu()
     if len(indices) == 0:
         raise UserError("a group needs at least one class")
@@ -136,4 +161,5 @@ def class_indices(members: int | Iterable[int] | Tensor, classes: int) -> Tensor
 
 
 def class_rows(labels: int | Iterable[int] | Tensor, classes: int) -> Target:
+    """Return a one-hot row of `classes` numbers for each label."""
     return torch.nn.functional.one_hot(class_indices(labels, classes), classes).float()

@@ -25,16 +25,18 @@ On = Literal["logit", "probability"]
 
 @dataclass(frozen=True)
 class Column:
-    """A further column of a dataset: `values` are prepared pictures, Float (B, 3, H, W), or anything else as it is.
+    """A further column of a dataset.
 
-    `lacking[i]` is why sample i has no value, else None; its picture is then black.
+    Attributes:
+        values: prepared pictures, Float (B, 3, H, W), or a list of anything else as it is.
+        lacking: why a sample has no value (its picture is then black), or None if it has one.
     """
 
     values: Tensor | list
     lacking: list[str | None]
 
     def part(self, kept: Sequence[int]) -> "Column":
-        """Of these samples alone; a copy."""
+        """Return a copy of the column with these samples alone."""
         values = self.values[kept] if isinstance(self.values, Tensor) else [self.values[index] for index in kept]
         return Column(values, [self.lacking[index] for index in kept])
 
@@ -43,9 +45,13 @@ class Column:
 class Batch:
     """Samples in the prepared frame.
 
-    `left_out[i]` is why sample i has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None;
-    its `masks[i]` is then all False. `labels[i]` is -1 for a row without label. `columns` are further columns of the
-    dataset, by name.
+    Attributes:
+        images: Float (B, 3, H, W).
+        masks: Bool (B, H, W); all False where `left_out` has a reason.
+        labels: Int (B,); -1 for a row without label.
+        ids: the image ids.
+        left_out: why a sample has no usable mask ("no mask", "empty mask", "mask emptied by the crop"), else None.
+        columns: further columns of the dataset, by name.
     """
 
     images: Images
@@ -59,7 +65,7 @@ class Batch:
         return len(self.ids)
 
     def part(self, kept: Sequence[int]) -> "Batch":
-        """These samples alone."""
+        """Return the batch with these samples alone."""
         return Batch(
             self.images[kept],
             self.masks[kept],
@@ -74,8 +80,10 @@ class Batch:
 class Chunk:
     """Consecutive samples of a run: those that could be read as a Batch, and for the others the reason.
 
-    `rows[i]` is {image_id, label, group and every scalar column of the dataset} of sample i, `faults` {position:
-    reason}; `readable` the positions of the batch.
+    Attributes:
+        rows: {image_id, label, group and every scalar column of the dataset} of each sample.
+        batch: the samples that could be read; None if there are none.
+        faults: {position: why the sample there is left out}.
     """
 
     rows: list[dict]
@@ -83,18 +91,24 @@ class Chunk:
     faults: dict[int, str]
 
     def part(self, positions: Sequence[int]) -> "Chunk":
-        """These samples alone."""
-        faults = {place: self.faults[position] for place, position in enumerate(positions) if position in self.faults}
+        """Return the chunk with the samples at these positions alone."""
+        faults = {index: self.faults[position] for index, position in enumerate(positions) if position in self.faults}
         batch, readable = None, self.readable
-        if self.batch is not None and (kept := [readable.index(one) for one in positions if one in readable]):
+        # The batch holds readable samples only, so its indices are not positions in the chunk.
+        if self.batch is not None and (kept := [readable.index(p) for p in positions if p in readable]):
             batch = self.batch.part(kept)
         return Chunk([self.rows[position] for position in positions], batch, faults)
 
     def without(self, faults: dict[int, str]) -> "Chunk":
-        """With further samples that are left out. faults: {position: the reason}."""
+        """Return the chunk with further samples left out.
+
+        Args:
+            faults: {position: the reason}.
+        """
         kept = [position for position in self.readable if position not in faults]
         return Chunk(self.rows, self.part(kept).batch if faults else self.batch, self.faults | faults)
 
     @property
     def readable(self) -> list[int]:
+        """The positions of the samples of `batch`."""
         return [position for position in range(len(self.rows)) if position not in self.faults]

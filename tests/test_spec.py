@@ -57,7 +57,9 @@ def test_a_new_setting_is_one_new_field(wider):
     def function(*, progress: bool = True, **settings):
         """Do it.
 
-        SETTINGS
+        Args:
+            progress: show a bar.
+            SETTINGS
         """
 
     assert inspect.signature(function).parameters["colour"].default is None
@@ -83,7 +85,7 @@ def test_every_setting_is_in_signature_docs_command_line_and_command(name):
     parameter = inspect.signature(sb.run).parameters[name]
     assert (parameter.default is parameter.empty) == field.is_required()
     assert field.is_required() or parameter.default == field.default
-    assert f"\n{name}: " in sb.run.__doc__
+    assert f"\n    {name}: " in sb.run.__doc__
     option = options(parser_of("run", command))[name]
     assert option.option_strings == [flag(name)]
     assert field.description in option.help

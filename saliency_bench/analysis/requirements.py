@@ -186,7 +186,7 @@ def find_cell(names: str, run: RunData) -> CellResult:
     if names in by_name:
         return by_name[names]
     if not cells:
-        raise unknown("explainer and metric", names, by_name, of=str(run.folder))
+        raise unknown("explainer and metric", names, by_name, owner=str(run.folder))
     if len(cells) > 1:
         names_of_cells = " or ".join(name for name, cell in by_name.items() if cell in cells)
         raise UserError(f"{names} may be {names_of_cells} of {run.folder}; write one of these")

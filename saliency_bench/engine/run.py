@@ -147,8 +147,9 @@ class Stopwatch:
 def run(*, progress: bool = True, **settings: Any) -> Run:
     """Score every explainer by every metric and write records, summary and report to the folder `out`.
 
-    SETTINGS
-    progress: show a bar.
+    Args:
+        progress: show a bar.
+        SETTINGS
 
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
     a metric, or a function such as f(maps, masks) (`declare_metric`); a model object or what `load_classifier` gives,
@@ -158,7 +159,9 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
     only. `summary["faults"]` counts what was left out because it failed.
 
     Started again with the same `out`, it computes what is missing.
-    Raises: UserError for anything the caller can fix; `out` then holds nothing new but complete chunks.
+
+    Raises:
+        UserError: Anything the caller can fix; `out` then holds nothing new but complete chunks.
     """
     with modes_kept(settings):
         return start(*describe(settings), progress=progress)

@@ -73,13 +73,18 @@ def template(
 ) -> Path:
     """Write what is needed to make maps without the package into the new folder `out`, and return it.
 
-    dataset, model, out: as for `run`.
-    SETTINGS
-    images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier gets)
-    to have the prepared frames written too.
+    Args:
+        dataset: as for `run`.
+        model: as for `run`.
+        out: as for `run`.
+        images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier
+            gets) to have the prepared frames written too.
+        progress: show a bar.
+        SETTINGS
 
-    Raises: UserError for what `run` would refuse, an `out` that is not empty, a model without a fixed frame, and a
-    Python object, which a template cannot hold.
+    Raises:
+        UserError: What `run` would refuse, an `out` that is not empty, a model without a fixed frame, and a Python
+            object, which a template cannot hold.
     """
     if images not in (None, *IMAGES):
         raise UserError(f"images must be png or npy; got '{images}'")

@@ -337,7 +337,7 @@ def _first_error(error: ValidationError) -> str:
     first = next((item for item in errors if item["type"] == "extra_forbidden"), errors[0])
     *parents, key = [str(step) for step in first["loc"]] or [""]
     if first["type"] == "extra_forbidden":
-        return str(unknown("key", key, _keys_at(parents), of=".".join(parents)))
+        return str(unknown("key", key, _keys_at(parents), owner=".".join(parents)))
     where = ".".join([*parents, key])
     text = MESSAGES.get(first["type"]) or first["msg"].removeprefix("Value error, ")
     return f"{where}: {text}" if where else text if first["type"] == "value_error" else f"the file {text}"
