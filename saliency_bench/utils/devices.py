@@ -10,9 +10,10 @@ from saliency_bench.errors import UserError
 
 
 def device_of(text: str | torch.device | None) -> torch.device:
-    """The device named "cpu", "cuda" or "cuda:1"; None: "cuda" if available, else "cpu".
+    """Return the device named "cpu", "cuda" or "cuda:1"; for None "cuda" if available, else "cpu".
 
-    Raises: UserError for an unknown or unavailable device.
+    Raises:
+        UserError: The device is unknown or unavailable.
     """
     has_gpu = torch.cuda.is_available()
     if text is None:
@@ -29,10 +30,7 @@ def device_of(text: str | torch.device | None) -> torch.device:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes: the most that torch held on a GPU since it was first used; on a CPU the most that this process has held.
-
-    None where the system does not say.
-    """
+    """Return the peak memory in bytes: of torch on a GPU, or of this process on a CPU; None if the system has none."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
     try:
@@ -44,17 +42,22 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether something did not fit in the memory of the device, as torch says it."""
+    """Return whether an error says that something did not fit into the memory of the device."""
     words = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in words or "can't allocate memory" in words
 
 
 @contextmanager
 def arithmetic(tf32: bool) -> Iterator[None]:
-    """Products of float32 in float32, or on a GPU in TF32 (10 bits after the point); kernels of cuDNN that are
-    deterministic and chosen without timing. Settings of torch are as before afterwards.
+    """Compute reproducibly; settings of torch are as before afterwards.
 
-    Raises: UserError where torch cannot tell its setting, as its older and newer names were both used.
+    cuDNN takes deterministic kernels and chooses them without timing, which may choose another one each time.
+
+    Args:
+        tf32: multiply float32 in TF32 (10 bits after the point) on a GPU, instead of in float32.
+
+    Raises:
+        UserError: torch cannot tell its setting, as its older and newer names were both used.
     """
     cudnn = torch.backends.cudnn
     try:
@@ -73,6 +76,7 @@ def arithmetic(tf32: bool) -> Iterator[None]:
 
 
 def _set_arithmetic(products: str, convolutions: bool, deterministic: bool, benchmark: bool) -> None:
+    """Set the precision of products, TF32 for convolutions, and how cuDNN chooses kernels."""
     cudnn = torch.backends.cudnn
     torch.set_float32_matmul_precision(products)
     cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = convolutions, deterministic, benchmark

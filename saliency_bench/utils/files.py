@@ -29,7 +29,7 @@ _source: ContextVar[Path | None] = ContextVar("source", default=None)
 
 
 def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> list[str]:
-    """Folders whose paths differ from this one by typos in their names; of those `wanted`, up to three."""
+    """Return up to three `wanted` folders whose paths differ from this one by typos."""
     places = [Path(path.anchor)]
     for name in path.parts[bool(path.anchor) :]:
         places = [place / near for place in places for near in _near(name, place)]
@@ -37,7 +37,7 @@ def near_folders(path: Path, wanted: Callable[[Path], bool] = Path.is_dir) -> li
 
 
 def _near(name: str, folder: Path) -> list[str]:
-    """The folder inside of it that is called so, or else those that are nearly."""
+    """Return the subfolder of this name, or else those with similar names."""
     with suppress(OSError, ValueError):
         if (folder / name).is_dir():
             return [name]
@@ -47,9 +47,10 @@ def _near(name: str, folder: Path) -> list[str]:
 
 
 def write_with(path: Path, write: Callable[[Path], object]) -> None:
-    """Call `write(temporary path)`, then rename to `path`, both on the disk; on an error nothing is left behind.
+    """Call `write(temporary path)`, then rename to `path`, both synced to disk; on an error nothing is left behind.
 
-    Raises: UserError for a full disk, a folder that cannot be written to and the like, or a `path` that is no file.
+    Raises:
+        UserError: The disk is full, the folder cannot be written to and the like, or `path` is no file.
     """
     check_output_file(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -69,15 +70,17 @@ def write_with(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text atomically, as UTF-8."""
     write_with(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
 
 def write_json(path: Path, content: object) -> None:
-    """Indented JSON with a fixed layout, so that equal content gives equal bytes; NaN becomes null."""
+    """Write indented JSON with a fixed layout, so that equal content gives equal bytes; NaN becomes null."""
     write_text(path, json.dumps(_without_nan(content), indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def _without_nan(content: object) -> object:
+    """Replace NaN by None, in lists and dicts too."""
     if isinstance(content, dict):
         return {key: _without_nan(value) for key, value in content.items()}
     if isinstance(content, list | tuple):
@@ -87,7 +90,7 @@ def _without_nan(content: object) -> object:
 
 @contextmanager
 def links_stay_in(source: Path | None) -> Iterator[None]:
-    """Within it and this thread, no link is followed from a source folder to a file outside of it."""
+    """Let `read_bytes` of this thread refuse links from a source folder to files outside of it."""
     token = _source.set(source)
     try:
         yield
@@ -96,10 +99,12 @@ def links_stay_in(source: Path | None) -> Iterator[None]:
 
 
 def read_bytes(path: Path, most: int = LARGEST) -> bytes:
-    """The whole content of a regular file.
+    """Return the whole content of a regular file.
 
-    Raises: OSError; ValueError, whose text says why, for a pipe or device, more than `most` bytes, or a link that leads
-    out of the source folder (`links_stay_in`).
+    Raises:
+        OSError: The system cannot read it.
+        ValueError: It is a pipe or device, has more than `most` bytes, or is a link that leads out of the source folder
+            (`links_stay_in`).
     """
     check_readable(path, most)
     with path.open("rb") as file:
@@ -110,13 +115,13 @@ def read_bytes(path: Path, most: int = LARGEST) -> bytes:
 
 
 def check_regular(path: Path) -> None:
-    """Raises: OSError; ValueError for a pipe, device or the like, before it is opened, which might wait for ever."""
+    """Raise ValueError for a pipe, device or the like, which might wait for ever when it is opened."""
     if not S_ISREG(path.stat().st_mode):
         raise ValueError("it is not a regular file")
 
 
 def check_readable(path: Path, most: int) -> None:
-    """Raises: as `read_bytes`, before anything is read."""
+    """Raise the errors of `read_bytes`, before anything is read."""
     check_regular(path)
     status = path.stat()
     if status.st_size > most:
@@ -130,7 +135,7 @@ def check_readable(path: Path, most: int) -> None:
 
 
 def parse_json(content: bytes | str) -> Any:
-    """JSON of a stranger. Raises: ValueError, also for more than `DEEPEST` levels."""
+    """Return the content of a stranger's JSON; raise ValueError for more than `DEEPEST` levels too."""
     too_deep = ValueError(f"it nests more than {DEEPEST} levels deep")
     try:
         parsed = json.loads(content)
@@ -138,18 +143,23 @@ def parse_json(content: bytes | str) -> Any:
         raise too_deep from None
     level = [parsed]
     for _ in range(DEEPEST):
-        level = [inner for one in level if isinstance(one, dict | list) for inner in _items(one)]
+        level = [inner for value in level if isinstance(value, dict | list) for inner in _items(value)]
         if not level:
             return parsed
     raise too_deep
 
 
-def _items(held: dict | list) -> Iterable:
-    return held.values() if isinstance(held, dict) else held
+def _items(container: dict | list) -> Iterable:
+    """Return the values of a dict or list."""
+    return container.values() if isinstance(container, dict) else container
 
 
 def parse_yaml(content: bytes | str) -> Any:
-    """Plain YAML. Raises: yaml.YAMLError, also for two equal keys, of which YAML would take the last."""
+    """Return the content of plain YAML.
+
+    Raises:
+        yaml.YAMLError: It is not YAML, or has a key twice, of which YAML would take the last.
+    """
     import yaml
 
     class UniqueKeys(yaml.SafeLoader):
@@ -163,7 +173,7 @@ def parse_yaml(content: bytes | str) -> Any:
 
 
 def read_json(path: Path) -> dict:
-    """Raises: UserError for a file that cannot be read."""
+    """Return the content of a JSON file; raise UserError if it cannot be read."""
     try:
         return parse_json(read_bytes(path))
     except (OSError, ValueError) as error:
@@ -172,10 +182,16 @@ def read_json(path: Path) -> dict:
 
 
 def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
-    """The arrays of an .npz file, whose directory and headers say before anything is unpacked how large they are.
+    """Return the arrays of an .npz file, whose directory and headers tell their size before anything is unpacked.
 
-    names: those that are read; default: all.
-    Raises: OSError, EOFError, KeyError, zlib.error, BadZipFile; ValueError for arrays of more than `most` bytes.
+    Args:
+        path: the file.
+        most: the largest size of all arrays together, in bytes.
+        names: the arrays that are read; default: all.
+
+    Raises:
+        ValueError: The arrays have more than `most` bytes. Damaged files raise OSError, EOFError, KeyError, zlib.error
+            and BadZipFile, too.
     """
     check_readable(path, most)
     with zipfile.ZipFile(path) as packed:
@@ -190,6 +206,7 @@ def load_arrays(path: Path, most: int = LARGEST_ARRAYS, names: Collection[str] |
 
 
 def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise ValueError if the header of a packed array promises more than the member holds."""
     with packed.open(member) as file:
         version = np.lib.format.read_magic(file)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
@@ -199,7 +216,7 @@ def _check_header(packed: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def save_arrays(path: Path, **arrays: np.ndarray) -> None:
-    """A compressed .npz file, written atomically."""
+    """Write a compressed .npz file atomically."""
     buffer = BytesIO()
     np.savez_compressed(buffer, allow_pickle=False, **arrays)
     write_with(path, lambda temporary: temporary.write_bytes(buffer.getvalue()))

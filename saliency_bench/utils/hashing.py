@@ -16,13 +16,13 @@ SETTLED = 2.0  # seconds since its last change after which a file cannot change 
 
 
 def hash_of(*parts: object) -> str:
-    """16 hexadecimal digits of a hash of the parts' canonical JSON."""
+    """Return a hash of the parts' canonical JSON, 16 hexadecimal digits."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def sha256_of(path: Path) -> str:
-    """Raises: OSError, also for a pipe, which might never end."""
+    """Return the SHA-256 of a file; raise OSError for a pipe too, which might never end."""
     if path.exists() and not path.is_file():
         raise OSError(EINVAL, "is not a regular file", str(path))
     digest = sha256()
@@ -33,31 +33,38 @@ def sha256_of(path: Path) -> str:
 
 
 def known_sha256(path: Path) -> str:
-    """`sha256_of` a file, `remembered`."""
+    """Return `sha256_of` a file, `remembered`."""
     return remembered(["sha256", str(path.resolve())], [path], lambda: sha256_of(path))
 
 
-def remembered(what: object, files: Sequence[Path], find: Callable[[], str]) -> str:
-    """What `find` finds in files, kept in the cache folder under the name `what` for as long as they stay as they are.
+def remembered(key: object, files: Sequence[Path], compute: Callable[[], str]) -> str:
+    """Return `compute()`, or its result kept in the cache folder for as long as the files stay as they are.
 
     Size and date of the content can be the same after a change; the time of the last change of anything (ctime), which
     no program can set, cannot. (Windows has no such time.)
+
+    Args:
+        key: what is computed, the name of the result in the cache.
+        files: the files that the result depends on.
+        compute: reads the files.
     """
     state = _state(files)
-    note = cache_folder() / "hashes" / f"{hash_of(what)}.json"
+    note = cache_folder() / "hashes" / f"{hash_of(key)}.json"
     with suppress(OSError, ValueError):
         kept = json.loads(note.read_text(encoding="utf-8"))
         if isinstance(kept, list) and kept[:-1] == [hash_of(state)]:
             return str(kept[-1])
     start = time.time_ns()
-    found = find()
+    result = compute()
+    # A file changed within one tick of the clock may change again without a trace: not kept yet.
     newest = max((max(times) for *_, times in state), default=0)
     if _state(files) == state and start - newest > SETTLED * 1e9:
         with suppress(UserError):  # no writable cache: read again next time
-            write_text(note, json.dumps([hash_of(state), found]))
-    return found
+            write_text(note, json.dumps([hash_of(state), result]))
+    return result
 
 
 def _state(files: Sequence[Path]) -> list[tuple[int, int, int, tuple[int, int]]]:
-    known = [path.stat() for path in files]
-    return [(one.st_dev, one.st_ino, one.st_size, (one.st_mtime_ns, one.st_ctime_ns)) for one in known]
+    """Return (device, inode, size, times of change) of each file."""
+    stats = [path.stat() for path in files]
+    return [(stat.st_dev, stat.st_ino, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns)) for stat in stats]

@@ -6,7 +6,7 @@ from saliency_bench.errors import LONGEST, one_line
 
 
 def complain(text: str) -> None:
-    """One line about a problem that does not stop the run."""
+    """Print a line about a problem that does not stop the run."""
     line = f"saliency-bench: {one_line(text, LONGEST)}"
     if not sys.stderr.isatty():
         print(line, file=sys.stderr, flush=True)

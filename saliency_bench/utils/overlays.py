@@ -17,11 +17,12 @@ ROUNDING = 1e-6  # of a map's largest absolute value: below zero by less, a map 
 
 
 def eight_bit(image: torch.Tensor) -> np.ndarray:
+    """Return an image (3, H, W) in [0, 1] as uint8 (H, W, 3)."""
     return (image.clamp(0, 1) * 255).round().byte().permute(1, 2, 0).cpu().numpy()
 
 
 def scaled(values: np.ndarray) -> np.ndarray:
-    """A finite map (h, w) as it is drawn: a signed one in [-1, 1], where 0 stays 0, any other in [0, 1]."""
+    """Scale a finite map (h, w) for drawing: a signed one to [-1, 1], where 0 stays 0, any other to [0, 1]."""
     values = values.astype(np.float64)
     low, high = values.min(), values.max()
     if low < -ROUNDING * np.abs(values).max():
@@ -31,7 +32,7 @@ def scaled(values: np.ndarray) -> np.ndarray:
 
 
 def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -> Image.Image:
-    """The picture (H, W, 3) uint8 in grey with a map (h, w) over it."""
+    """Draw a map (h, w) over the picture, uint8 (H, W, 3), in grey."""
     height, width = image.shape[:2]
     levels = Image.fromarray((LEVELS * scaled(values)).astype(np.float32))
     levels = levels.resize((width, height), Image.Resampling.BILINEAR)
@@ -41,7 +42,7 @@ def overlay(image: np.ndarray, values: np.ndarray, strength: float = STRENGTH) -
 
 
 def heat_map(levels: np.ndarray) -> Image.Image:
-    """A map (h, w) of `LEVELS` times what `scaled` gives, alone, in the colours of `overlay`."""
+    """Draw `LEVELS` times a `scaled` map (h, w) alone, in the colours of `overlay`."""
     signed = bool((levels < 0).any())
     level = (levels + LEVELS) / 2 if signed else levels
     image = Image.fromarray(np.clip(np.round(level), 0, LEVELS).astype(np.uint8)).convert("P")
@@ -51,7 +52,7 @@ def heat_map(levels: np.ndarray) -> Image.Image:
 
 @cache
 def _colours(name: str) -> np.ndarray:
-    """(256, 3) in [0, 1], for each of 256 levels."""
+    """Return the colours (256, 3) in [0, 1] of a colour map of matplotlib."""
     from matplotlib import colormaps
 
     return colormaps[name](np.arange(256))[:, :3]

@@ -1,4 +1,4 @@
-"""Reads untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
+"""Reading untrusted pictures. The only exception is `UnreadableError`, whose text is the reason for the build log.
 
 Cameras store turned pictures and say so in EXIF: orientation 1 is upright, 2 to 8 are mirrored or turned, and anything
 else (0, or EXIF that cannot be read) counts as upright. `read` turns the picture; what was drawn on the file as stored
@@ -41,8 +41,15 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Picture:
-    """An encoded upright RGB picture: its bytes, the matching file suffix, its size in pixels, and the EXIF orientation
-    (1 to 8) of the file it was read from."""
+    """An encoded upright RGB picture.
+
+    Attributes:
+        data: the encoded bytes.
+        suffix: the matching suffix of a file.
+        width: in pixels.
+        height: in pixels.
+        orientation: the EXIF orientation (1 to 8) of the file it was read from.
+    """
 
     data: bytes
     suffix: str
@@ -57,17 +64,19 @@ class Picture:
 
 
 def read(path: Path) -> Picture:
-    """A picture file as it goes into a dataset.
+    """Read a picture file as it goes into a dataset.
 
     The file's own bytes where they are an upright RGB JPEG or PNG; anything else (GIF, palette, grey, CMYK, alpha,
     EXIF rotation) becomes a lossless upright RGB PNG. Alpha is dropped; only the first frame of an animation is kept.
-    Raises: UnreadableError.
+
+    Raises:
+        UnreadableError: The file is not a usable picture.
     """
     return picture_of(file_bytes(path))
 
 
 def picture_of(data: bytes) -> Picture:
-    """`read`, of the bytes of a file."""
+    """Return what `read` makes of the bytes of a file."""
     image = decode(data)
     orientation = _orientation(image)
     if orientation == 1 and _plain(image):
@@ -77,14 +86,14 @@ def picture_of(data: bytes) -> Picture:
 
 
 def turned(values: np.ndarray, orientation: int) -> np.ndarray:
-    """An array (H, W, ...) drawn on a file as stored, as EXIF shows it: (W, H, ...) from orientation 5 on."""
+    """Turn an array (H, W, ...) drawn on a file as stored to how EXIF shows it; (W, H, ...) from orientation 5 on."""
     rows, columns = FLIPS[orientation]
     values = values[:: -1 if rows else 1, :: -1 if columns else 1]
     return np.ascontiguousarray(values.swapaxes(0, 1) if orientation >= 5 else values)
 
 
 def turned_box(box: list[float], orientation: int, height: int, width: int) -> list[float]:
-    """[xmin, ymin, xmax, ymax], counted from 1 in a file stored as (height, width), as EXIF shows it."""
+    """Turn a box [xmin, ymin, xmax, ymax], counted from 1 in a file stored as (height, width), as EXIF shows it."""
     left, top, right, bottom = box
     rows, columns = FLIPS[orientation]
     if columns:
@@ -95,7 +104,7 @@ def turned_box(box: list[float], orientation: int, height: int, width: int) -> l
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """The image as EXIF shows it; as stored if EXIF is damaged, as viewers do."""
+    """Turn an image as EXIF shows it; if EXIF is damaged, leave it as stored, as viewers do."""
     try:
         return ImageOps.exif_transpose(image)
     except Exception:  # damaged EXIF raises many kinds of errors
@@ -103,9 +112,10 @@ def upright(image: Image.Image) -> Image.Image:
 
 
 def values(path: Path) -> np.ndarray:
-    """The pixel values (H, W) of a one-channel picture such as a trimap; palette indices where it has a palette.
+    """Return the pixel values (H, W) of a one-channel picture such as a trimap; palette indices if it has a palette.
 
-    Raises: UnreadableError.
+    Raises:
+        UnreadableError: The file is not a usable picture of one channel.
     """
     image = decode(file_bytes(path))
     if image.mode not in ("1", "L", "P"):
@@ -114,6 +124,7 @@ def values(path: Path) -> np.ndarray:
 
 
 def file_bytes(path: Path) -> bytes:
+    """Return the bytes of a picture file; raise UnreadableError for more than `LARGEST`, a pipe and the like."""
     try:
         return read_bytes(path, LARGEST)
     except (OSError, ValueError) as error:
@@ -122,7 +133,7 @@ def file_bytes(path: Path) -> bytes:
 
 
 def decode(data: bytes) -> Image.Image:
-    """Decode completely, so that a truncated file is detected here. Raises: UnreadableError."""
+    """Decode a picture completely, so that a truncated file is detected here; raise UnreadableError if that fails."""
     if not data:
         raise UnreadableError("empty file")
     try:
@@ -145,7 +156,7 @@ def decode(data: bytes) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int | None:
-    """The EXIF orientation, 1 to 8; 1 for other values, None where EXIF cannot be read."""
+    """Return the EXIF orientation, 1 to 8; 1 for other values, None if EXIF cannot be read."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -156,27 +167,29 @@ def _orientation(image: Image.Image) -> int | None:
 
 
 def _refuse_giant(image: Image.Image) -> None:
-    """Checks the size in the header: a small file that unpacks to gigabytes is rejected before it is decoded."""
+    """Check the size in the header: a small file that unpacks to gigabytes is rejected before it is decoded."""
     if image.width * image.height > MAX_PIXELS:
         raise UnreadableError(f"more than {MAX_PIXELS // 10**6} million pixels")
 
 
 def _plain(image: Image.Image) -> bool:
+    """Return whether a file can go into a dataset as it is: RGB without alpha, one frame, JPEG or PNG."""
     one_frame = getattr(image, "n_frames", 1) == 1
     return image.format in SUFFIXES and image.mode == "RGB" and one_frame and "transparency" not in image.info
 
 
 def png(pixels: np.ndarray) -> bytes:
-    """PNG of uint8 (H, W, 3), uint8 (H, W), or bool (H, W), which becomes 0 and 255."""
+    """Encode uint8 (H, W, 3), uint8 (H, W), or bool (H, W), which becomes 0 and 255, as PNG."""
     buffer = BytesIO()
     Image.fromarray(pixels.astype(np.uint8) * 255 if pixels.dtype == bool else pixels).save(buffer, format="png")
     return buffer.getvalue()
 
 
 def open_picture(picture: Any) -> Image.Image:
-    """An upright picture from a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
+    """Return an upright picture of a PIL image, a uint8 or bool array, a path, or an undecoded image of `datasets`.
 
-    Raises: UnreadableError for anything else, and for unreadable files.
+    Raises:
+        UnreadableError: It is anything else, or a file that cannot be read.
     """
     if isinstance(picture, Mapping):
         picture = picture["path"] if picture.get("bytes") is None else picture["bytes"]

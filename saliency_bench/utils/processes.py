@@ -42,19 +42,21 @@ class Alone:
     is_local_main_process: bool = True
 
     def wait_for_everyone(self) -> None:
-        """Nobody else takes part."""
+        """Return at once, as no other process takes part."""
 
 
 def accelerator_on(device: str | None) -> Accelerator:
-    """The group of processes of this one, on CPUs or GPUs. Raises: UserError for an unavailable device."""
+    """Return the group of processes of this one; raise UserError for an unavailable device."""
     waiting = InitProcessGroupKwargs(timeout=PATIENCE)
     return Accelerator(cpu=device_of(device).type == "cpu", kwargs_handlers=[waiting])
 
 
 def agreed(accelerator: Group, decide: Callable[[], T]) -> T:
-    """The result of `decide` in the main process, in every process.
+    """Call `decide` in the main process and return its result in every process.
 
-    Raises: UserError in the main process; the others exit without a message. And where one was lost, in all.
+    Raises:
+        UserError: In the main process, that of `decide`; the others exit without a message. In all, if a process was
+            lost.
     """
     if accelerator.num_processes == 1:
         return decide()
@@ -75,14 +77,14 @@ def agreed(accelerator: Group, decide: Callable[[], T]) -> T:
 
 
 def wait_for_all(accelerator: Group) -> None:
-    """Raises: UserError where a process was lost."""
+    """Wait until all processes are here; raise UserError if one was lost."""
     with _none_lost():
         accelerator.wait_for_everyone()
 
 
 @contextmanager
 def _none_lost() -> Iterator[None]:
-    """Inside, what torch says of a process that is not there any more becomes one line."""
+    """Turn torch's error for a process that has ended into a UserError of one line."""
     try:
         yield
     except RuntimeError as error:

@@ -17,36 +17,37 @@ _silent = False
 
 
 def bar(iterable: Iterable | None = None, *, shown: bool = True, **options: Any) -> tqdm:
-    """A tqdm bar on standard error, or a widget in a notebook; `options` are tqdm's (desc, unit, total ...)."""
+    """Return a tqdm bar on standard error, or a widget in a notebook; `options` are tqdm's (desc, unit, total ...)."""
     if _silent or not shown:
         return tqdm(iterable, disable=True, **options)
-    kind = _of_notebook() if _in_notebook() else tqdm if sys.stderr.isatty() else _Lines
+    kind = _notebook_bar() if _in_notebook() else tqdm if sys.stderr.isatty() else _Lines
     return kind(iterable, disable=False, **options)
 
 
 def step(line: str) -> None:
-    """A line on standard error about long work, where bars would be shown."""
+    """Print a line on standard error about long work, unless `silent`."""
     if not _silent:
         tqdm.write(line, file=sys.stderr)
 
 
 def _in_notebook() -> bool:
+    """Return whether this process is the kernel of a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return "IPKernelApp" in getattr(shell, "config", ())
 
 
-def _of_notebook() -> type[tqdm]:
-    """A widget; where ipywidgets is missing, of which `tqdm` would warn, a bar of text."""
+def _notebook_bar() -> type[tqdm]:
+    """Return a widget, or a bar of text without ipywidgets, of which `tqdm` would warn."""
     with warnings.catch_warnings(action="ignore"):
         from tqdm.auto import tqdm as kind
     return kind
 
 
 @contextmanager
-def silent(asked: bool = True) -> Iterator[None]:
-    """Inside, nothing is printed on standard output and no bar is shown; warnings and errors appear as ever."""
+def silent(enabled: bool = True) -> Iterator[None]:
+    """Print nothing on standard output and show no bars, if `enabled`; warnings and errors appear as usual."""
     global _silent
-    if not asked:
+    if not enabled:
         yield
         return
     before, _silent = _silent, True
@@ -59,7 +60,7 @@ def silent(asked: bool = True) -> Iterator[None]:
 
 
 class _Lines(tqdm):
-    """Whole lines instead of a bar that is drawn anew: at the start, every `EVERY` seconds, and at the end."""
+    """Whole lines instead of a bar that is redrawn: at the start, every `EVERY` seconds, and at the end."""
 
     disable: bool
 
@@ -68,18 +69,21 @@ class _Lines(tqdm):
         super().__init__(*args, **options | {"mininterval": EVERY, "leave": True, "ascii": True})
 
     def display(self, msg: str | None = None, pos: int | None = None) -> bool:
+        """Print a line if the last one is `EVERY` seconds old; the arguments are tqdm's and unused."""
         now = time.monotonic()
         if now - self._written >= EVERY:
             self._write(now)
         return True
 
     def close(self) -> None:
+        """Print the last line."""
         if not self.disable:
             self._write(time.monotonic())
             self.disable = True  # nothing is left to draw
             self._decr_instances(self)
 
     def _write(self, now: float) -> None:
+        """Print a line, unless it would be the same again."""
         if (line := str(self)) != self._last:
             print(line, file=sys.stderr, flush=True)
         self._written, self._last = now, line

@@ -8,21 +8,12 @@ import torch
 
 import saliency_bench
 
-LIBRARIES = (
-    "accelerate",
-    "datasets",
-    "evaluate",
-    "numpy",
-    "pillow",
-    "pyarrow",
-    "timm",
-    "torch",
-    "torchvision",
-    "transformers",
-)
+LIBRARIES = ("accelerate", "datasets", "evaluate", "numpy", "pillow", "pyarrow", "timm", "torch", "torchvision",
+             "transformers")  # fmt: skip
 
 
 def provenance(device: torch.device) -> dict:
+    """Return {what: its version or name} of this package, its libraries and this machine."""
     gpu = device.type == "cuda"
     return {
         "saliency_bench": saliency_bench.__version__,
@@ -36,6 +27,7 @@ def provenance(device: torch.device) -> dict:
 
 
 def _version(name: str) -> str | None:
+    """Return the version of an installed library, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

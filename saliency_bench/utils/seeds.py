@@ -16,13 +16,13 @@ GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 def seed_of(*parts: object) -> int:
-    """An integer in [0, 2^63) from the text of the parts."""
+    """Hash the text of the parts to an integer in [0, 2^63)."""
     text = "\x1f".join(map(str, parts))
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def random_bits(seed: int, count: int) -> np.ndarray:
-    """`count` uniform unsigned 64-bit integers: element i is SplitMix64's output number i for this seed."""
+    """Draw `count` uniform unsigned 64-bit integers: element i is SplitMix64's output number i for this seed."""
     z = np.uint64(seed) + GOLDEN * np.arange(1, count + 1, dtype=np.uint64)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -30,12 +30,12 @@ def random_bits(seed: int, count: int) -> np.ndarray:
 
 
 def uniform(seed: int, count: int) -> np.ndarray:
-    """`count` float32 in [0, 1), multiples of 2^-24, so exact on every machine."""
+    """Draw `count` float32 in [0, 1), multiples of 2^-24, so exact on every machine."""
     return (random_bits(seed, count) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
 
 def normal(seed: int, count: int) -> np.ndarray:
-    """`count` float32, standard normal (Box and Muller, 1958): two per 64 bits, at most 6.8 in magnitude.
+    """Draw `count` float32, standard normal (Box and Muller, 1958): two per 64 bits, at most 6.8 in magnitude.
 
     Logarithm and cosine depend on the machine: unlike the bits, a value may differ in its last digits.
     """
@@ -47,7 +47,7 @@ def normal(seed: int, count: int) -> np.ndarray:
 
 
 def normals(seeds: "Tensor", count: int) -> "Tensor":
-    """Float32 (n, count): `normal` of each of the seeds, Int64 (n,), up to the last digits, made on their device.
+    """Draw float32 (n, count): `normal` of each of the seeds, int64 (n,), up to the last digits, on their device.
 
     Integers of 64 bits wrap around in torch as they do in numpy, where they have no sign.
     """
@@ -65,9 +65,10 @@ def normals(seeds: "Tensor", count: int) -> "Tensor":
 
 
 def _signed(number: int) -> int:
+    """Return the signed 64-bit integer with the bits of an unsigned one."""
     return number - 2**64 if number >= 2**63 else number
 
 
 def _right(z: "Tensor", bits: int) -> "Tensor":
-    """Shifted to the right, with zeros from the left."""
+    """Shift to the right, with zeros from the left; torch repeats the sign."""
     return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -260,10 +260,10 @@ def _is_library(module: str) -> bool:
 def _file_of_module(name: str) -> str | None:
     """Return the file of a module, or of the package that it is in; of a package of several folders the first one."""
     for candidate in (name, name.partition(".")[0]):
-        known = sys.modules.get(candidate)
-        spec = None if known is not None else _spec(candidate)
-        file = getattr(known, "__file__", None) or getattr(spec, "origin", None)
-        if path := file or next(iter(getattr(known, "__path__", ())), None):
+        module = sys.modules.get(candidate)
+        spec = None if module is not None else _spec(candidate)
+        file = getattr(module, "__file__", None) or getattr(spec, "origin", None)
+        if path := file or next(iter(getattr(module, "__path__", ())), None):
             return path
     return None
 

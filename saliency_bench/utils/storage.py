@@ -1,4 +1,4 @@
-"""Where files end up: the caches, the disk written through, and what is said where a folder takes nothing more."""
+"""Where files end up: cache folders, syncing to disk, and errors of a full or read-only disk in one line."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from stat import S_ISREG
 
 from saliency_bench.errors import UserError, one_line
 
-CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # what a file system without fsync answers
+CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a file system without fsync
 FULL = (errno.ENOSPC, errno.EDQUOT)
 CLOSED = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST)  # the last two: a file in the place of a folder
 # Of libraries whose errors have no number (safetensors, `datasets`).
@@ -20,12 +20,12 @@ ROOM = 2**20  # bytes; a folder with less is taken to be the full one
 
 
 def cache_folder() -> Path:
-    """$SALIENCY_BENCH_CACHE, or `~/.cache/saliency-bench`."""
+    """Return $SALIENCY_BENCH_CACHE, or `~/.cache/saliency-bench`."""
     return Path(os.environ.get("SALIENCY_BENCH_CACHE") or "~/.cache/saliency-bench").expanduser()
 
 
 def cache_folders() -> dict[str, Path]:
-    """{the environment variable that moves it: the folder} of each cache that is written to unasked."""
+    """Return {environment variable that moves it: folder} of the caches that are written to unasked."""
     general = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = os.environ.get("HF_HOME") or f"{general}/huggingface"
     usual = {
@@ -39,7 +39,7 @@ def cache_folders() -> dict[str, Path]:
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk. Raises: OSError, but for file systems that cannot.
+    """Wait until a file, or the names in a folder, are on the disk, if the file system can; raise OSError on failure.
 
     Without it, a power failure may leave a file of the right name and size that is empty or full of zeros.
     """
@@ -56,7 +56,7 @@ def sync(path: Path) -> None:
 
 
 def sync_all(path: Path) -> None:
-    """`sync` of a file, or of a folder with everything in it. Raises: OSError."""
+    """Call `sync` for a file, or for a folder with everything in it."""
     if not path.is_dir():
         return sync(path)
     for folder, _, files in os.walk(path):
@@ -66,14 +66,14 @@ def sync_all(path: Path) -> None:
 
 
 def rename(temporary: Path, path: Path) -> None:
-    """Give a complete file or folder its name; whole on the disk before, named on it after. Raises: OSError."""
+    """Give a complete file or folder its name: its content is on the disk before, its name after."""
     sync_all(temporary)
     os.replace(temporary, path)
     sync(path.parent)
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it. Raises: OSError."""
+    """Create a folder and its parents, and sync each parent."""
     missing = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     for place in missing:
@@ -81,7 +81,7 @@ def make_folder(folder: Path) -> None:
 
 
 def check_output_file(path: Path) -> None:
-    """Raises: UserError for the name of something that is not a regular file, which writing would replace."""
+    """Raise UserError for the name of something that is not a regular file, which writing would replace."""
     with suppress(FileNotFoundError, NotADirectoryError):
         if not S_ISREG(path.stat().st_mode):
             kind = "a folder" if path.is_dir() else "no regular file (but a device, a pipe or the like)"
@@ -89,10 +89,12 @@ def check_output_file(path: Path) -> None:
 
 
 def storage_error(error: BaseException, path: Path | None = None) -> UserError | None:
-    """One line for an error that comes of a full disk, or of a folder that takes nothing; None for any other error.
+    """Return the UserError for an error that comes of a full disk or a read-only folder; None for any other error.
 
-    path: what was being written. Where that is not known, an error without permission counts only in a cache folder:
-    anywhere else it may be about reading.
+    Args:
+        error: the error, perhaps with causes.
+        path: what was being written. If that is not known, a missing permission counts in a cache folder only: anywhere
+            else it may be about reading.
     """
     for cause in _chain(error):
         number = cause.errno if isinstance(cause, OSError) else None
@@ -107,18 +109,20 @@ def storage_error(error: BaseException, path: Path | None = None) -> UserError |
 
 
 def _line(where: Path | None, cache: tuple[str, Path] | None, why: str, fix: str) -> str:
+    """Return the message for a path, or for the cache folder (variable, folder) that it is in."""
     if cache is None:
         return f"cannot write {where or 'to the disk'}: {why}; {fix} or choose another --out, and start again"
     return f"cannot write to the cache folder {cache[1]}: {why}; {fix}, or set {cache[0]} to another folder"
 
 
 def _named_in(cause: BaseException) -> Path | None:
+    """Return the file that an error of the system names."""
     name = getattr(cause, "filename", None)
     return Path(os.fsdecode(name)) if isinstance(name, str | bytes) else None
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """(the variable that moves it, the cache folder) that a path lies in, or on the way to which it is."""
+    """Return (variable that moves it, cache folder) of the cache that a path lies in, or blocks as a file on its way."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder
@@ -126,7 +130,7 @@ def _cache_of(path: Path) -> tuple[str, Path] | None:
 
 
 def _full_folder() -> Path | None:
-    """The first folder without room, of those that libraries write to unasked."""
+    """Return the first folder without room among those that libraries write to unasked."""
     for folder in (*cache_folders().values(), Path(tempfile.gettempdir())):
         existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
         with suppress(OSError):
@@ -136,6 +140,7 @@ def _full_folder() -> Path | None:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
