@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.engine import chunks, examples
+from saliency_bench.engine import examples, store
 from saliency_bench.errors import UserError
 from saliency_bench.results import parts, records
 from saliency_bench.results.parts import Entry, PartFolder, in_order, span_of
@@ -367,7 +367,7 @@ def test_several_starts_over_compacted_files_change_nothing(undisturbed, shapes,
 
 def test_files_become_few_while_a_run_goes(shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "SPAN", 4)
-    monkeypatch.setattr(chunks.Behind, "put", lambda behind, piece: piece())  # so that files are there to be counted
+    monkeypatch.setattr(store.Behind, "put", lambda behind, piece: piece())  # so that files are there to be counted
     out, seen = tmp_path / "run", []
 
     def counting(classifier, images, target):

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 import saliency_bench
 from saliency_bench import options, registry
-from saliency_bench.engine.chunks import parts_of
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.predictions import (
     predicted_chunks,
@@ -17,6 +16,7 @@ from saliency_bench.engine.predictions import (
     read_predictions,
     wanted,
 )
+from saliency_bench.engine.store import parts_of
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey

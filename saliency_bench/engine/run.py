@@ -1,5 +1,13 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
+    load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
+    plan     the chunks of which something is missing, from the cells and from what the folder holds (`store.plan`)
+    predict  what the network says of each chunk (`predictions.py`)
+    work     one explainer and all its metrics on one chunk, without touching a file (`work.py`); a probe asks whether
+             the network still answers as before (`probe.py`)
+    write    the result as part files (`store.write`), while the next chunk is computed
+    finish   tables of the parts (`merging.py`), summary, examples and page: `_finish`
+
     OUT/run.json           settings, identity and cells: `Manifest`
     OUT/predictions/       part files of the classifier   -> predictions.parquet
     OUT/other_predictions/ the same of the other model, if there is one
@@ -23,6 +31,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +41,6 @@ from filelock import FileLock, Timeout
 from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
-from saliency_bench.engine.chunks import Behind, Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.loading.load import load
@@ -51,6 +59,8 @@ from saliency_bench.engine.probe import Probe
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.engine.retraining.stage import retrain_for
+from saliency_bench.engine.store import Behind, Held, by_explainer, compact, missing, plan, write
+from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.accuracy import below_chance
@@ -190,7 +200,7 @@ def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progre
     with ExitStack() as held:
         agreed(accelerator, lambda: _claim(context, held))
         context = _with_plans(context, accelerator, shown)
-        todo = agreed(accelerator, lambda: planned(context, _noted(context).cells))
+        todo = agreed(accelerator, lambda: plan(context, _noted(context).cells))
         share = dict(todo[accelerator.process_index :: accelerator.num_processes])
         start = time.perf_counter()
         asked = {cell_id for _, missing in todo for cell_id in missing}
@@ -201,7 +211,7 @@ def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progre
             name_changed([*ran, *(context.metrics if ran else ())])
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
-        summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
+        summary = _finish(context, watch, seconds) if accelerator.is_main_process else {}
     done = Run(context.out, summary, complete=not todo)
     if summary and done.doubt:
         complain(done.doubt)
@@ -226,11 +236,11 @@ def _claim(context: RunContext, held: ExitStack) -> None:
 def _noted(context: RunContext) -> Manifest:
     """The manifest of this start and those before, written. Raises: UserError where the folder holds something else."""
     earlier = read_earlier(context.out)
-    plan, given = {cell.id: cell.key for cell in context.cells if cell.is_planned}, context.spec.python_objects()
+    keys, given = {cell.id: cell.key for cell in context.cells if cell.is_planned}, context.spec.python_objects()
     manifest = Manifest(
         spec=context.spec,
         identity=context.identity,
-        cells=plan,
+        cells=keys,
         dataset=context.loaded_dataset,
         model=context.loaded_model,
         other=None
@@ -266,15 +276,15 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     """
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    plan = {number: by_explainer(one for one in context.outputs if one.id in held) for number, held in share.items()}
+    todo = {number: by_explainer(one for one in context.outputs if one.id in held) for number, held in share.items()}
     explainers = [hash_of(explainer.identity) for explainer in context.explainers]
     span = span_of(context.spec.batch_size)
     predictions, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
-    previous = next(iter(plan), 0) // span
+    previous = next(iter(todo), 0) // span
     probes: list[Probe] = []
-    total = sum(map(len, plan.values()))
-    with bar(shown=shown and bool(plan), total=total, desc="explain", unit="batch") as advance, Behind() as written:
-        for number, chunk in ahead(context.chunk, list(plan), waited.append):
+    total = sum(map(len, todo.values()))
+    with bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance, Behind() as written:
+        for number, chunk in ahead(context.chunk, list(todo), waited.append):
             predicted = predict(context, number, chunk, predictions.get(number))
             by_other = None
             if context.other is not None:
@@ -282,13 +292,14 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
                 of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
-            if not probes and chunk.batch is not None and plan[number]:
+            if not probes and chunk.batch is not None and todo[number]:
                 probes = [Probe(one.classifier, chunk.batch.images) for one in context.of_both]
-            for explainer, cells in plan[number].items():
+            for explainer, cells in todo[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
                 for positions, own in missing(chosen, cells, share[number]).items():
-                    written.put(explain_and_score(context, number, chunk, predicted, positions, own, by_other, probes))
+                    result = work(context, number, chunk, predicted, positions, own, by_other, probes)
+                    written.put(partial(write, context, result))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
@@ -299,7 +310,7 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
-def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
+def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
     """Merge the part files and write everything that follows from them, unless it is there; returns the summary."""
     compact(context, {key.explainer_id for key in read_manifest(context.out).cells.values()})
     explained = merge(context)

@@ -1,21 +1,21 @@
-"""The unit of work: a chunk of samples, explained by one explainer and scored by all its metrics, in one file.
+"""The work on a chunk: its samples explained by one explainer, and their maps scored by all its metrics.
 
-What goes wrong with a sample or a chunk becomes the reason in its records; a strict run stops instead.
+`work` is a function of the networks, the samples and the seed; it reads and writes no file. What goes wrong with a
+sample or a chunk becomes the reason in its records; a strict run stops instead.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
 from saliency_bench.engine.context import Cell, KeptMaps, RunContext
-from saliency_bench.engine.examples import compact_thumbnails, save_thumbnails, thumbnail_strays
 from saliency_bench.engine.precomputed import PrecomputedMaps
-from saliency_bench.engine.predictions import predicted_chunks, prediction_parts, wanted
 from saliency_bench.engine.probe import FIX, Probe, depends_on_batch
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import Explainer
@@ -31,19 +31,7 @@ from saliency_bench.reasons import (
     lacks,
 )
 from saliency_bench.results import records
-from saliency_bench.results.cell import CellKey
-from saliency_bench.results.parts import (
-    POSITION,
-    Entry,
-    Part,
-    PartFolder,
-    chunks_of,
-    files_in,
-    held,
-    maps_of,
-    name_ignored,
-)
-from saliency_bench.results.summary import summarised_names
+from saliency_bench.results.parts import POSITION
 from saliency_bench.scoring.inputs import MetricInputs, Other, ScoredBatch, Value
 from saliency_bench.scoring.partners import PartnerSource
 from saliency_bench.target_weights import no_probabilities, probabilities
@@ -51,133 +39,48 @@ from saliency_bench.targets.rules import stack
 from saliency_bench.targets.terms import TargetTerms
 from saliency_bench.types import Batch, Chunk, Maps, Target
 from saliency_bench.utils.hashing import hash_of
-from saliency_bench.utils.messages import complain
 from saliency_bench.utils.seeds import seed_of
 
-UNSHOWN = 10  # cells that are listed
 Output = Cell | KeptMaps
-Held = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
 
 
-def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
-    found: dict[Explainer, list[Output]] = {}
-    for output in outputs:
-        found.setdefault(output.explainer, []).append(output)
-    return found
+@dataclass(frozen=True)
+class Thumbnails:
+    """Maps that the report may show.
 
-
-def parts_of(context: RunContext, explainer_id: str) -> PartFolder:
-    return chunks_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
-
-
-def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
-    return maps_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
-
-
-def planned(context: RunContext, plan: dict[str, CellKey]) -> list[tuple[int, Held]]:
-    """The chunks of which something is missing, each with the outputs of which it is and the positions that files hold.
-
-    Only the main process, under the lock. Before predictions of a chunk are there, all its samples are taken to be
-    explained. plan: the cells of all starts.
-    """
-    tidy(context, plan)
-    known, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
-    chosen = wanted(context, known)
-    todo: dict[int, Held] = {
-        number: {} for number in context.chunks if any(number not in one for one in (known, *others))
-    }
-    for explainer, own in by_explainer(context.outputs).items():
-        folders = (folder(context, hash_of(explainer.identity)) for folder in (parts_of, map_parts))
-        parts = [part for folder in folders for part in folder.parts()]
-        found = held(parts, [output.id for output in own], *chosen.shape)
-        for key, there in found.items():
-            for number in np.flatnonzero((chosen & ~there).any(axis=1)).tolist():
-                todo.setdefault(number, {})[key] = np.flatnonzero(there[number]).tolist()
-    return sorted(todo.items())
-
-
-def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
-    """Leave few files, all of them whole; what is no part of the run is named once and stays.
-
-    Of the run's own explainers, a chunk where one raised is dropped, which may have been a temporary failure; and any
-    with a fault, if the run is strict.
+    Attributes:
+        maps: (n, H, W), on the CPU.
+        positions: of their samples in the chunk.
     """
 
-    def redo(entry: Entry) -> bool:
-        return bool(entry.about["raised"] or (context.spec.strict and entry.about["faults"]))
-
-    own = {hash_of(explainer.identity) for explainer in context.explainers}
-    explainers = list(dict.fromkeys(key.explainer_id for key in plan.values()))
-    for predictions in map(prediction_parts, context.of_both):
-        name_ignored(predictions.path, predictions.strays())
-        predictions.check()
-    unnamed = _of_unnamed(context, explainers)
-    for above in (context.out / "chunks", context.out / "maps", context.out / "thumbnails"):
-        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - unnamed.keys()))
-    for explainer_id in explainers:
-        folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
-        name_ignored(folder.path, folder.strays())
-        name_ignored(thumbnails, thumbnail_strays(thumbnails))
-        unnamed[explainer_id] = folder.check(*[redo] * (explainer_id in own))
-        name_ignored(map_parts(context, explainer_id).path, map_parts(context, explainer_id).strays())
-        map_parts(context, explainer_id).check()
-    _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups}, plan)
-    compact(context, explainers)
+    maps: Maps
+    positions: list[int]
 
 
-def _of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, list[Part]]:
-    """{explainer: its parts} of this run, of explainers that no start names whose cells `run.json` still has."""
-    others = [path.name for path in files_in(context.out / "chunks") if path.is_dir() and path.name not in explainers]
-    found = {explainer_id: parts_of(context, explainer_id).parts() for explainer_id in sorted(others)}
-    return {explainer_id: parts for explainer_id, parts in found.items() if parts}
+@dataclass(frozen=True)
+class ChunkResult:
+    """What one explainer and its metrics give for samples of a chunk.
 
-
-def _name_unshown(context: RunContext, cells: Collection[str], plan: dict[str, CellKey]) -> None:
-    """One line about cells that an earlier start has computed and no start names, as after the loss of run.json.
-
-    Those that were computed anew with other partners are named by the table.
+    Attributes:
+        explainer_id: hash of the explainer's identity.
+        number: of the chunk.
+        positions: of the samples in the chunk; None: all.
+        scores: {cell id: rows of `records.STORED`}.
+        about: forward passes, halved batches, faults, and whether something raised.
+        maps: {id of the kept maps: their rows}; {} for a run that keeps none.
+        thumbnails: maps for pictures; None where there are none.
     """
-    names = summarised_names(context.out)
-    shown = {f"{key.explainer_text} by {key.metric_text}" for key in plan.values()}
-    listed = sorted({names.get(cell, f"cell {cell}") for cell in cells if cell not in plan} - shown)
-    if not listed:
-        return
-    more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
-    complain(
-        f"{context.out} also holds cells that are not in the table of this start: {', '.join(listed[:UNSHOWN])}{more}; "
-        "name their explainers and metrics again to show them"
-    )
+
+    explainer_id: str
+    number: int
+    positions: tuple[int, ...] | None
+    scores: dict[str, pa.Table]
+    about: dict[str, Any]
+    maps: dict[str, pa.Table] = field(default_factory=dict)
+    thumbnails: Thumbnails | None = None
 
 
-def compact(context: RunContext, explainers: Iterable[str], *, full: bool = False) -> None:
-    """Few files in the place of many, of these explainers and, unless only full ones are wanted, of the predictions.
-
-    Only the main process. full: only spans of chunks that are complete, as other processes may be writing.
-    """
-    if not full:
-        for one in context.of_both:
-            prediction_parts(one).compact()
-    for explainer_id in explainers:
-        parts_of(context, explainer_id).compact(full=full)
-        map_parts(context, explainer_id).compact(full=full)
-        compact_thumbnails(context.out / "thumbnails" / explainer_id, context.spec.batch_size, full=full)
-
-
-def missing(
-    chosen: Sequence[int], outputs: list[Output], held: Mapping[str, Collection[int]]
-) -> dict[tuple[int, ...], list[Output]]:
-    """{positions of samples in a chunk: the outputs that no file holds of them}
-
-    chosen: the positions that are explained. held: {output: those that files hold}.
-    """
-    found: dict[tuple[int, ...], list[Output]] = {}
-    for output in outputs:
-        if still := tuple(position for position in chosen if position not in held.get(output.id, ())):
-            found.setdefault(still, []).append(output)
-    return found
-
-
-def explain_and_score(
+def work(
     context: RunContext,
     number: int,
     chunk: Chunk,
@@ -186,16 +89,23 @@ def explain_and_score(
     outputs: list[Output],
     by_other: list[dict] | None = None,
     probes: Sequence[Probe] = (),
-) -> Callable[[], None]:
-    """Explain the samples at these positions of a chunk, score their maps by all cells; returns what writes the files.
+) -> ChunkResult:
+    """Explain samples of a chunk by one explainer and score their maps by all its cells; no file is touched.
 
-    outputs: of one explainer. by_other: what the other model says of the chunk. probes: of the networks; where one
-    finds another network than at the start of the run, it is set back, and the scores of the chunk are not believed.
+    Args:
+        context: what the run works on.
+        number: of the chunk.
+        chunk: its samples.
+        predicted: what the classifier says of each of them.
+        positions: of the samples in the chunk that are explained.
+        outputs: the cells, and the kept maps, of one explainer.
+        by_other: what the other model says of each sample.
+        probes: of the networks; where one finds another network than at the start of the run, it is set back, and the
+            scores of the chunk are not believed.
     """
     explainer = outputs[0].explainer
     cells = [output for output in outputs if isinstance(output, Cell)]
     kept: list[np.ndarray | None] | None = [None] * len(positions)
-    folder = parts_of(context, hash_of(explainer.identity))
     whole = len(positions) == len(chunk.rows)
     if not whole:
         chunk, predicted = chunk.part(positions), [predicted[position] for position in positions]
@@ -205,7 +115,7 @@ def explain_and_score(
     terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
     passes: dict[str, int] = {}
     scored: dict[str, ScoredBatch] = {}
-    thumbnails: Callable[[], None] | None = None
+    thumbnails: Thumbnails | None = None
     halved, raised, halved_passes = 0, False, _halved(context)
     if chunk.batch is not None:
         target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
@@ -217,11 +127,9 @@ def explain_and_score(
             raised, kept = True, None
             scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
         else:
-            places = [positions[place] for place in chunk.readable]
             if len(cells) < len(outputs):
                 kept = _kept(maps, reasons, chunk, len(positions))
-            pictures = context.out / "thumbnails" / folder.path.name
-            thumbnails = partial(save_thumbnails, pictures, number, maps.cpu().clone(), places, context.spec.batch_size)
+            thumbnails = Thumbnails(maps.cpu().clone(), [positions[place] for place in chunk.readable])
             inputs = _inputs(context, chunk.batch, target, maps, explainer, readable, faults)
             inputs.map_faults = reasons
             if context.other is not None and by_other is not None:
@@ -251,18 +159,20 @@ def explain_and_score(
     faulty = sum(map(_is_fault, chain.from_iterable(rows.values())))
     about = {"passes": passes, "halved": halved, "faults": faulty, "raised": raised}
 
-    def write() -> None:
-        if thumbnails is not None:
-            thumbnails()
-        own = None if whole else positions
-        for output in outputs:
-            if isinstance(output, KeptMaps) and kept is not None:
-                rows_of_maps = table_of(samples, [row["image_id"] for row in predicted], kept)
-                map_parts(context, folder.path.name).write(number, {output.id: rows_of_maps}, own)
-        if cells:
-            folder.write(number, tables, own, **about)
-
-    return write
+    kept_maps = {
+        output.id: table_of(samples, [row["image_id"] for row in predicted], kept)
+        for output in outputs
+        if isinstance(output, KeptMaps) and kept is not None
+    }
+    return ChunkResult(
+        explainer_id=hash_of(explainer.identity),
+        number=number,
+        positions=None if whole else tuple(positions),
+        scores=tables,
+        about=about,
+        maps=kept_maps,
+        thumbnails=thumbnails,
+    )
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
@@ -477,31 +387,3 @@ def _rows(
         for part in parts:
             value, reason = scores.parts[part][index], scores.part_reasons[part][index]
             yield of_sample | {"part": part, "value": value, "reason": reason}
-
-
-class Behind:
-    """Work that only the host does, piece after piece in a thread, while the next is computed.
-
-    An error of a piece is raised by the next call, or at the end; then no further piece is done.
-    """
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(max_workers=1)
-        self._last: Future[None] | None = None
-
-    def put(self, piece: Callable[[], None]) -> None:
-        """Only one piece is there at a time: what it holds is little."""
-        self.wait()
-        self._last = self._thread.submit(piece)
-
-    def wait(self) -> None:
-        if self._last is not None:
-            self._last.result()
-
-    def __enter__(self) -> "Behind":
-        return self
-
-    def __exit__(self, kind: type | None, *_: object) -> None:
-        with self._thread:
-            if kind is None:
-                self.wait()
