@@ -59,7 +59,7 @@ from saliency_bench.engine.probe import Probe
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.engine.retraining.stage import retrain_for
-from saliency_bench.engine.store import Behind, Held, by_explainer, compact, missing, plan, write
+from saliency_bench.engine.store import Behind, Stored, by_explainer, compact, missing, plan, write
 from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
@@ -269,7 +269,7 @@ def _with_plans(context: RunContext, accelerator: Group, shown: bool) -> RunCont
     return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})
 
 
-def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, compacting: bool) -> dict:
+def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, compacting: bool) -> dict:
     """Predict, explain and score what is missing of these chunks; the seconds it took.
 
     compacting: whether this process makes few files of many as it goes.

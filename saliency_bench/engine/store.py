@@ -29,48 +29,54 @@ from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
 UNSHOWN = 10  # cells that are listed
-Held = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
+Stored = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
 
 
 def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
-    found: dict[Explainer, list[Output]] = {}
+    """Group cells and kept maps by their explainer."""
+    groups: dict[Explainer, list[Output]] = {}
     for output in outputs:
-        found.setdefault(output.explainer, []).append(output)
-    return found
+        groups.setdefault(output.explainer, []).append(output)
+    return groups
 
 
 def parts_of(context: RunContext, explainer_id: str) -> PartFolder:
+    """Return the folder of an explainer's scores."""
     return chunks_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
 
 
 def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
+    """Return the folder of an explainer's maps, of a run that keeps them."""
     return maps_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
 
 
-def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Held]]:
-    """The chunks of which something is missing, each with the outputs of which it is and the positions that files hold.
+def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Stored]]:
+    """Return [(chunk, {output id: positions already on disk})] for every incomplete chunk.
 
-    Only the main process, under the lock. Before predictions of a chunk are there, all its samples are taken to be
-    explained. keys: the cells of all starts.
+    To be called from the main process only, under the lock. Before predictions of a chunk are there, all its samples
+    are taken to be explained.
+
+    Args:
+        context: what the run works on.
+        keys: the cells of all starts.
     """
     tidy(context, keys)
-    known, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
-    chosen = wanted(context, known)
-    todo: dict[int, Held] = {
-        number: {} for number in context.chunks if any(number not in one for one in (known, *others))
+    predicted = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
+    chosen = wanted(context, predicted[0])
+    todo: dict[int, Stored] = {
+        number: {} for number in context.chunks if any(number not in chunks for chunks in predicted)
     }
-    for explainer, own in by_explainer(context.outputs).items():
+    for explainer, outputs in by_explainer(context.outputs).items():
         folders = (folder(context, hash_of(explainer.identity)) for folder in (parts_of, map_parts))
         parts = [part for folder in folders for part in folder.parts()]
-        found = held(parts, [output.id for output in own], *chosen.shape)
-        for key, there in found.items():
-            for number in np.flatnonzero((chosen & ~there).any(axis=1)).tolist():
-                todo.setdefault(number, {})[key] = np.flatnonzero(there[number]).tolist()
+        for key, stored in held(parts, [output.id for output in outputs], *chosen.shape).items():
+            for number in np.flatnonzero((chosen & ~stored).any(axis=1)).tolist():
+                todo.setdefault(number, {})[key] = np.flatnonzero(stored[number]).tolist()
     return sorted(todo.items())
 
 
-def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
-    """Leave few files, all of them whole; what is no part of the run is named once and stays.
+def tidy(context: RunContext, keys: dict[str, CellKey]) -> None:
+    """Delete damaged and redundant part files, compact the rest, warn once about foreign files.
 
     Of the run's own explainers, a chunk where one raised is dropped, which may have been a temporary failure; and any
     with a fault, if the run is strict.
@@ -79,40 +85,40 @@ def tidy(context: RunContext, plan: dict[str, CellKey]) -> None:
     def redo(entry: Entry) -> bool:
         return bool(entry.about["raised"] or (context.spec.strict and entry.about["faults"]))
 
-    own = {hash_of(explainer.identity) for explainer in context.explainers}
-    explainers = list(dict.fromkeys(key.explainer_id for key in plan.values()))
+    of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
+    explainers = list(dict.fromkeys(key.explainer_id for key in keys.values()))
     for predictions in map(prediction_parts, context.of_both):
         name_ignored(predictions.path, predictions.strays())
         predictions.check()
-    unnamed = _of_unnamed(context, explainers)
+    parts = _parts_of_unnamed(context, explainers)
     for above in (context.out / "chunks", context.out / "maps", context.out / "thumbnails"):
-        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - unnamed.keys()))
+        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - parts.keys()))
     for explainer_id in explainers:
         folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
         name_ignored(folder.path, folder.strays())
         name_ignored(thumbnails, thumbnail_strays(thumbnails))
-        unnamed[explainer_id] = folder.check(*[redo] * (explainer_id in own))
+        parts[explainer_id] = folder.check(*[redo] * (explainer_id in of_this_start))
         name_ignored(map_parts(context, explainer_id).path, map_parts(context, explainer_id).strays())
         map_parts(context, explainer_id).check()
-    _name_unshown(context, {key for parts in unnamed.values() for part in parts for key in part.groups}, plan)
+    _name_unshown(context, {key for listed in parts.values() for part in listed for key in part.groups}, keys)
     compact(context, explainers)
 
 
-def _of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, list[Part]]:
-    """{explainer: its parts} of this run, of explainers that no start names whose cells `run.json` still has."""
+def _parts_of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, list[Part]]:
+    """Return {explainer id: its parts of this run} of explainers that no start names, as after a loss of run.json."""
     others = [path.name for path in files_in(context.out / "chunks") if path.is_dir() and path.name not in explainers]
-    found = {explainer_id: parts_of(context, explainer_id).parts() for explainer_id in sorted(others)}
-    return {explainer_id: parts for explainer_id, parts in found.items() if parts}
+    parts = {explainer_id: parts_of(context, explainer_id).parts() for explainer_id in sorted(others)}
+    return {explainer_id: listed for explainer_id, listed in parts.items() if listed}
 
 
-def _name_unshown(context: RunContext, cells: Collection[str], plan: dict[str, CellKey]) -> None:
-    """One line about cells that an earlier start has computed and no start names, as after the loss of run.json.
+def _name_unshown(context: RunContext, cells: Collection[str], keys: dict[str, CellKey]) -> None:
+    """Print one line about cells that an earlier start has computed and no start names.
 
     Those that were computed anew with other partners are named by the table.
     """
     names = summarised_names(context.out)
-    shown = {f"{key.explainer_text} by {key.metric_text}" for key in plan.values()}
-    listed = sorted({names.get(cell, f"cell {cell}") for cell in cells if cell not in plan} - shown)
+    shown = {f"{key.explainer_text} by {key.metric_text}" for key in keys.values()}
+    listed = sorted({names.get(cell, f"cell {cell}") for cell in cells if cell not in keys} - shown)
     if not listed:
         return
     more = f" and {len(listed) - UNSHOWN} more" if len(listed) > UNSHOWN else ""
@@ -123,13 +129,18 @@ def _name_unshown(context: RunContext, cells: Collection[str], plan: dict[str, C
 
 
 def compact(context: RunContext, explainers: Iterable[str], *, full: bool = False) -> None:
-    """Few files in the place of many, of these explainers and, unless only full ones are wanted, of the predictions.
+    """Make few part files of many.
 
-    Only the main process. full: only spans of chunks that are complete, as other processes may be writing.
+    To be called from the main process only.
+
+    Args:
+        context: what the run works on.
+        explainers: ids of the explainers whose files are compacted.
+        full: compact complete spans of chunks only, and no predictions, because other processes may still write.
     """
     if not full:
-        for one in context.of_both:
-            prediction_parts(one).compact()
+        for run in context.of_both:
+            prediction_parts(run).compact()
     for explainer_id in explainers:
         parts_of(context, explainer_id).compact(full=full)
         map_parts(context, explainer_id).compact(full=full)
@@ -137,17 +148,20 @@ def compact(context: RunContext, explainers: Iterable[str], *, full: bool = Fals
 
 
 def missing(
-    chosen: Sequence[int], outputs: list[Output], held: Mapping[str, Collection[int]]
+    chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
-    """{positions of samples in a chunk: the outputs that no file holds of them}
+    """Return {positions of samples in a chunk: the outputs that no file holds of them}.
 
-    chosen: the positions that are explained. held: {output: those that files hold}.
+    Args:
+        chosen: the positions that are explained.
+        outputs: cells and kept maps of one explainer.
+        stored: {output id: the positions that files hold}.
     """
-    found: dict[tuple[int, ...], list[Output]] = {}
+    lacking: dict[tuple[int, ...], list[Output]] = {}
     for output in outputs:
-        if still := tuple(position for position in chosen if position not in held.get(output.id, ())):
-            found.setdefault(still, []).append(output)
-    return found
+        if positions := tuple(position for position in chosen if position not in stored.get(output.id, ())):
+            lacking.setdefault(positions, []).append(output)
+    return lacking
 
 
 def write(context: RunContext, result: ChunkResult) -> None:
@@ -163,7 +177,7 @@ def write(context: RunContext, result: ChunkResult) -> None:
 
 
 class Behind:
-    """Work that only the host does, piece after piece in a thread, while the next is computed.
+    """Runs pieces of work that only the host does in a thread, one after the other, while the next is computed.
 
     An error of a piece is raised by the next call, or at the end; then no further piece is done.
     """
@@ -173,11 +187,12 @@ class Behind:
         self._last: Future[None] | None = None
 
     def put(self, piece: Callable[[], None]) -> None:
-        """Only one piece is there at a time: what it holds is little."""
+        """Start a piece of work once the one before is done, so that memory holds one at a time."""
         self.wait()
         self._last = self._thread.submit(piece)
 
     def wait(self) -> None:
+        """Wait for the last piece of work, and raise its error."""
         if self._last is not None:
             self._last.result()
 

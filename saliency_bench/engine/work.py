@@ -4,7 +4,7 @@
 sample or a chunk becomes the reason in its records; a strict run stops instead.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -90,7 +90,7 @@ def work(
     by_other: list[dict] | None = None,
     probes: Sequence[Probe] = (),
 ) -> ChunkResult:
-    """Explain samples of a chunk by one explainer and score their maps by all its cells; no file is touched.
+    """Explain samples of a chunk by one explainer and score their maps by all its cells; touch no file.
 
     Args:
         context: what the run works on.
@@ -102,77 +102,181 @@ def work(
         by_other: what the other model says of each sample.
         probes: of the networks; where one finds another network than at the start of the run, it is set back, and the
             scores of the chunk are not believed.
+
+    Raises:
+        UserError: What holds for every chunk, such as an explainer that the network does not fit; in a strict run also
+            what is wrong with a sample.
     """
-    explainer = outputs[0].explainer
-    cells = [output for output in outputs if isinstance(output, Cell)]
-    kept: list[np.ndarray | None] | None = [None] * len(positions)
     whole = len(positions) == len(chunk.rows)
     if not whole:
         chunk, predicted = chunk.part(positions), [predicted[position] for position in positions]
         by_other = by_other and [by_other[position] for position in positions]
+    explainer = outputs[0].explainer
+    cells = [output for output in outputs if isinstance(output, Cell)]
+    in_run = [number * context.spec.batch_size + position for position in positions]
     readable = [predicted[place] for place in chunk.readable]
-    samples = [number * context.spec.batch_size + position for position in positions]
-    terms = [_terms(context, samples[place], predicted[place]) for place in chunk.readable]
-    passes: dict[str, int] = {}
-    scored: dict[str, ScoredBatch] = {}
-    thumbnails: Thumbnails | None = None
-    halved, raised, halved_passes = 0, False, _halved(context)
+    terms = [_terms(context, in_run[place], predicted[place]) for place in chunk.readable]
+    outcome, halved_before = _Outcome(), _halved(context)
     if chunk.batch is not None:
-        target = stack(terms, len(readable[0]["logits"])).to(chunk.batch.images.device)
-        faults = _without_probabilities(context, chunk.batch, readable)
-        before = context.classifier.passes
-        maps, reasons, halved = _maps(context, chunk.batch, explainer, target)
-        passes["explain"] = context.classifier.passes - before
-        if maps is None:
-            raised, kept = True, None
-            scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
-        else:
-            if len(cells) < len(outputs):
-                kept = _kept(maps, reasons, chunk, len(positions))
-            thumbnails = Thumbnails(maps.cpu().clone(), [positions[place] for place in chunk.readable])
-            inputs = _inputs(context, chunk.batch, target, maps, explainer, readable, faults)
-            inputs.map_faults = reasons
-            if context.other is not None and by_other is not None:
-                inputs.other = _of_other(context.other, chunk.batch, [by_other[place] for place in chunk.readable])
-            _add_of_run(context, inputs, cells, [samples[place] for place in chunk.readable])
-            for cell in cells:
-                before = context.classifier.passes
-                scored[cell.id] = _scores(context, inputs, cell, chunk.batch)
-                passes[cell.id] = context.classifier.passes - before
-            halved, raised = halved + inputs.halved, any(scores.raised for scores in scored.values())
-            if number == 0 and whole and _depends_on_batch(context, chunk.batch, explainer, target, maps):
-                for scores in scored.values():
-                    scores.mark(DEPENDS_ON_BATCH)
+        batch = chunk.batch
+        target = stack(terms, len(readable[0]["logits"])).to(batch.images.device)
+        places = [in_run[place] for place in chunk.readable]
+        others = None if by_other is None else [by_other[place] for place in chunk.readable]
+        outcome = _explained(context, batch, explainer, target)
+        _score(context, outcome, batch, explainer, target, cells, readable, others, places)
+        if number == 0 and whole and _depends_on_batch(context, batch, explainer, target, outcome.maps):
+            outcome.mark(DEPENDS_ON_BATCH)
         if _set_back(probes, explainer, context.spec.strict):
-            kept, thumbnails = None, None
-            reasons = dict.fromkeys(range(len(readable)), CHANGES_NETWORK)
-            scored = {cell.id: _unscored(context, cell, reasons) for cell in cells}
-    if halved := halved + _halved(context) - halved_passes:
-        for scores in scored.values():
-            scores.mark(HALVED)
-    own: list[tuple[TargetTerms, ...]] = [(term,) for term in terms]
-    rows = {
-        cell.id: list(_rows(context, cell, chunk, samples, _asked(context, cell, readable, own), scored.get(cell.id)))
-        for cell in cells
-    }
-    tables = {key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()}
-    faulty = sum(map(_is_fault, chain.from_iterable(rows.values())))
-    about = {"passes": passes, "halved": halved, "faults": faulty, "raised": raised}
-
-    kept_maps = {
-        output.id: table_of(samples, [row["image_id"] for row in predicted], kept)
-        for output in outputs
-        if isinstance(output, KeptMaps) and kept is not None
-    }
+            outcome.maps = None
+            outcome.leave_out(context, cells, dict.fromkeys(range(len(batch)), CHANGES_NETWORK))
+    if halved := outcome.halved + _halved(context) - halved_before:
+        outcome.mark(HALVED)
+    run_target: list[tuple[TargetTerms, ...]] = [(term,) for term in terms]
+    rows = {}
+    for cell in cells:
+        questions = _questions(context, cell, readable, run_target)
+        rows[cell.id] = list(_rows(context, cell, chunk, in_run, questions, outcome.scores.get(cell.id)))
+    faults = sum(map(_is_fault, chain.from_iterable(rows.values())))
+    ids = [row["image_id"] for row in predicted]
+    kept = {output.id: _kept(outcome, chunk, in_run, ids) for output in outputs if isinstance(output, KeptMaps)}
+    shown = outcome.maps
     return ChunkResult(
         explainer_id=hash_of(explainer.identity),
         number=number,
         positions=None if whole else tuple(positions),
-        scores=tables,
-        about=about,
-        maps=kept_maps,
-        thumbnails=thumbnails,
+        scores={key: pa.Table.from_pylist(of_cell, schema=records.STORED) for key, of_cell in rows.items()},
+        about={"passes": outcome.passes, "halved": halved, "faults": faults, "raised": outcome.raised},
+        maps={key: table for key, table in kept.items() if table is not None},
+        thumbnails=None
+        if shown is None
+        else Thumbnails(shown.cpu().clone(), [positions[place] for place in chunk.readable]),
     )
+
+
+@dataclass
+class _Outcome:
+    """Maps and scores of the readable samples of a chunk, as they come about.
+
+    Attributes:
+        maps: (B, H, W), zeros where a map is not finite; None if there are none to be believed.
+        map_faults: {index in the batch: what is wrong with its map}.
+        scores: {cell id: its scores}.
+        passes: {"explain" or cell id: images that went through the classifier}.
+        halved: how often a batch was halved because it did not fit in memory.
+        raised: whether the explainer raised, which may have been a temporary failure.
+    """
+
+    maps: Maps | None = None
+    map_faults: dict[int, str] = field(default_factory=dict)
+    scores: dict[str, ScoredBatch] = field(default_factory=dict)
+    passes: dict[str, int] = field(default_factory=dict)
+    halved: int = 0
+    raised: bool = False
+
+    def mark(self, reason: str) -> None:
+        """Note beside all scores what must be known about them."""
+        for scores in self.scores.values():
+            scores.mark(reason)
+
+    def leave_out(self, context: RunContext, cells: Sequence[Cell], reasons: dict[int, str]) -> None:
+        """Replace all scores by the reason why each sample has none."""
+        listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
+        empty: list[Value] = [None] * len(listed)
+        for cell in cells:
+            names = cell.metric.parts(context.classifier)
+            self.scores[cell.id] = ScoredBatch(
+                list(empty), list(listed), dict.fromkeys(names, empty), dict.fromkeys(names, listed)
+            )
+
+
+def _explained(context: RunContext, batch: Batch, explainer: Explainer, target: Target) -> _Outcome:
+    """Return the maps of a batch; none if the explainer raised.
+
+    Raises:
+        UserError: A refusal by name, which holds for every chunk; in a strict run whatever is wrong.
+    """
+    seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
+    before = context.classifier.passes
+    try:
+        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
+    except UserError:
+        raise
+    except Exception as error:
+        reason = reason_of(error)
+        if context.spec.strict:
+            raise UserError(f"{explainer}, {_images_text(batch)}: {reason}") from error
+        passes = {"explain": context.classifier.passes - before}
+        return _Outcome(None, dict.fromkeys(range(len(batch)), reason), passes=passes, raised=True)
+    bad = not_finite(maps)
+    reason = getattr(explainer.function, "not_finite", NOT_FINITE)
+    if bad and context.spec.strict:
+        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
+    return _Outcome(
+        maps.nan_to_num(0, 0, 0) if bad else maps,
+        dict.fromkeys(bad, reason),
+        passes={"explain": context.classifier.passes - before},
+        halved=halved,
+    )
+
+
+def _score(
+    context: RunContext,
+    outcome: _Outcome,
+    batch: Batch,
+    explainer: Explainer,
+    target: Target,
+    cells: Sequence[Cell],
+    readable: list[dict],
+    by_other: list[dict] | None,
+    places: list[int],
+) -> None:
+    """Add the scores of all cells to the maps of a batch.
+
+    Args:
+        context: what the run works on.
+        outcome: the maps, to which scores are added.
+        batch: the samples that could be read.
+        explainer: for metrics that ask for further maps.
+        target: (B, K), of the maps.
+        cells: of the explainer.
+        readable: what the classifier says of each sample.
+        by_other: what the other model says of each sample.
+        places: of the samples in the run's order.
+    """
+    faults = _without_probabilities(context, batch, readable)
+    if outcome.maps is None:
+        outcome.leave_out(context, cells, outcome.map_faults)
+        return
+    inputs = MetricInputs(
+        classifier=context.classifier,
+        explainer=explainer.seeded(context.spec.seed),
+        images=batch.images,
+        target=target,
+        logits=torch.tensor([row["logits"] for row in readable]),
+        labels=_right_classes(context, readable),
+        seed_for=partial(_seed, context, batch),
+        maps=outcome.maps,
+        masks=batch.masks.numpy(),
+        unusable=batch.left_out,
+        groups=context.groups,
+        faults=faults,
+        map_faults=outcome.map_faults,
+        columns=batch.columns,
+        run_seed=context.spec.seed,
+        other=None if context.other is None or by_other is None else _other(context.other, batch, by_other),
+        partners=PartnerSource(context.plans, places, context.partners, context.spec.batch_size),
+        retrained={cell.metric: context.retrained[cell.id][places] for cell in cells if cell.metric.keeps},
+    )
+    for cell in cells:
+        before = context.classifier.passes
+        scores = outcome.scores[cell.id] = inputs.score(cell.metric)
+        outcome.passes[cell.id] = context.classifier.passes - before
+        outcome.raised |= scores.raised
+        if scores.faulty and context.spec.strict:
+            first, reason = min(scores.faulty.items())
+            images = _images_text(batch) if scores.raised else f"image {batch.ids[first]}"
+            raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
+    outcome.halved += inputs.halved
 
 
 def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bool:
@@ -189,69 +293,81 @@ def _set_back(probes: Sequence[Probe], explainer: Explainer, strict: bool) -> bo
     return bool(changed)
 
 
-def _depends_on_batch(context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps) -> bool:
-    """Return whether samples get other maps when the batch holds fewer others; once per explainer."""
-    if explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
+def _depends_on_batch(
+    context: RunContext, batch: Batch, explainer: Explainer, target: Target, maps: Maps | None
+) -> bool:
+    """Return whether samples get other maps when the batch holds fewer others."""
+    if maps is None or explainer.baseline or isinstance(explainer.function, PrecomputedMaps):
         return False
     passes, halved = context.classifier.passes, context.classifier.halved
     seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
 
     def explain(part: slice) -> Maps:
-        own = target if len(target) == 1 else target[part]
-        return explainer.seeded(context.spec.seed)(context.classifier, batch.images[part], own, seeds=seeds[part])
+        of_part = target if len(target) == 1 else target[part]
+        return explainer.seeded(context.spec.seed)(context.classifier, batch.images[part], of_part, seeds=seeds[part])
 
     try:
         return depends_on_batch(explain, maps)
-    except (UserError, RuntimeError, MemoryError):  # too small a batch for it, or no memory: nothing is known
+    except Exception:  # what an explainer raises for fewer images says nothing about its maps
         return False
     finally:
         context.classifier.passes, context.classifier.halved = passes, halved
 
 
 def _is_fault(row: dict) -> bool:
-    """Whether a row says that a sample has no score where it should have one."""
+    """Return whether a row says that a sample has no score where it should have one."""
     return row["part"] is None and row["value"] is None and not is_expected(row["reason"])
 
 
-def _kept(maps: Maps, reasons: Collection[int], chunk: Chunk, count: int) -> list[np.ndarray | None]:
-    """A map per sample of a chunk; None where it could not be read, or its map is no map."""
-    found: list[np.ndarray | None] = [None] * count
-    for index, (place, values) in enumerate(zip(chunk.readable, maps.cpu().numpy().copy(), strict=True)):
-        if index not in reasons:
-            found[place] = values
-    return found
+def _kept(outcome: _Outcome, chunk: Chunk, in_run: Sequence[int], ids: Sequence[str]) -> pa.Table | None:
+    """Return a row per sample with its map, null where it could not be read or has none; None without any maps.
+
+    A chunk of which nothing could be read has rows without maps, so that it is not asked for again.
+    """
+    if outcome.maps is None and chunk.batch is not None:
+        return None
+    maps: list[np.ndarray | None] = [None] * len(in_run)
+    if outcome.maps is not None:
+        for index, (place, values) in enumerate(zip(chunk.readable, outcome.maps.cpu().numpy().copy(), strict=True)):
+            if index not in outcome.map_faults:
+                maps[place] = values
+    return table_of(in_run, ids, maps)
 
 
 def _terms(context: RunContext, position: int, row: dict) -> TargetTerms:
-    """The target of a sample. One that the limit cuts off may have none; its chunk is whole for the others' sake."""
+    """Return the target of a sample.
+
+    One that the limit cuts off may have none, and gets its predicted class: its chunk is computed whole, so that the
+    maps of the others do not depend on the limit.
+    """
     logits = np.asarray(row["logits"])
     if position >= context.samples and not context.rule.has_target(row["image_id"], row["label"], context.members):
         return TargetTerms((int(np.argmax(logits)),))
     return context.rule.terms(row["image_id"], row["label"], logits, context.members)
 
 
-def _asked(
-    context: RunContext, cell: Cell, readable: list[dict], own: list[tuple[TargetTerms, ...]]
+def _questions(
+    context: RunContext, cell: Cell, readable: list[dict], run_target: list[tuple[TargetTerms, ...]]
 ) -> Sequence[tuple[TargetTerms, ...]]:
-    """Per sample the targets that a cell's metric asks about: the run's own, or those of the metric's own question."""
+    """Return per sample the targets a cell's metric asks about: the run's, or those of the metric's own question."""
     if cell.metric.asks_of_target or not readable:
-        return own
+        return run_target
     logits = torch.tensor([row["logits"] for row in readable]).double()
     p = probabilities(logits, context.classifier.activation).numpy()
     p[no_probabilities(logits, context.classifier.activation)] = np.nan
     return cell.metric.questions(p, context.groups) or [()] * len(readable)
 
 
-def _right(context: RunContext, readable: list[dict]) -> np.ndarray | None:
-    """Bool (B, K): the classes that are right for each sample; None where no labels are known."""
+def _right_classes(context: RunContext, readable: list[dict]) -> np.ndarray | None:
+    """Return Bool (B, K), the classes that are right for each sample; None where no labels are known."""
     rows = [row for row in map(context.right, readable) if row is not None]
     return np.stack(rows) if rows else None
 
 
-def _of_other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
-    """What the other model says of samples. context: the run of the other model."""
+def _other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
+    """Return what the other model says of samples; `context` is the run of the other model."""
     _without_probabilities(context, batch, rows)
-    right = _right(context, rows)
+    right = _right_classes(context, rows)
     assert right is not None
     blank = [0.0] * context.classes
     return Other(
@@ -259,105 +375,39 @@ def _of_other(context: RunContext, batch: Batch, rows: list[dict]) -> Other:
         target=torch.from_numpy(right).float().to(context.classifier.device),
         logits=torch.tensor([row["logits"] or blank for row in rows]),
         labels=right,
-        lacking=[_lacking(context, row, own.any()) for row, own in zip(rows, right, strict=True)],
+        lacking=[_lacking(context, row, classes.any()) for row, classes in zip(rows, right, strict=True)],
     )
 
 
 def _lacking(context: RunContext, row: dict, labelled: bool) -> str | None:
-    """Why the other model has nothing to say of a sample."""
+    """Return why the other model has nothing to say of a sample, else None."""
     if row["prediction"] is None:
         return f"other model: {row['left_out'] if row['logits'] is None else NO_PROBABILITIES}"
     return None if labelled else lacks(context.spec.label_column)
 
 
 def _halved(context: RunContext) -> int:
-    """How often passes were halved."""
-    return sum(one.classifier.halved for one in context.of_both)
+    """Return how often passes of the networks were halved so far."""
+    return sum(run.classifier.halved for run in context.of_both)
 
 
 def _without_probabilities(context: RunContext, batch: Batch, readable: list[dict]) -> dict[int, str]:
+    """Return {index: reason} of samples whose probabilities are not finite. Raises: UserError in a strict run."""
     without = [index for index, row in enumerate(readable) if row["prediction"] is None]
     if without and context.spec.strict:
         raise UserError(f"image {batch.ids[without[0]]}: {NO_PROBABILITIES}")
     return dict.fromkeys(without, NO_PROBABILITIES)
 
 
-def _maps(
-    context: RunContext, batch: Batch, explainer: Explainer, target: Target
-) -> tuple[Maps | None, dict[int, str], int]:
-    """(maps, {index: what is wrong with this one}, how often the batch was halved); no maps if the explainer raised."""
-    seeds = [_seed(context, batch, index, "explain") for index in range(len(batch))]
-    try:
-        maps, halved = halving(explainer.seeded(context.spec.seed), context.classifier, batch.images, target, seeds)
-    except UserError:  # a refusal by name, which holds for every chunk
-        raise
-    except Exception as error:
-        reason = reason_of(error)
-        if context.spec.strict:
-            raise UserError(f"{explainer}, {_called(batch)}: {reason}") from error
-        return None, dict.fromkeys(range(len(batch)), reason), 0
-    bad = not_finite(maps)
-    reason = getattr(explainer.function, "not_finite", NOT_FINITE)
-    if bad and context.spec.strict:
-        raise UserError(f"{explainer}, image {batch.ids[bad[0]]}: {reason}")
-    return maps.nan_to_num(0, 0, 0) if bad else maps, dict.fromkeys(bad, reason), halved
-
-
-def _called(batch: Batch) -> str:
-    """The images of a batch for messages; their order is that of the run, so that no range of ids names them."""
+def _images_text(batch: Batch) -> str:
+    """Name the images of a batch in a message; their order is that of the run, so that no range of ids names them."""
     first, *rest = batch.ids
     return f"images {first} ... {rest[-1]} ({len(batch)} images)" if rest else f"image {first}"
 
 
 def _seed(context: RunContext, batch: Batch, index: int, purpose: str) -> int:
+    """Return the seed of a sample for a purpose, which does not depend on its batch."""
     return seed_of(context.spec.seed, batch.ids[index], purpose)
-
-
-def _inputs(
-    context: RunContext, batch: Batch, target: Target, maps: Maps, explainer: Explainer, rows: list[dict],
-    faults: dict[int, str],
-) -> MetricInputs:  # fmt: skip
-    """What metrics ask for of a batch, its maps, and what the classifier says of it."""
-    return MetricInputs(
-        classifier=context.classifier,
-        explainer=explainer.seeded(context.spec.seed),
-        images=batch.images,
-        target=target,
-        logits=torch.tensor([row["logits"] for row in rows]),
-        labels=_right(context, rows),
-        seed_for=partial(_seed, context, batch),
-        maps=maps,
-        masks=batch.masks.numpy(),
-        unusable=batch.left_out,
-        groups=context.groups,
-        faults=faults,
-        columns=batch.columns,
-        run_seed=context.spec.seed,
-    )
-
-
-def _add_of_run(context: RunContext, inputs: MetricInputs, cells: list[Cell], places: list[int]) -> None:
-    """What metrics ask for that depends on other samples. places: of the batch's samples in the run's order."""
-    inputs.partners = PartnerSource(context.plans, places, context.partners, context.spec.batch_size)
-    retraining = [cell for cell in cells if cell.metric.keeps]
-    inputs.retrained = {cell.metric: context.retrained[cell.id][places] for cell in retraining}
-
-
-def _scores(context: RunContext, inputs: MetricInputs, cell: Cell, batch: Batch) -> ScoredBatch:
-    scores = inputs.score(cell.metric)
-    if scores.faulty and context.spec.strict:
-        first, reason = min(scores.faulty.items())
-        images = _called(batch) if scores.raised else f"image {batch.ids[first]}"
-        raise UserError(f"{cell.explainer} for {cell.metric}, {images}: {reason}")
-    return scores
-
-
-def _unscored(context: RunContext, cell: Cell, reasons: dict[int, str]) -> ScoredBatch:
-    """For every sample of a batch the reason why there is no map."""
-    listed: list[str | None] = [reasons[index] for index in range(len(reasons))]
-    names = cell.metric.parts(context.classifier)
-    empty: list[Value] = [None] * len(listed)
-    return ScoredBatch(empty, listed, dict.fromkeys(names, empty), dict.fromkeys(names, listed))
 
 
 def _rows(
@@ -368,9 +418,15 @@ def _rows(
     terms: Sequence[tuple[TargetTerms, ...]],
     scores: ScoredBatch | None,
 ) -> Iterator[dict]:
-    """A row per sample of the chunk, also of those that could not be read, each followed by those of its parts.
+    """Yield a row per sample of the chunk, also of those that could not be read, each followed by rows of its parts.
 
-    samples: their positions in the run.
+    Args:
+        context: what the run works on.
+        cell: the explainer and metric.
+        chunk: the samples.
+        samples: their positions in the run.
+        terms: the targets of those that could be read.
+        scores: of those that could be read; None if there are none.
     """
     classes = context.classifier.labels
     index_of = {place: index for index, place in enumerate(chunk.readable)}
