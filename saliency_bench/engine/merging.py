@@ -21,7 +21,7 @@ from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.parts import POSITION, Part, held, in_order
+from saliency_bench.results.parts import POSITION, Part, in_order, stored_samples
 from saliency_bench.results.summary import RunFacts
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
@@ -136,7 +136,7 @@ def complete_cells(
     own = {cell.id for cell in context.cells}
     for explainer_id, files in parts.items():
         cells = [key for key in plan.values() if key.explainer_id == explainer_id]
-        found = held(files, [key.cell_id for key in cells], *chosen.shape)
+        found = stored_samples(files, [key.cell_id for key in cells], *chosen.shape)
         for key in cells:
             name = f"{key.explainer_text} by {key.metric_text}"
             if (found[key.cell_id] | ~chosen).all():

@@ -20,9 +20,9 @@ from saliency_bench.results.parts import (
     PartFolder,
     chunks_of,
     files_in,
-    held,
     maps_of,
     name_ignored,
+    stored_samples,
 )
 from saliency_bench.results.summary import summarised_names
 from saliency_bench.utils.hashing import hash_of
@@ -69,7 +69,7 @@ def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Store
     for explainer, outputs in by_explainer(context.outputs).items():
         folders = (folder(context, hash_of(explainer.identity)) for folder in (parts_of, map_parts))
         parts = [part for folder in folders for part in folder.parts()]
-        for key, stored in held(parts, [output.id for output in outputs], *chosen.shape).items():
+        for key, stored in stored_samples(parts, [output.id for output in outputs], *chosen.shape).items():
             for number in np.flatnonzero((chosen & ~stored).any(axis=1)).tolist():
                 todo.setdefault(number, {})[key] = np.flatnonzero(stored[number]).tolist()
     return sorted(todo.items())
