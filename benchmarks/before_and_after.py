@@ -63,8 +63,8 @@ for name, make in networks.items():
             fitting.append(chosen)
         except ValueError:
             pass
-    without = {"retrained", "first_right"}  # whole trainings, people
-    metrics = [one for one in sb.list_metrics() if not without & set(sb.load_metric(one).needs)]
+    without = {"retrained", "first_right", "other"}  # whole trainings, people, a second network
+    metrics = [metric for metric in sb.list_metrics() if not without & set(sb.load_metric(metric).needs)]
     for target in ("label", "predicted", "contrast:second"):
         chosen = fitting if target == "label" else fitting[:4]
         sb.run(dataset=str(data), model=str(out / name), explainers=chosen, metrics=metrics, target=target,

@@ -121,8 +121,8 @@ def context_of(chosen: dict):
 
 def make(chosen: dict) -> None:
     """run.json, and part files of all predictions and scores."""
-    from saliency_bench.engine.chunks import by_explainer, parts_of
     from saliency_bench.engine.predictions import prediction_parts
+    from saliency_bench.engine.store import by_explainer, parts_of
     from saliency_bench.results.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 

@@ -74,6 +74,7 @@ def test_a_hub_name_of_what_the_package_draws_says_so(capsys):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_is_used_by_exactly_its_name_and_a_line_says_so(folder, tmp_path, monkeypatch, capsys, no_hub):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(folder, "pet-xai")

@@ -77,6 +77,7 @@ class Missing(BaseHTTPRequestHandler):
         pass
 
 
+@pytest.mark.slow
 def test_bare_name_online_where_the_hub_does_not_have_it(home, only_evaluate):
     with ThreadingHTTPServer(("127.0.0.1", 0), Missing) as server:
         server.paths = []

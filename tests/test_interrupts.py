@@ -236,7 +236,7 @@ def test_what_a_handler_raises_reaches_who_explains_one_picture(kind, interrupte
 # Text where the locale knows ASCII alone.
 
 
-@pytest.mark.sample(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("output", [{}, {"PYTHONIOENCODING": "ascii"}, {"PYTHONIOENCODING": "latin-1"}])
 def test_every_text_is_printed_whatever_the_locale(output, shapes, resnet, tmp_path):
     plain = {key: value for key, value in environment(tmp_path).items() if key not in ("LANG", "PYTHONIOENCODING")}

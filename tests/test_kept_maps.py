@@ -8,10 +8,11 @@ import pytest
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.engine import chunks, context
+from saliency_bench.engine import context
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.stored_maps import StoredMaps, packed, table_of
 from saliency_bench.results import parts
+from saliency_bench.scoring.inputs import MetricInputs
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
 
@@ -118,7 +119,7 @@ def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resne
         sb.load_maps(first)
     before = (first.folder / "records.parquet").read_bytes()
     with monkeypatch.context() as patch:
-        patch.setattr(chunks, "_scores", lambda *_: pytest.fail("scored again"))
+        patch.setattr(MetricInputs, "score", lambda *_: pytest.fail("scored again"))
         again = go(tmp_path / "run", shapes, resnet)
     assert files_of(again.folder) == files_of(done.folder)
     assert (again.folder / "records.parquet").read_bytes() == before

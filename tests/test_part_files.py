@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import saliency_bench as sb
-from saliency_bench.engine import chunks, examples
+from saliency_bench.engine import examples, store
 from saliency_bench.errors import UserError
 from saliency_bench.results import parts, records
 from saliency_bench.results.parts import Entry, PartFolder, in_order, span_of
@@ -80,7 +80,7 @@ def test_few_files_become_of_many_and_hold_the_same(folder):
     folder.compact()
     assert [name[:13] for name in files(folder)] == ["000000-000007", "000008-000015", "000016-000023"]
     assert content(folder, [*CELLS, "c" * 16]) == before
-    found = parts.held(folder.parts(), [*CELLS, "c" * 16], 21, 4)
+    found = parts.stored_samples(folder.parts(), [*CELLS, "c" * 16], 21, 4)
     assert found[CELLS[0]][:20].all()
     assert not found[CELLS[0]][20].any()
     assert np.argwhere(found["c" * 16]).tolist() == [[2, 0], [2, 3]]
@@ -175,7 +175,7 @@ def test_damage_is_seen_before_a_file_is_compacted(folder, capsys):
     path.write_bytes(spoiled)
     folder.compact(full=True)
     assert f"{path} is damaged" in capsys.readouterr().err
-    there = parts.held(folder.parts(), CELLS, 8, 4)[CELLS[0]]
+    there = parts.stored_samples(folder.parts(), CELLS, 8, 4)[CELLS[0]]
     assert there.all(axis=1).tolist() == [number != 3 for number in range(8)]
 
 
@@ -267,7 +267,7 @@ def test_a_span_loses_only_what_is_redone(folder):
     folder.compact(full=True)
     folder.check(lambda entry: entry.about["raised"])
     assert len(files(folder)) == 1
-    there = parts.held(folder.parts(), CELLS, 8, 4)[CELLS[0]]
+    there = parts.stored_samples(folder.parts(), CELLS, 8, 4)[CELLS[0]]
     assert there[:7].all()
     assert not there[7].any()
     assert [row["position"] for row in content(folder)[CELLS[0]]] == list(np.repeat(np.arange(28), 2))
@@ -367,7 +367,7 @@ def test_several_starts_over_compacted_files_change_nothing(undisturbed, shapes,
 
 def test_files_become_few_while_a_run_goes(shapes, resnet, tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "SPAN", 4)
-    monkeypatch.setattr(chunks.Behind, "put", lambda behind, piece: piece())  # so that files are there to be counted
+    monkeypatch.setattr(store.Behind, "put", lambda behind, piece: piece())  # so that files are there to be counted
     out, seen = tmp_path / "run", []
 
     def counting(classifier, images, target):

@@ -304,6 +304,7 @@ EXPLAINERS = ["gradcam", "rise:masks=4", "random"]
 METRICS = ["saliency_miou", "saliency_insertion", "saliency_kae", "saliency_pointing_game"]
 
 
+@pytest.mark.slow
 @hypothesis.settings(max_examples=4, deadline=None)
 @given(explainers=st.permutations(EXPLAINERS), metrics=st.permutations(METRICS))
 def test_the_order_of_explainers_and_metrics_changes_no_byte_of_the_records(in_order, explainers, metrics):

@@ -103,6 +103,7 @@ def outcomes(folder: Path) -> dict[str, dict]:
     return {path.name: json.loads(path.read_text()) for path in folder.glob("retraining/*/outcomes/*.json")}
 
 
+@pytest.mark.slow
 def test_controls_stand_beside_the_explainer_and_no_other_metric_scores_them(run):
     by_metric: dict[str, list[str]] = {}
     for cell in run.cells:

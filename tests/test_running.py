@@ -110,7 +110,7 @@ def test_the_table_and_the_report_show_every_cell(done):
 def test_a_second_start_computes_nothing_and_gives_the_same_bytes(done, shapes, resnet, monkeypatch):
     names = ("records.parquet", "predictions.parquet", "summary.json")
     before = [(done.folder / name).read_bytes() for name in names]
-    monkeypatch.setattr("saliency_bench.engine.run.explain_and_score", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr("saliency_bench.engine.run.work", lambda *_: pytest.fail("computed again"))
     go(done.folder, shapes, resnet)
     assert [(done.folder / name).read_bytes() for name in names] == before
 

@@ -104,6 +104,7 @@ def numbers_of(done, name):
     return {place: SimpleNamespace(**record) for place, record in cells.items()}
 
 
+@pytest.mark.slow
 def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done):
     runs, numbers = runs_of(done), numbers_of(done, "scores")
     assert len(numbers) == 3 * 2 * 3 * 2
@@ -118,6 +119,7 @@ def test_every_number_is_that_of_a_cell_and_what_a_paper_shows_stands_first(done
     assert [column[0] for column in table.columns] == ["gradcam"] * 2 + ["gradient"] * 2 + ["random"] * 2
 
 
+@pytest.mark.slow
 def test_the_papers_figures_stand_where_it_prints_them(done):
     numbers = numbers_of(done, "scores")
     row = ("two", "small")

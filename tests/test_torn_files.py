@@ -49,7 +49,7 @@ def test_run_json_is_rebuilt_from_the_settings_where_parts_are_there(kind, run, 
                                                                      monkeypatch):  # fmt: skip
     tear(folder / "run.json", kind)
     (folder / "records.parquet").unlink()
-    monkeypatch.setattr("saliency_bench.engine.run.explain_and_score", pytest.fail)  # nothing is computed again
+    monkeypatch.setattr("saliency_bench.engine.run.work", pytest.fail)  # nothing is computed again
     go(folder, shapes, resnet)
     shown = capsys.readouterr().err
     why = "is missing" if kind == "missing" else "cannot be read"
@@ -71,7 +71,7 @@ def test_what_this_start_does_not_name_is_not_shown_and_found_when_named(run, fo
     (folder / "run.json").write_bytes(b"")
     alone = go(folder, shapes, resnet, explainers=["random"])
     assert {cell["explainer"] for cell in alone.summary["cells"]} == {"random"}
-    monkeypatch.setattr("saliency_bench.engine.run.explain_and_score", pytest.fail)
+    monkeypatch.setattr("saliency_bench.engine.run.work", pytest.fail)
     go(folder, shapes, resnet)
     assert bytes_of(folder) == bytes_of(run)
 

@@ -255,6 +255,7 @@ def test_the_page_and_the_console_say_the_same(name, folders, tmp_path):
     assert means == sorted(means, reverse=True)
 
 
+@pytest.mark.sample(1)
 def test_comparisons_of_runs_say_the_same_on_page_and_console(folders, tmp_path):
     kept = [name for name in RUNS if RUNS[name][3] == 6 and RUNS[name][1] == 1]
     told = set()

@@ -129,7 +129,8 @@ def _refusal(repo: str, revision: str | None, error: Exception) -> UserError:
     if offline or is_network_error(error):
         message = f"'{repo}' is {_not_local(repo)} and not in the cache"
         why = "HF_HUB_OFFLINE is set" if offline else "the Hub cannot be reached"
-        if near := _suggestions(repo):
+        # Names of the Hub alone are no help where it cannot be reached.
+        if near := [name for name in _suggestions(repo) if name not in KNOWN or "/" not in repo]:
             return UserError(f"{message}; did you mean {' or '.join(near)}? ({why})")
         return UserError(f"{message}, and {why}; {'unset it' if offline else 'check the connection'} to download it")
     if named := storage_error(error):

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 import saliency_bench
 from saliency_bench import options, registry
-from saliency_bench.engine.chunks import parts_of
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.predictions import (
     predicted_chunks,
@@ -17,11 +16,12 @@ from saliency_bench.engine.predictions import (
     read_predictions,
     wanted,
 )
+from saliency_bench.engine.store import parts_of
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.manifest import read_manifest
-from saliency_bench.results.parts import POSITION, Part, held, in_order
+from saliency_bench.results.parts import POSITION, Part, in_order, stored_samples
 from saliency_bench.results.summary import RunFacts
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of, sha256_of
@@ -36,54 +36,60 @@ PREDICTIONS_AT_ONCE = 2048  # rows
 
 
 def merge(context: RunContext) -> int:
-    """Part files to records.parquet and predictions.parquet, cut to the run's samples (a chunk is computed whole).
+    """Make records.parquet and predictions.parquet of the part files, cut to the run's samples.
 
     records.parquet is sorted by cell id, the sample's place in the run, and part, the score first. One cell after the
     other is read: memory grows with the samples, not with the cells. Where nothing has changed, nothing is written.
-
-    Returns: how many samples are explained.
     Cells of an earlier start that cover fewer samples than this one are named and not shown with the others.
-    Raises: UserError where a part was damaged or lost since the run has computed it.
+
+    Returns:
+        The number of samples that are explained.
+
+    Raises:
+        UserError: A part was damaged or lost since the run computed it.
     """
-    plan = read_manifest(context.out).cells
-    folders = {key.explainer_id: parts_of(context, key.explainer_id) for key in plan.values()}
-    parts = {key: folder.parts() for key, folder in folders.items()}
-    predicted = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
-    if not all(known.keys() >= set(context.chunks) for known in predicted):
+    keys = read_manifest(context.out).cells
+    folders = {key.explainer_id: parts_of(context, key.explainer_id) for key in keys.values()}
+    parts = {explainer_id: folder.parts() for explainer_id, folder in folders.items()}
+    predicted = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
+    if not all(chunks.keys() >= set(context.chunks) for chunks in predicted):
         raise _lost(context, "predictions")
     chosen = wanted(context, predicted[0])
-    complete = complete_cells(context, plan, parts, chosen)
+    complete = complete_cells(context, keys, parts, chosen)
     shown = chosen.ravel() & (np.arange(chosen.size) < context.samples)
-    of_predictions = {f" {number}": [*known.values()] for number, known in enumerate(predicted)}
-    made_of = _made_of(context, plan, of_predictions | parts, complete, shown)
-    files = ["records.parquet", *(f"{one.folder}.parquet" for one in context.of_both)]
+    of_predictions = {f" {number}": [*chunks.values()] for number, chunks in enumerate(predicted)}
+    made_of = _made_of(context, keys, of_predictions | parts, complete, shown)
+    files = ["records.parquet", *(f"{run.folder}.parquet" for run in context.of_both)]
     if not _is_merged(context.out, made_of, files):
         if not all(folder.is_whole() for folder in (*map(prediction_parts, context.of_both), *folders.values())):
             raise _lost(context, "its files")
-        for one, known in zip(context.of_both, predicted, strict=True):
-            _write_predictions(one, known)
-        _write_records(context, plan, parts, predicted[0], complete, shown)
+        for run, chunks in zip(context.of_both, predicted, strict=True):
+            _write_predictions(run, chunks)
+        _write_records(context, keys, parts, predicted[0], complete, shown)
         hashes = {name: sha256_of(context.out / name) for name in files}
         write_json(context.out / MERGED, {"format": FORMAT, "of": made_of, "files": hashes})
     return int(shown.sum())
 
 
 def _write_predictions(context: RunContext, predictions: dict[int, Part]) -> None:
+    """Write predictions.parquet of the parts that hold each chunk."""
     schema = prediction_schema(context)
     tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.samples)
     records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
 
 
 def _write_records(
-    context: RunContext, plan: dict[str, CellKey], parts: dict[str, list[Part]], predictions: dict[int, Part],
+    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], predictions: dict[int, Part],
     complete: list[str], shown: np.ndarray,
 ) -> None:  # fmt: skip
+    """Write records.parquet of the complete cells, in the order of their ids."""
     samples = _samples(context, predictions)
-    cells = (_cell(context, plan[cell], parts[plan[cell].explainer_id], shown, samples) for cell in sorted(complete))
+    cells = (_cell(context, keys[cell], parts[keys[cell].explainer_id], shown, samples) for cell in sorted(complete))
     records.concat(cells, context.out / "records.parquet", records.SCHEMA)
 
 
 def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
+    """Yield tables until there are so many rows."""
     for table in tables:
         yield table.slice(0, rows)
         rows -= min(rows, len(table))
@@ -92,7 +98,15 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 def _cell(
     context: RunContext, key: CellKey, parts: list[Part], shown: np.ndarray, samples: dict[str, pa.Array]
 ) -> pa.Table:
-    """The records of a cell. samples: as `_samples` gives them."""
+    """Return the records of a cell.
+
+    Args:
+        context: what the run works on.
+        key: the cell.
+        parts: the part files of its explainer.
+        shown: Bool, which samples of the run have records.
+        samples: as `_samples` returns them.
+    """
     table = in_order([part.read(key.cell_id) for part in parts if key.cell_id in part.groups])
     positions = table[POSITION].to_numpy()
     # An earlier start may have had a wider limit.
@@ -115,72 +129,80 @@ def _cell(
 
 
 def _samples(context: RunContext, predictions: dict[int, Part]) -> dict[str, pa.Array]:
-    """Columns of records that are the same for all cells: a value per sample."""
+    """Return the columns of records that are the same for all cells: a value per sample."""
     columns = ["image_id", "group", "label", "prediction"]
     tables = (table for _, table in read_predictions(context, predictions, columns))
-    found = {name: values.combine_chunks() for name, values in zip(columns, pa.concat_tables(tables), strict=True)}
+    values = {name: column.combine_chunks() for name, column in zip(columns, pa.concat_tables(tables), strict=True)}
     names, classes = context.names, context.classifier.labels
-    found["label"] = pa.nulls(len(found["label"])) if names is None else pa.array(names).take(found["label"])
-    found["prediction"] = pa.array(classes).take(found["prediction"]) if classes else found["prediction"]
-    return {name: values.cast(pa.string()) for name, values in found.items()}
+    values["label"] = pa.nulls(len(values["label"])) if names is None else pa.array(names).take(values["label"])
+    values["prediction"] = pa.array(classes).take(values["prediction"]) if classes else values["prediction"]
+    return {name: column.cast(pa.string()) for name, column in values.items()}
 
 
 def complete_cells(
-    context: RunContext, plan: dict[str, CellKey], parts: dict[str, list[Part]], chosen: np.ndarray
+    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], chosen: np.ndarray
 ) -> list[str]:
-    """The cells that have all samples; of others a line on standard error says how to complete them.
+    """Return the cells that have all samples; for others a line on standard error says how to complete them.
 
-    chosen: Bool (chunks, samples of a chunk), those that are explained. Raises: UserError for one of this start.
+    Args:
+        context: what the run works on.
+        keys: the cells of all starts.
+        parts: {explainer id: its part files}.
+        chosen: Bool (chunks, samples of a chunk), those that are explained.
+
+    Raises:
+        UserError: A cell of this start lacks samples.
     """
     complete: set[str] = set()
-    own = {cell.id for cell in context.cells}
+    of_this_start = {cell.id for cell in context.cells}
     for explainer_id, files in parts.items():
-        cells = [key for key in plan.values() if key.explainer_id == explainer_id]
-        found = held(files, [key.cell_id for key in cells], *chosen.shape)
+        cells = [key for key in keys.values() if key.explainer_id == explainer_id]
+        stored = stored_samples(files, [key.cell_id for key in cells], *chosen.shape)
         for key in cells:
             name = f"{key.explainer_text} by {key.metric_text}"
-            if (found[key.cell_id] | ~chosen).all():
+            if (stored[key.cell_id] | ~chosen).all():
                 complete.add(key.cell_id)
-            elif key.cell_id in own:
+            elif key.cell_id in of_this_start:
                 raise _lost(context, name)
             else:
                 complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
-    return [cell_id for cell_id in plan if cell_id in complete]
+    return [cell_id for cell_id in keys if cell_id in complete]
 
 
-def _lost(context: RunContext, what: str) -> UserError:
-    return UserError(f"a part of {what} in {context.out} was damaged or lost during the run; start it again")
+def _lost(context: RunContext, content: str) -> UserError:
+    """Return the error for a part file that is gone."""
+    return UserError(f"a part of {content} in {context.out} was damaged or lost during the run; start it again")
 
 
 def _made_of(
-    context: RunContext, plan: dict[str, CellKey], parts: dict[str, list[Part]], complete: list[str], shown: np.ndarray
+    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], complete: list[str], shown: np.ndarray
 ) -> str:
-    """A hash of all that the two files depend on; the names of parts hold the hashes of their contents."""
-    names = {key: sorted(part.path.name for part in own) for key, own in parts.items()}
-    keys = [plan[cell].model_dump(mode="json") for cell in complete]
-    called = context.recorded, context.names, context.classifier.labels
-    return hash_of(FORMAT, str(records.SCHEMA), names, keys, called, np.packbits(shown).tobytes().hex())
+    """Return a hash of all that the two files depend on; the names of parts hold the hashes of their contents."""
+    files = {key: sorted(part.path.name for part in listed) for key, listed in parts.items()}
+    cells = [keys[cell].model_dump(mode="json") for cell in complete]
+    names = context.recorded, context.names, context.classifier.labels
+    return hash_of(FORMAT, str(records.SCHEMA), files, cells, names, np.packbits(shown).tobytes().hex())
 
 
 def _is_merged(out: Path, made_of: str, files: Sequence[str]) -> bool:
-    """Whether the files are there, as they were made of the same."""
+    """Return whether the files are there, as they were made of the same."""
     try:
-        known = read_json(out / MERGED)
-        return known == {"format": FORMAT, "of": made_of, "files": {name: sha256_of(out / name) for name in files}}
+        noted = read_json(out / MERGED)
+        return noted == {"format": FORMAT, "of": made_of, "files": {name: sha256_of(out / name) for name in files}}
     except (UserError, OSError):
         return False
 
 
 def derived_from(out: Path, facts: RunFacts) -> str:
-    """A hash of all that summary, examples and page follow from: merged files, facts, and the code that makes them."""
-    own = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
+    """Return a hash of all that summary, examples and page follow from: merged files, facts, and the code."""
+    core = (path for path in PACKAGE.rglob("*") if path.suffix in {".py", ".css", ".js", ".j2"})
     metrics = (path.with_name("score.py") for path in registry.files("metrics").values())  # what a page says of them
-    code = hash_of([sha256_of(path) for path in sorted({*own, *metrics, *registry.files("explainers").values()})])
+    code = hash_of([sha256_of(path) for path in sorted({*core, *metrics, *registry.files("explainers").values()})])
     return hash_of(FORMAT, read_json(out / MERGED), vars(facts) | {"folder": str(facts.folder)}, code)
 
 
 def is_written(out: Path, derived: str) -> bool:
-    """Whether a finished start has written all of `DERIVED` from the same, and nobody has changed them since."""
+    """Return whether a finished start has written all of `DERIVED` from the same, and nobody has changed them."""
     try:
         return read_json(out / WRITTEN) == _written(out, derived)
     except (UserError, OSError):
@@ -188,9 +210,11 @@ def is_written(out: Path, derived: str) -> bool:
 
 
 def note_written(out: Path, derived: str) -> None:
+    """Note that all of `DERIVED` is written, and what it was made of."""
     write_json(out / WRITTEN, _written(out, derived))
 
 
 def _written(out: Path, derived: str) -> dict:
-    there = [name for name in DERIVED if (out / name).is_file()]
-    return {"format": FORMAT, "of": derived, "files": {name: sha256_of(out / name) for name in there}}
+    """Return the content of the note: the hashes of the files that are there."""
+    names = [name for name in DERIVED if (out / name).is_file()]
+    return {"format": FORMAT, "of": derived, "files": {name: sha256_of(out / name) for name in names}}

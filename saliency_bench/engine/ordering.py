@@ -16,13 +16,18 @@ from saliency_bench.utils.seeds import seed_of
 
 @dataclass(frozen=True)
 class Order:
-    """positions: of the rows in the dataset, in the run's order. clusters: the name of each one's."""
+    """The order of a run's samples.
+
+    Attributes:
+        positions: of the rows in the dataset, in the run's order.
+        clusters: the name of the cluster of each.
+    """
 
     positions: list[int]
     clusters: list[str]
 
     def first(self, limit: int | None) -> int:
-        """How many samples a limit takes: the first whole clusters until there are as many."""
+        """Return how many samples a limit takes: the first whole clusters until there are as many."""
         count = len(self.clusters)
         if limit is None or limit >= count:
             return count
@@ -31,9 +36,13 @@ class Order:
 
 
 def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, fingerprint: str) -> Order:
-    """Clusters by hash(seed, fingerprint, cluster), the samples of each together and in the dataset's order.
+    """Order clusters by hash(seed, fingerprint, cluster), the samples of each together and in the dataset's order.
 
-    ids, groups: of the dataset's rows; a sample without group is a cluster of its own.
+    Args:
+        ids: of the dataset's rows.
+        groups: of the rows; a sample without group is a cluster of its own.
+        seed: of the run.
+        fingerprint: of the dataset.
     """
     names = cluster_names(ids, groups)
     drawn = {name: (seed_of(seed, fingerprint, name), name) for name in names}
@@ -42,7 +51,7 @@ def order_of(ids: Sequence[str], groups: Sequence[str | None], seed: int, finger
 
 
 def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> list[int]:
-    """The positions of the rows that a limit takes, in the dataset's own order."""
+    """Return the positions of the rows that a limit takes, in the dataset's own order."""
     if limit is None or limit >= len(rows):
         return list(range(len(rows)))
     order = order_of(sample_ids(rows), group_names(rows), seed, fingerprint)
@@ -50,6 +59,6 @@ def first_positions(rows: datasets.Dataset, limit: int | None, seed: int, finger
 
 
 def first_rows(rows: datasets.Dataset, limit: int | None, seed: int, fingerprint: str) -> datasets.Dataset:
-    """The rows that a limit takes, in the dataset's own order."""
+    """Return the rows that a limit takes, in the dataset's own order."""
     positions = first_positions(rows, limit, seed, fingerprint)
     return rows if len(positions) == len(rows) else rows.select(positions)

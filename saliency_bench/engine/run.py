@@ -1,5 +1,13 @@
 """A run: every explainer and metric over a dataset, as a folder of cells.
 
+    load     what the settings name: dataset, network, explainers, metrics (`loading/`), as a `RunContext`
+    plan     the chunks of which something is missing, from the cells and from what the folder holds (`store.plan`)
+    predict  what the network says of each chunk (`predictions.py`)
+    work     one explainer and all its metrics on one chunk, without touching a file (`work.py`); a probe asks whether
+             the network still answers as before (`probe.py`)
+    write    the result as part files (`store.write`), while the next chunk is computed
+    finish   tables of the parts (`merging.py`), summary, examples and page: `_finish`
+
     OUT/run.json           settings, identity and cells: `Manifest`
     OUT/predictions/       part files of the classifier   -> predictions.parquet
     OUT/other_predictions/ the same of the other model, if there is one
@@ -23,6 +31,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +41,6 @@ from filelock import FileLock, Timeout
 from saliency_bench import displays
 from saliency_bench.analysis.verdict import Verdict
 from saliency_bench.classifiers.passes import PIXELS_PER_PASS
-from saliency_bench.engine.chunks import Behind, Held, by_explainer, compact, explain_and_score, missing, planned
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.loading.load import load
@@ -51,6 +59,8 @@ from saliency_bench.engine.probe import Probe
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.engine.retraining.stage import retrain_for
+from saliency_bench.engine.store import Behind, Stored, by_explainer, compact, missing, plan, write
+from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.accuracy import below_chance
@@ -73,9 +83,12 @@ from saliency_bench.utils.provenance import provenance
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A finished run: its folder and its summary; `records()` gives the rows. Printed, it says what the command does.
+    """A finished run; printed, it says what the command says.
 
-    complete: whether the folder already held every score, so that nothing was computed.
+    Attributes:
+        folder: where it was written.
+        summary: the contents of summary.json; {} in a process that is not the main one.
+        complete: whether the folder already held every score, so that nothing was computed.
     """
 
     folder: Path
@@ -84,31 +97,31 @@ class Run:
 
     @property
     def report(self) -> Path:
-        """The page of this run."""
+        """Return the path of the page of this run."""
         return self.folder / "report.html"
 
     def records(self) -> datasets.Dataset:
-        """A row per sample, explainer and metric, and per named part of a score."""
+        """Return the records: a row per sample, explainer and metric, and per named part of a score."""
         return datasets.Dataset.from_parquet(str(self.folder / "records.parquet"), keep_in_memory=True)
 
     @property
     def verdict(self) -> list[str]:
-        """Who beats the baselines and who is best, in sentences."""
+        """Return who beats the baselines and who is best, in sentences."""
         return Verdict(self.cells, read_contrasts(self.summary["comparisons"])).sentences()
 
     @property
     def cells(self) -> list[CellResult]:
-        """One result per explainer and metric, with value, interval, ranks, n and what was left out."""
+        """Return a result per explainer and metric, with value, interval, ranks, n and what was left out."""
         return read_cells(self.summary["cells"])
 
     @property
     def lines(self) -> list[str]:
-        """The verdict, samples and accuracy, and the page of the run, as they stand below the table."""
+        """Return what stands below the table: the verdict, samples and accuracy, and the page of the run."""
         return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
 
     @property
     def doubt(self) -> str:
-        """What is probably wrong with the run as a whole; mostly nothing."""
+        """Return what is probably wrong with the run as a whole; mostly ""."""
         other = self.summary["other_model"]
         doubt_of_other = below_chance(other) if other else ""
         return below_chance(self.summary["model"]) or (doubt_of_other and f"other model: {doubt_of_other}")
@@ -121,10 +134,10 @@ class Run:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The table, with what the command line says below it."""
+        """Return the table, with what the command line says below it, for notebooks."""
         header, *rows = table_rows(self.cells, covered(self.summary))
         best = [(row, column) for row, cells in enumerate(rows) for column, text in enumerate(cells) if " best" in text]
-        names = (self.summary[what]["id"] for what in ("model", "dataset"))
+        names = (self.summary[kind]["id"] for kind in ("model", "dataset"))
         title = f"{' on '.join(names)}, {covered(self.summary)} samples"
         below = [*fault_lines(self.cells), *self.lines, self.doubt]
         shown = [displays.paragraph(title, strong=True), displays.table(rows, header, best)]
@@ -133,13 +146,19 @@ class Run:
 
 @dataclass(frozen=True)
 class Stopwatch:
-    """When it was created, and the seconds since then, whatever happens to the system clock."""
+    """Measures the seconds since its creation, whatever happens to the system clock.
+
+    Attributes:
+        started: time of its creation, seconds since 1970.
+        counter: the same by a clock that is never set.
+    """
 
     started: float = field(default_factory=lambda: time.time())
     counter: float = field(default_factory=lambda: time.perf_counter())
 
     @property
     def seconds(self) -> float:
+        """Return the seconds since the creation."""
         return time.perf_counter() - self.counter
 
 
@@ -169,14 +188,18 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
 
 @handlers_end_work()
 def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Group | None = None) -> Run:
-    """`run` of settings that are written down; objects: the Python objects that they mention.
+    """Run settings that are written down.
 
-    group: the processes that share its chunks; None: all that were launched.
+    Args:
+        spec: the settings.
+        objects: the Python objects that they mention.
+        progress: whether to show a bar.
+        group: the processes that share the chunks; None: all that were launched.
     """
     watch = Stopwatch()
     if not (spec.explainers or spec.maps) or not spec.metrics:
-        missing = "explainers" if spec.metrics else "metrics"
-        raise UserError(f"a run needs at least one explainer and one metric{FIRST[missing]}")
+        lacking = "explainers" if spec.metrics else "metrics"
+        raise UserError(f"a run needs at least one explainer and one metric{FIRST[lacking]}")
     check_settings(dict(spec))
     check_run_folder(Path(spec.out))
     accelerator = group or accelerator_on(spec.device)
@@ -186,25 +209,31 @@ def start(spec: RunSpec, objects: Objects, *, progress: bool = True, group: Grou
 def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progress: bool = True) -> Run:
     """Compute what is missing of all cells, each process its share; then write records, summary and report.
 
-    watch: started when loading began.
+    Args:
+        context: what the run works on.
+        accelerator: the processes that share the chunks.
+        watch: started when loading began.
+        progress: whether to show a bar.
     """
     _check_cells(context)  # before anything is written: a metric may not fit
     shown = progress and accelerator.is_local_main_process
-    with ExitStack() as held:
-        agreed(accelerator, lambda: _claim(context, held))
-        context = _with_plans(context, accelerator, shown)
-        todo = agreed(accelerator, lambda: planned(context, _noted(context).cells))
+    with ExitStack() as locked:
+        agreed(accelerator, lambda: _claim(context, locked))
+        context = _with_partner_plans(context, accelerator, shown)
+        todo = agreed(accelerator, lambda: plan(context, _write_manifest(context).cells))
         share = dict(todo[accelerator.process_index :: accelerator.num_processes])
         start = time.perf_counter()
-        asked = {cell_id for _, missing in todo for cell_id in missing}
-        retrain_for(context, [cell for cell in context.cells if cell.id in asked], accelerator, progress)
+        incomplete = {cell_id for _, stored in todo for cell_id in stored}
+        retrain_for(context, [cell for cell in context.cells if cell.id in incomplete], accelerator, progress)
         seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
         if accelerator.is_main_process:
-            ran = [one for one in context.explainers if hash_of(one.identity) in seconds["explainers"]]
+            ran = [
+                explainer for explainer in context.explainers if hash_of(explainer.identity) in seconds["explainers"]
+            ]
             name_changed([*ran, *(context.metrics if ran else ())])
         wait_for_all(accelerator)
         seconds["computing"] = time.perf_counter() - start
-        summary = _write_results(context, watch, seconds) if accelerator.is_main_process else {}
+        summary = _finish(context, watch, seconds) if accelerator.is_main_process else {}
     done = Run(context.out, summary, complete=not todo)
     if summary and done.doubt:
         complain(done.doubt)
@@ -212,42 +241,48 @@ def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progre
 
 
 def _check_cells(context: RunContext) -> None:
-    """Raises: UserError for a cell that cannot be written down."""
+    """Raise UserError for a cell that cannot be written down, such as one whose name has a line break."""
     for cell in context.cells:
         assert cell.key
 
 
-def _claim(context: RunContext, held: ExitStack) -> None:
-    """Lock the folder until `held` closes and write down what it holds, but for cells whose partners are not known.
+def _claim(context: RunContext, locked: ExitStack) -> None:
+    """Lock the folder until `locked` closes, and write down what it holds.
 
-    Raises: UserError where the folder is in use or holds something else.
+    Cells whose partners are not known yet are written down later.
+
+    Raises:
+        UserError: The folder is in use or holds something else.
     """
-    held.enter_context(_locked(context.out, context.spec.out))
-    _noted(context)
+    locked.enter_context(_locked(context.out, context.spec.out))
+    _write_manifest(context)
 
 
-def _noted(context: RunContext) -> Manifest:
-    """The manifest of this start and those before, written. Raises: UserError where the folder holds something else."""
+def _write_manifest(context: RunContext) -> Manifest:
+    """Write run.json, the manifest of this start and those before, and return it.
+
+    Raises:
+        UserError: The folder holds another run.
+    """
     earlier = read_earlier(context.out)
-    plan, given = {cell.id: cell.key for cell in context.cells if cell.is_planned}, context.spec.python_objects()
+    objects = context.spec.python_objects()
+    other = context.other
     manifest = Manifest(
         spec=context.spec,
         identity=context.identity,
-        cells=plan,
+        cells={cell.id: cell.key for cell in context.cells if cell.is_planned},
         dataset=context.loaded_dataset,
         model=context.loaded_model,
-        other=None
-        if context.other is None
-        else Other(model=context.other.loaded_model, identity=context.other.identity),
-        objects=(*context.in_memory, *(one for kind in ("explainers", "metrics") for one in given.get(kind, ()))),
+        other=None if other is None else Other(model=other.loaded_model, identity=other.identity),
+        objects=(*context.in_memory, *(item for kind in ("explainers", "metrics") for item in objects.get(kind, ()))),
         maps={key: entry for key, entry in context.maps.items() if isinstance(entry, str)},
     ).after(earlier)
     manifest.write(context.out)
     return manifest
 
 
-def _with_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:
-    """With the partners of the metrics that ask for some: for these, all samples are predicted first."""
+def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) -> RunContext:
+    """Add the plans of the metrics that ask for partners; for these, all samples are predicted first."""
     asking = [metric for metric in context.metrics if metric.plan is not None]
     if not asking:
         return context
@@ -262,22 +297,32 @@ def _with_plans(context: RunContext, accelerator: Group, shown: bool) -> RunCont
     return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})
 
 
-def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, compacting: bool) -> dict:
-    """Predict, explain and score what is missing of these chunks; the seconds it took.
+def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, compacting: bool) -> dict:
+    """Predict, explain and score what is missing of these chunks, and return the seconds it took.
 
-    compacting: whether this process makes few files of many as it goes.
+    Args:
+        context: what the run works on.
+        share: {chunk: {output: positions that files hold}} of this process.
+        shown: whether to show a bar.
+        compacting: whether this process makes few files of many as it goes.
+
+    Returns:
+        {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.
     """
     waited: list[float] = []
     seconds: dict[str, float] = {}
-    plan = {number: by_explainer(one for one in context.outputs if one.id in held) for number, held in share.items()}
+    todo = {
+        number: by_explainer(output for output in context.outputs if output.id in stored)
+        for number, stored in share.items()
+    }
     explainers = [hash_of(explainer.identity) for explainer in context.explainers]
     span = span_of(context.spec.batch_size)
-    predictions, *others = [predicted_chunks(prediction_parts(one).parts()) for one in context.of_both]
-    previous = next(iter(plan), 0) // span
+    predictions, *others = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
+    previous = next(iter(todo), 0) // span
     probes: list[Probe] = []
-    total = sum(map(len, plan.values()))
-    with bar(shown=shown and bool(plan), total=total, desc="explain", unit="batch") as advance, Behind() as written:
-        for number, chunk in ahead(context.chunk, list(plan), waited.append):
+    total = sum(map(len, todo.values()))
+    with bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance, Behind() as behind:
+        for number, chunk in ahead(context.chunk, list(todo), waited.append):
             predicted = predict(context, number, chunk, predictions.get(number))
             by_other = None
             if context.other is not None:
@@ -285,25 +330,31 @@ def _compute_chunks(context: RunContext, share: dict[int, Held], shown: bool, co
                 of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
-            if not probes and chunk.batch is not None and plan[number]:
-                probes = [Probe(one.classifier, chunk.batch.images) for one in context.of_both]
-            for explainer, cells in plan[number].items():
+            if not probes and chunk.batch is not None and todo[number]:
+                probes = [Probe(run.classifier, chunk.batch.images) for run in context.of_both]
+            for explainer, outputs in todo[number].items():
                 start = time.perf_counter()
                 advance.set_postfix_str(explainer.name)
-                for positions, own in missing(chosen, cells, share[number]).items():
-                    written.put(explain_and_score(context, number, chunk, predicted, positions, own, by_other, probes))
+                # Outputs that lack the same samples share their maps.
+                for positions, lacking in missing(chosen, outputs, share[number]).items():
+                    result = work(context, number, chunk, predicted, positions, lacking, by_other, probes)
+                    behind.put(partial(write, context, result))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
             if compacting and number // span != previous:
-                written.wait()
+                behind.wait()
                 compact(context, explainers, full=True)
                 previous = number // span
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
 
 
-def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
-    """Merge the part files and write everything that follows from them, unless it is there; returns the summary."""
+def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
+    """Merge the part files, write all that follows from them unless it is there, and return the summary.
+
+    Raises:
+        UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
+    """
     compact(context, {key.explainer_id for key in read_manifest(context.out).cells.values()})
     explained = merge(context)
     if not explained:
@@ -325,6 +376,7 @@ def _write_results(context: RunContext, watch: Stopwatch, seconds: dict) -> dict
 
 
 def _facts(context: RunContext, explained: int) -> RunFacts:
+    """Return what the summary says of a run beside its scores; `explained` samples are explained."""
     classifier, groups = context.classifier, context.groups
     return RunFacts(
         folder=context.out,
@@ -358,9 +410,14 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
 
 @contextmanager
 def _locked(out: Path, name: str) -> Iterator[None]:
-    """One run writes to a folder at a time; the lock ends with its process. Raises: UserError naming the folder.
+    """Let one run at a time write to a folder; the lock ends with its process.
 
-    name: of the folder, as it was given.
+    Args:
+        out: the folder.
+        name: the folder as it was given, for messages.
+
+    Raises:
+        UserError: Another run writes to it, or it cannot be written to.
     """
     check_run_folder(out)
     if (path := out / ".lock").is_symlink() or (path.exists() and not path.is_file()):

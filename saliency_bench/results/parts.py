@@ -281,7 +281,7 @@ def span_of(batch_size: int, samples: int = SAMPLES) -> int:
     return min(SPAN, max(2, samples // batch_size))
 
 
-def held(parts: Iterable[Part], keys: Iterable[str], chunks: int, size: int) -> dict[str, np.ndarray]:
+def stored_samples(parts: Iterable[Part], keys: Iterable[str], chunks: int, size: int) -> dict[str, np.ndarray]:
     """{key: Bool (chunks, size), the samples that the parts hold of it}"""
     found = {key: np.zeros((chunks, size), bool) for key in keys}
     for entry in (entry for part in parts for entry in part.entries):

@@ -269,7 +269,7 @@ def test_other_references(reference):
     scores = scored("saliency_pgs", module, images, truth, seeds=[8, 9], reference=reference)
     classifier = load_classifier(module, device="cpu", mean=0, std=1)
     p = classifier(images).double().softmax(dim=1)
-    members = [list(GROUPS.of(int(one.argmax()))) for one in p.detach()]
+    members = [list(GROUPS.group_of(int(one.argmax()))) for one in p.detach()]
     target = torch.zeros(2, K)
     for index, held in enumerate(members):
         target[index, held] = 1

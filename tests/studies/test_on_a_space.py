@@ -107,6 +107,7 @@ def test_cards_and_files(here):
         assert "gradio" not in needed
 
 
+@pytest.mark.slow
 def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/drawn", "STUDY_OPTIONS": OPTIONS}
     first = Space(here, "annotate", tmp_path / "first", **variables)
@@ -130,6 +131,7 @@ def test_a_space_goes_on_after_its_disk_is_lost(here, tmp_path):
     assert VISITOR.token not in log + done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_last_copy_waits_for_a_slow_hub(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/late", "STUDY_OPTIONS": "--json"}
     space = Space(here, "annotate", tmp_path / "space", **variables)
@@ -146,6 +148,7 @@ def test_the_last_copy_waits_for_a_slow_hub(here, tmp_path):
     assert len(Store(tmp_path / "copy.db", create=False).find().answers()) == 3
 
 
+@pytest.mark.slow
 def test_a_page_that_ends_without_its_hub_says_what_is_not_copied(here, tmp_path):
     variables = {"STUDY_DATASET": "visitor/noise", "STUDY_REPO": "visitor/gone", "STUDY_OPTIONS": "--json"}
     space = Space(here, "annotate", tmp_path / "space", **variables)
@@ -171,6 +174,7 @@ def wait_for(condition, space):
     raise AssertionError(space.end(signal.SIGKILL))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", ["assess", "peekaboom"])
 def test_a_run_in_a_repository_is_judged_on_a_space(here, judged, kind, tmp_path):
     variables = {"STUDY_RUN": judged, "STUDY_DATASET": "visitor/shapes", "STUDY_REPO": f"visitor/{kind}-answers"}
@@ -200,6 +204,7 @@ def judged(here, shapes, resnet, tmp_path_factory):
     return "visitor/judged"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("run", "words"),
     [
