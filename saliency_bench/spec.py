@@ -347,7 +347,7 @@ def check_names(names: Iterable[str]) -> None:
 def takes_settings(*without: str) -> Callable[[F], F]:
     """Give a function with `**settings` a signature and docstring that list them.
 
-    Its docstring has the line SETTINGS under `Args:`, where the list belongs.
+    The list takes the place of the line `**settings: SETTINGS` under `Args:` in its docstring.
 
     Args:
         without: settings that the function does not take.
@@ -365,7 +365,8 @@ def takes_settings(*without: str) -> Callable[[F], F]:
         setattr(function, "__signature__", signature)  # noqa: B010
         texts = (f"{name}: {about(name)}{shown(field.default)}" for name, field in fields.items())
         lines = (fill(text, 116, initial_indent=" " * 4, subsequent_indent=" " * 8) for text in texts)
-        function.__doc__ = inspect.cleandoc(function.__doc__ or "").replace("    SETTINGS", "\n".join(lines))
+        docstring = inspect.cleandoc(function.__doc__ or "")
+        function.__doc__ = docstring.replace("    **settings: SETTINGS", "\n".join(lines))
         return function
 
     return decorate

@@ -168,7 +168,7 @@ def run(*, progress: bool = True, **settings: Any) -> Run:
 
     Args:
         progress: show a bar.
-        SETTINGS
+        **settings: SETTINGS
 
     Python objects may stand in the place of names: an explainer, or any function (classifier, images, target) -> maps;
     a metric, or a function such as f(maps, masks) (`declare_metric`); a model object or what `load_classifier` gives,

@@ -80,7 +80,7 @@ def template(
         images: "png" (8 bits per channel) or "npy" (float32 (3, H, W) in [0, 1], to the last bit what the classifier
             gets) to have the prepared frames written too.
         progress: show a bar.
-        SETTINGS
+        **settings: SETTINGS
 
     Raises:
         UserError: What `run` would refuse, an `out` that is not empty, a model without a fixed frame, and a Python

@@ -122,7 +122,7 @@ def _named_in(cause: BaseException) -> Path | None:
 
 
 def _cache_of(path: Path) -> tuple[str, Path] | None:
-    """Return (variable that moves it, cache folder) of the cache that a path lies in, or blocks as a file on its way."""
+    """Return (variable that moves it, folder) of the cache that a path lies in, or blocks as a file on its way."""
     for variable, folder in cache_folders().items():
         if path.is_relative_to(folder) or (folder.is_relative_to(path) and path.exists() and not path.is_dir()):
             return variable, folder
