@@ -116,7 +116,7 @@ class Run:
 
     @property
     def lines(self) -> list[str]:
-        """Return what stands below the table: the verdict, samples and accuracy, and the page of the run."""
+        """Return the lines below the table, of which the last names the page of the run."""
         return [*self.verdict, in_short(self.summary, self.cells), f"report: {self.report}"]
 
     @property
