@@ -59,7 +59,7 @@ def test_a_new_setting_is_one_new_field(wider):
 
         Args:
             progress: show a bar.
-            SETTINGS
+            **settings: SETTINGS
         """
 
     assert inspect.signature(function).parameters["colour"].default is None
