@@ -1,6 +1,8 @@
 """Part files become records.parquet and predictions.parquet: the same bytes whatever way they were computed."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, groupby
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +12,14 @@ import saliency_bench
 from saliency_bench import options, registry
 from saliency_bench.engine.context import RunContext
 from saliency_bench.engine.predictions import (
-    predicted_chunks,
+    StoredPredictions,
     prediction_parts,
     prediction_schema,
+    predictions_of,
     read_predictions,
     wanted,
 )
-from saliency_bench.engine.store import parts_of
+from saliency_bench.engine.store import score_parts
 from saliency_bench.errors import UserError
 from saliency_bench.results import records
 from saliency_bench.results.cell import CellKey
@@ -33,14 +36,15 @@ WRITTEN = "written.json"  # what the files of DERIVED were made of
 DERIVED = ("summary.json", "timings.json", "examples.npz", "report.html")
 PACKAGE = Path(saliency_bench.__file__).parent
 PREDICTIONS_AT_ONCE = 2048  # rows
+RECORDS_AT_ONCE = 2**20  # rows in memory, unless a cell has more
 
 
 def merge(context: RunContext) -> int:
     """Make records.parquet and predictions.parquet of the part files, cut to the run's samples.
 
-    records.parquet is sorted by cell id, the sample's place in the run, and part, the score first. One cell after the
-    other is read: memory grows with the samples, not with the cells. Where nothing has changed, nothing is written.
-    Cells of an earlier start that cover fewer samples than this one are named and not shown with the others.
+    records.parquet is sorted by the ids of explainer and cell, the sample's place in the run, and part, the score
+    first. A few cells are in memory at once: it grows with the samples, not with the cells. Where nothing has changed,
+    nothing is written. Cells of an earlier start that cover fewer samples than this one are named and not shown.
 
     Returns:
         The number of samples that are explained.
@@ -49,43 +53,60 @@ def merge(context: RunContext) -> int:
         UserError: A part was damaged or lost since the run computed it.
     """
     keys = read_manifest(context.out).cells
-    folders = {key.explainer_id: parts_of(context, key.explainer_id) for key in keys.values()}
-    parts = {explainer_id: folder.parts() for explainer_id, folder in folders.items()}
-    predicted = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
-    if not all(chunks.keys() >= set(context.chunks) for chunks in predicted):
+    parts = score_parts(context).parts()
+    predicted = [predictions_of(run, prediction_parts(run).parts()) for run in context.of_both]
+    if not all(number in predictions for predictions in predicted for number in context.chunks):
         raise _lost(context, "predictions")
     chosen = wanted(context, predicted[0])
     complete = complete_cells(context, keys, parts, chosen)
     shown = chosen.ravel() & (np.arange(chosen.size) < context.samples)
-    of_predictions = {f" {number}": [*chunks.values()] for number, chunks in enumerate(predicted)}
-    made_of = _made_of(context, keys, of_predictions | parts, complete, shown)
-    files = ["records.parquet", *(f"{run.folder}.parquet" for run in context.of_both)]
-    if not _is_merged(context.out, made_of, files):
-        if not all(folder.is_whole() for folder in (*map(prediction_parts, context.of_both), *folders.values())):
+    files = [part.path for part in chain(parts, *(predictions.parts for predictions in predicted))]
+    made_of = _made_of(context, keys, [f"{path.parent.name}/{path.name}" for path in files], complete, shown)
+    tables = ["records.parquet", *(f"{run.folder}.parquet" for run in context.of_both)]
+    if not _is_merged(context.out, made_of, tables):
+        if not all(folder.is_whole() for folder in (score_parts(context), *map(prediction_parts, context.of_both))):
             raise _lost(context, "its files")
-        for run, chunks in zip(context.of_both, predicted, strict=True):
-            _write_predictions(run, chunks)
-        _write_records(context, keys, parts, predicted[0], complete, shown)
-        hashes = {name: sha256_of(context.out / name) for name in files}
+        for run, predictions in zip(context.of_both, predicted, strict=True):
+            _write_predictions(run, predictions)
+        samples = _samples(context, predicted[0])
+        cells = (
+            _cell(context, key, rows, shown, samples)
+            for key, rows in _rows_of_cells(parts, [keys[cell] for cell in complete])
+        )
+        records.concat(cells, context.out / "records.parquet", records.SCHEMA)
+        hashes = {name: sha256_of(context.out / name) for name in tables}
         write_json(context.out / MERGED, {"format": FORMAT, "of": made_of, "files": hashes})
     return int(shown.sum())
 
 
-def _write_predictions(context: RunContext, predictions: dict[int, Part]) -> None:
-    """Write predictions.parquet of the parts that hold each chunk."""
+def _write_predictions(context: RunContext, predictions: StoredPredictions) -> None:
+    """Write predictions.parquet."""
     schema = prediction_schema(context)
     tables = _first((table for _, table in read_predictions(context, predictions, schema.names)), context.samples)
     records.concat(tables, context.out / f"{context.folder}.parquet", schema, PREDICTIONS_AT_ONCE)
 
 
-def _write_records(
-    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], predictions: dict[int, Part],
-    complete: list[str], shown: np.ndarray,
-) -> None:  # fmt: skip
-    """Write records.parquet of the complete cells, in the order of their ids."""
-    samples = _samples(context, predictions)
-    cells = (_cell(context, keys[cell], parts[keys[cell].explainer_id], shown, samples) for cell in sorted(complete))
-    records.concat(cells, context.out / "records.parquet", records.SCHEMA)
+def _rows_of_cells(parts: Sequence[Part], keys: Iterable[CellKey]) -> Iterator[tuple[CellKey, pa.Table]]:
+    """Yield (cell, its rows in all parts) by the ids of explainer and cell.
+
+    An explainer's rows are read for as many of its cells at once as fit into `RECORDS_AT_ONCE`.
+    """
+    by_ids = sorted(keys, key=lambda key: (key.explainer_id, key.cell_id))
+    for explainer_id, of_explainer in groupby(by_ids, key=lambda key: key.explainer_id):
+        cells = list(of_explainer)
+        counts = Counter[str]()
+        for part in parts:
+            counts.update(part.groups.get(explainer_id, {}))
+        at_once = max(1, RECORDS_AT_ONCE // max(counts[key.cell_id] for key in cells))
+        for first in range(0, len(cells), at_once):
+            tables: dict[str, list[pa.Table]] = {key.cell_id: [] for key in cells[first : first + at_once]}
+            for part in parts:
+                for cell_id, rows in part.read(explainer_id).items():
+                    if cell_id in tables:
+                        # A copy, or else the rows of all other cells stay in memory as well.
+                        tables[cell_id].append(pa.concat_tables([rows]).combine_chunks())
+            for key in cells[first : first + at_once]:
+                yield key, in_order(tables.pop(key.cell_id))
 
 
 def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
@@ -96,18 +117,17 @@ def _first(tables: Iterator[pa.Table], rows: int) -> Iterator[pa.Table]:
 
 
 def _cell(
-    context: RunContext, key: CellKey, parts: list[Part], shown: np.ndarray, samples: dict[str, pa.Array]
+    context: RunContext, key: CellKey, table: pa.Table, shown: np.ndarray, samples: dict[str, pa.Array]
 ) -> pa.Table:
     """Return the records of a cell.
 
     Args:
         context: what the run works on.
         key: the cell.
-        parts: the part files of its explainer.
+        table: its rows in the part files.
         shown: Bool, which samples of the run have records.
         samples: as `_samples` returns them.
     """
-    table = in_order([part.read(key.cell_id) for part in parts if key.cell_id in part.groups])
     positions = table[POSITION].to_numpy()
     # An earlier start may have had a wider limit.
     table = table.filter((positions < len(shown)) & shown[np.minimum(positions, len(shown) - 1)])
@@ -128,7 +148,7 @@ def _cell(
     return pa.table([columns[name] for name in records.SCHEMA.names], schema=records.SCHEMA)
 
 
-def _samples(context: RunContext, predictions: dict[int, Part]) -> dict[str, pa.Array]:
+def _samples(context: RunContext, predictions: StoredPredictions) -> dict[str, pa.Array]:
     """Return the columns of records that are the same for all cells: a value per sample."""
     columns = ["image_id", "group", "label", "prediction"]
     tables = (table for _, table in read_predictions(context, predictions, columns))
@@ -140,33 +160,31 @@ def _samples(context: RunContext, predictions: dict[int, Part]) -> dict[str, pa.
 
 
 def complete_cells(
-    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], chosen: np.ndarray
+    context: RunContext, keys: dict[str, CellKey], parts: Sequence[Part], chosen: np.ndarray
 ) -> list[str]:
     """Return the cells that have all samples; for others a line on standard error says how to complete them.
 
     Args:
         context: what the run works on.
         keys: the cells of all starts.
-        parts: {explainer id: its part files}.
+        parts: the part files of the scores.
         chosen: Bool (chunks, samples of a chunk), those that are explained.
 
     Raises:
         UserError: A cell of this start lacks samples.
     """
-    complete: set[str] = set()
+    complete: list[str] = []
     of_this_start = {cell.id for cell in context.cells}
-    for explainer_id, files in parts.items():
-        cells = [key for key in keys.values() if key.explainer_id == explainer_id]
-        stored = stored_samples(files, [key.cell_id for key in cells], *chosen.shape)
-        for key in cells:
-            name = f"{key.explainer_text} by {key.metric_text}"
-            if (stored[key.cell_id] | ~chosen).all():
-                complete.add(key.cell_id)
-            elif key.cell_id in of_this_start:
-                raise _lost(context, name)
-            else:
-                complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
-    return [cell_id for cell_id in keys if cell_id in complete]
+    stored = stored_samples(parts, keys, *chosen.shape)
+    for cell_id, key in keys.items():
+        name = f"{key.explainer_text} by {key.metric_text}"
+        if (stored[cell_id] | ~chosen).all():
+            complete.append(cell_id)
+        elif cell_id in of_this_start:
+            raise _lost(context, name)
+        else:
+            complain(f"{name} was computed for fewer samples before and is not shown; name it again to complete it")
+    return complete
 
 
 def _lost(context: RunContext, content: str) -> UserError:
@@ -175,10 +193,9 @@ def _lost(context: RunContext, content: str) -> UserError:
 
 
 def _made_of(
-    context: RunContext, keys: dict[str, CellKey], parts: dict[str, list[Part]], complete: list[str], shown: np.ndarray
+    context: RunContext, keys: dict[str, CellKey], files: list[str], complete: list[str], shown: np.ndarray
 ) -> str:
-    """Return a hash of all that the two files depend on; the names of parts hold the hashes of their contents."""
-    files = {key: sorted(part.path.name for part in listed) for key, listed in parts.items()}
+    """Return a hash of all that the tables depend on; the names of part files hold the hashes of their contents."""
     cells = [keys[cell].model_dump(mode="json") for cell in complete]
     names = context.recorded, context.names, context.classifier.labels
     return hash_of(FORMAT, str(records.SCHEMA), files, cells, names, np.packbits(shown).tobytes().hex())

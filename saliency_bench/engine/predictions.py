@@ -1,4 +1,4 @@
-"""What the classifier says of each sample: part files whose key is the chunk, the same whoever wrote it."""
+"""What the classifier says of each sample, chunk by chunk: the same whoever wrote it."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +13,7 @@ from saliency_bench.engine.reading import scalar_columns, stored
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.map_provider import reason_of
 from saliency_bench.results import records
-from saliency_bench.results.parts import POSITION, SAMPLES, Part, PartFolder, span_of
+from saliency_bench.results.parts import POSITION, Part, PartFolder, Result
 from saliency_bench.scoring.partners import Predictions
 from saliency_bench.target_weights import no_probabilities, probabilities, recognised
 from saliency_bench.types import Batch, Chunk, Images
@@ -21,70 +21,94 @@ from saliency_bench.utils.devices import is_out_of_memory
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
-LOGITS = 2**24  # of one file of predictions in the end
+GROUP = "predictions"  # the only group and key of the part files
 # What a network raises for a picture. A refusal in our own words, a UserError, which is a ValueError, ends the run.
 RAISED = (RuntimeError, ArithmeticError, AssertionError, LookupError, TypeError, AttributeError, MemoryError)
 BEST = 5  # classes that top-5 accuracy looks at
 
 
 def prediction_parts(context: RunContext) -> PartFolder:
-    """Where the predictions of chunks are kept; wide ones, of many classes, in files of fewer chunks."""
-    samples = min(SAMPLES, LOGITS // context.classes)
-    run = hash_of(context.run_id, str(prediction_schema(context)))  # a file of an earlier version has other columns
-    size = context.spec.batch_size
-    return PartFolder(context.out / context.folder, run, size, span_of(size, samples))
+    """Return the folder of the part files of predictions."""
+    # A file of an earlier version has other columns.
+    return PartFolder(context.out / context.folder, hash_of(context.run_id, str(prediction_schema(context))))
 
 
 def prediction_schema(context: RunContext) -> pa.Schema:
-    """`records.PREDICTIONS` and the scalar columns of the dataset; one whose name is taken gets "dataset_" in front."""
+    """Return the columns: `records.PREDICTIONS` and the scalar columns of the dataset.
+
+    A column of the dataset whose name is taken gets "dataset_" in front.
+    """
     scalars = scalar_columns(context.rows.features)
     return pa.schema(
         [*records.PREDICTIONS, *((stored(name), kind) for name, kind in scalars.items() if name != "group")]
     )
 
 
-def key_of(number: int) -> str:
-    """What the rows of a chunk are called in a part file."""
-    return f"{number:06d}"
+class StoredPredictions:
+    """The predictions in part files, chunk by chunk; one file at a time is in memory.
+
+    `number in predictions` says whether there are any of a chunk.
+    """
+
+    def __init__(self, parts: Iterable[Part], chunk_size: int):
+        """Take the part files, and the number of samples of a chunk."""
+        self._part_of = {number: part for part in parts for entry in part.entries for number in entry.chunks}
+        self._size = chunk_size
+        self._read: tuple[Part, list[str] | None, pa.Table] | None = None
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._part_of
+
+    @property
+    def parts(self) -> list[Part]:
+        """Return the files that hold predictions."""
+        return list(dict.fromkeys(self._part_of.values()))
+
+    def table(self, number: int, columns: list[str] | None = None) -> pa.Table:
+        """Return the rows of a chunk; all columns unless some are named."""
+        part = self._part_of[number]
+        if self._read is None or self._read[0] is not part or self._read[1] != columns:
+            named = None if columns is None else [POSITION, *columns]
+            self._read = part, columns, part.read(GROUP, named)[GROUP]
+        table = self._read[2]
+        first, end = np.searchsorted(table[POSITION].to_numpy(), [number * self._size, (number + 1) * self._size])
+        return table.slice(first, end - first).drop_columns(POSITION)
 
 
-def predicted_chunks(parts: Iterable[Part]) -> dict[int, Part]:
-    """{chunk: the part file that holds its predictions}"""
-    return {int(key): part for part in parts for key in part.groups}
+def predictions_of(context: RunContext, parts: Iterable[Part]) -> StoredPredictions:
+    """Return the predictions that part files hold."""
+    return StoredPredictions(parts, context.spec.batch_size)
 
 
 def unpredicted(context: RunContext) -> list[int]:
-    """The chunks without predictions; what is damaged is deleted first. Only the main process, under the lock."""
-    known = predicted_chunks(prediction_parts(context).check())
+    """Return the chunks without predictions, after damaged files are deleted: for the main process, under the lock."""
+    known = predictions_of(context, prediction_parts(context).check())
     return [number for number in context.chunks if number not in known]
 
 
-def read_predictions(context: RunContext, parts: dict[int, Part], columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-    """(chunk, its predictions) of each that is there, one file in memory at a time. parts: of `predicted_chunks`."""
-    current, tables = None, {}
-    for number in sorted(parts.keys() & set(context.chunks)):
-        if parts[number] is not current:
-            current, tables = parts[number], parts[number].whole(columns)
-        yield number, tables[key_of(number)]
+def read_predictions(
+    context: RunContext, predictions: StoredPredictions, columns: list[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (chunk, these columns of its predictions) of each chunk that has any, in order."""
+    for number in context.chunks:
+        if number in predictions:
+            yield number, predictions.table(number, columns)
 
 
-def predict(context: RunContext, number: int, chunk: Chunk, part: Part | None = None) -> list[dict]:
-    """What the classifier says of a chunk, row by row; null where a sample could not be read.
+def predict(context: RunContext, number: int, chunk: Chunk) -> tuple[list[dict], Result]:
+    """Return what the classifier says of a chunk, row by row, and the same as rows of a part file.
 
-    A sample without probabilities has no prediction. part: a file that holds it already; else one is written.
+    What could not be read is null, and a sample without probabilities has no prediction.
     """
-    if part is not None:
-        return part.read(key_of(number)).drop_columns(POSITION).to_pylist()
-    schema, rows = prediction_schema(context), answers(context, chunk)
-    table = pa.Table.from_pylist(rows, schema=schema)
+    table = pa.Table.from_pylist(answers(context, chunk), schema=prediction_schema(context))
     start = number * context.spec.batch_size
+    rows = table.to_pylist()  # as the file gives it back, so that it does not matter who wrote
     table = table.add_column(0, POSITION, pa.array(range(start, start + len(rows)), pa.int64()))
-    prediction_parts(context).write(number, {key_of(number): table}, None)
-    return table.drop_columns(POSITION).to_pylist()  # as the file gives it back, so that it does not matter who wrote
+    return rows, Result(GROUP, number, {GROUP: table})
 
 
 def answers(context: RunContext, chunk: Chunk) -> list[dict]:
-    """What the classifier says of the samples of a chunk, row by row, whatever has been written."""
+    """Return what the classifier says of the samples of a chunk, row by row, whatever has been written."""
     chunk, logits = _classified(context, chunk)
     index_of = {position: index for index, position in enumerate(chunk.readable)}
     rows, names = [], prediction_schema(context).names
@@ -97,7 +121,7 @@ def answers(context: RunContext, chunk: Chunk) -> list[dict]:
 
 
 def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor | None]:
-    """(the samples that the classifier takes, their logits): where it raises, it gets the samples one by one."""
+    """Return (the samples that the classifier takes, their logits); where it raises, it gets them one by one."""
     if chunk.batch is None:
         return chunk, None
     with torch.no_grad(), suppress(RefusedImagesError, *RAISED):
@@ -113,7 +137,7 @@ def _classified(context: RunContext, chunk: Chunk) -> tuple[Chunk, torch.Tensor 
 
 
 def _logits(context: RunContext, images: Images) -> torch.Tensor:
-    """Of a batch, or where it does not fit in memory of its halves."""
+    """Return the logits of a batch, or where it does not fit in memory those of its halves."""
     try:
         return context.classifier(images).cpu()
     except (RuntimeError, MemoryError) as error:
@@ -124,9 +148,10 @@ def _logits(context: RunContext, images: Images) -> torch.Tensor:
 
 
 def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]) -> Chunk:
-    """The samples of a chunk that are predicted; the model raised for the others.
+    """Return a chunk without the samples for which the model raised.
 
-    Raises: UserError for one of these, if the run is strict.
+    Raises:
+        UserError: There is such a sample, and the run is strict.
     """
     faults = {place: predicted[place]["left_out"] for place in chunk.readable if predicted[place]["logits"] is None}
     for position, reason in faults.items():
@@ -136,6 +161,7 @@ def of_predicted(context: RunContext, chunk: Chunk, predicted: Sequence[Mapping]
 
 
 def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tensor, right: np.ndarray | None) -> dict:
+    """Return the columns of a sample that follow from its logits; `right` says which classes are right."""
     reason = batch.left_out[index]
     row = {
         "mask_share": None if reason else float(batch.masks[index].float().mean()),
@@ -158,21 +184,25 @@ def _predicted(context: RunContext, batch: Batch, index: int, logits: torch.Tens
 
 
 def all_predictions(context: RunContext) -> Predictions:
-    """Of the samples that the run is about, for plans of partners. Raises: UserError where some were lost."""
-    parts = predicted_chunks(prediction_parts(context).parts())
-    if not parts.keys() >= set(context.chunks):
+    """Return the predictions of the samples that the run is about, for plans of partners.
+
+    Raises:
+        UserError: Some were lost during the run.
+    """
+    predictions = predictions_of(context, prediction_parts(context).parts())
+    if not all(number in predictions for number in context.chunks):
         raise UserError(
             f"a part of the predictions in {context.out} was damaged or lost during the run; start it again"
         )
     p = np.full((context.samples, context.classes), np.nan, dtype=np.float32)
     right, ids = np.zeros(p.shape, dtype=bool), []
-    for number, table in read_predictions(context, parts, ["image_id", "label", "labels", "logits"]):
+    for number, table in read_predictions(context, predictions, ["image_id", "label", "labels", "logits"]):
         start = number * context.spec.batch_size
         table = table.slice(0, context.samples - start)
         ids += table["image_id"].to_pylist()
         for place, row in enumerate(table.drop_columns(["logits", "image_id"]).to_pylist(), start):
-            known = context.right(row)
-            right[place] = False if known is None else known
+            classes = context.right(row)
+            right[place] = False if classes is None else classes
         logits = table["logits"].combine_chunks()
         there = start + np.flatnonzero(logits.is_valid().to_numpy(zero_copy_only=False))
         p[there] = _probabilities(context, logits.drop_null().flatten().to_numpy().reshape(len(there), context.classes))
@@ -180,7 +210,7 @@ def all_predictions(context: RunContext) -> Predictions:
 
 
 def _probabilities(context: RunContext, logits: np.ndarray) -> np.ndarray:
-    """(n, K) of logits (n, K), NaN for a sample without."""
+    """Return probabilities (n, K) of logits (n, K), NaN for a sample without."""
     given = torch.from_numpy(logits.copy())
     p = probabilities(given.double(), context.classifier.activation).numpy()
     p[no_probabilities(given, context.classifier.activation)] = np.nan
@@ -188,21 +218,21 @@ def _probabilities(context: RunContext, logits: np.ndarray) -> np.ndarray:
 
 
 def selected(context: RunContext, number: int, predicted: Sequence[Mapping] | None) -> list[int]:
-    """The positions in a chunk of the samples that are explained: all, where its predictions are not there yet."""
+    """Return the positions in a chunk of the samples that are explained; all, before its predictions are there."""
     size = min(context.spec.batch_size, len(context.rows) - number * context.spec.batch_size)
     if context.selection is None or predicted is None:
         return list(range(size))
     return [position for position in range(size) if context.selection.keeps(predicted[position])]
 
 
-def wanted(context: RunContext, parts: dict[int, Part]) -> np.ndarray:
-    """Bool (chunks, samples of a chunk): those that are explained. parts: as `predicted_chunks` gives them."""
+def wanted(context: RunContext, predictions: StoredPredictions) -> np.ndarray:
+    """Return Bool (chunks, samples of a chunk): those that are explained."""
     columns = [name for name in prediction_schema(context).names if name != "logits"]
     chosen = np.zeros((len(context.chunks), context.spec.batch_size), bool)
     for number in context.chunks:
         chosen[number, selected(context, number, None)] = True
     if context.selection is not None:
-        for number, table in read_predictions(context, parts, columns):
+        for number, table in read_predictions(context, predictions, columns):
             chosen[number] = False
             chosen[number, selected(context, number, table.to_pylist())] = True
     return chosen

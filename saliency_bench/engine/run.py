@@ -5,13 +5,13 @@
     predict  what the network says of each chunk (`predictions.py`)
     work     one explainer and all its metrics on one chunk, without touching a file (`work.py`); a probe asks whether
              the network still answers as before (`probe.py`)
-    write    the result as part files (`store.write`), while the next chunk is computed
+    write    results of about half a minute as part files (`store.Writer`), while the next chunks are computed
     finish   tables of the parts (`merging.py`), summary, examples and page: `_finish`
 
     OUT/run.json           settings, identity and cells: `Manifest`
     OUT/predictions/       part files of the classifier   -> predictions.parquet
     OUT/other_predictions/ the same of the other model, if there is one
-    OUT/chunks/EXPLAINER/  part files of an explainer     -> records.parquet
+    OUT/chunks/            part files of scores           -> records.parquet
     OUT/maps/EXPLAINER/    the maps, of a run that keeps them
     OUT/thumbnails/        small maps for the report      -> examples.npz
     OUT/merged.json        what the two tables were made of
@@ -19,19 +19,17 @@
     OUT/written.json       what these and examples.npz were made of
 
 The unit of work is a chunk: `batch_size` consecutive samples, computed whole by one explainer and scored by all its
-metrics. Its rows are written as one part file (`results/parts.py`) under a temporary name and renamed, so that every
-file is complete; its name has a hash of its bytes. As the run goes, the main process makes one file of those of each
-span of consecutive chunks, and deletes them; killed in between, it leaves some rows twice, which the next start drops.
-A start deletes what is damaged, ignores what is not of this run, and computes what is missing. At the end the parts are
-merged, cell after cell in the order of their ids, then by sample and part, unless the tables were made of the same
-parts already; nor are summary and page written again. Adding an explainer or a metric adds cells and redoes none.
+metrics. Results are written as part files (`results/parts.py`), each once, under a temporary name and then renamed, so
+that every file is complete; its name has a hash of its bytes. A start deletes what is damaged, ignores what is not of
+this run, and computes what is missing, which after a kill is the work of half a minute. At the end the parts are
+merged, cell after cell, then by sample and part, unless the tables were made of the same parts already; nor are summary
+and page written again. Adding an explainer or a metric adds cells and redoes none.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +44,12 @@ from saliency_bench.engine.examples import write_examples
 from saliency_bench.engine.loading.load import load
 from saliency_bench.engine.merging import derived_from, is_written, merge, note_written
 from saliency_bench.engine.predictions import (
+    StoredPredictions,
     all_predictions,
     of_predicted,
     predict,
-    predicted_chunks,
     prediction_parts,
+    predictions_of,
     selected,
     unpredicted,
 )
@@ -59,18 +58,18 @@ from saliency_bench.engine.probe import Probe
 from saliency_bench.engine.python_objects import Objects, describe, modes_kept, name_changed
 from saliency_bench.engine.reading import ahead
 from saliency_bench.engine.retraining.stage import retrain_for
-from saliency_bench.engine.store import Behind, Stored, by_explainer, compact, missing, plan, write
+from saliency_bench.engine.store import Stored, Writer, by_explainer, missing, plan
 from saliency_bench.engine.work import work
 from saliency_bench.errors import UserError
 from saliency_bench.reports.page import report
 from saliency_bench.results.accuracy import below_chance
 from saliency_bench.results.cell import CellResult, read_cells
-from saliency_bench.results.manifest import Manifest, Other, read_earlier, read_manifest
-from saliency_bench.results.parts import span_of
+from saliency_bench.results.manifest import Manifest, Other, read_earlier
 from saliency_bench.results.ranking import read_contrasts
 from saliency_bench.results.summary import RunFacts, covered, fault_lines, in_short, summarise, table, table_rows
 from saliency_bench.scoring.partners import plan_of
 from saliency_bench.spec import FIRST, RunSpec, takes_settings
+from saliency_bench.types import Chunk
 from saliency_bench.utils.devices import peak_memory
 from saliency_bench.utils.files import read_json, write_json
 from saliency_bench.utils.hashing import hash_of
@@ -221,11 +220,11 @@ def compute(context: RunContext, accelerator: Group, watch: Stopwatch, *, progre
         agreed(accelerator, lambda: _claim(context, locked))
         context = _with_partner_plans(context, accelerator, shown)
         todo = agreed(accelerator, lambda: plan(context, _write_manifest(context).cells))
-        share = dict(todo[accelerator.process_index :: accelerator.num_processes])
+        share = dict(todo[_share(len(todo), accelerator)])
         start = time.perf_counter()
         incomplete = {cell_id for _, stored in todo for cell_id in stored}
         retrain_for(context, [cell for cell in context.cells if cell.id in incomplete], accelerator, progress)
-        seconds = _compute_chunks(context, share, shown, accelerator.is_main_process)
+        seconds = _compute_chunks(context, share, shown, accelerator.num_processes)
         if accelerator.is_main_process:
             ran = [
                 explainer for explainer in context.explainers if hash_of(explainer.identity) in seconds["explainers"]
@@ -287,24 +286,33 @@ def _with_partner_plans(context: RunContext, accelerator: Group, shown: bool) ->
     if not asking:
         return context
     todo = agreed(accelerator, lambda: unpredicted(context))
-    share = todo[accelerator.process_index :: accelerator.num_processes]
-    with bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance:
+    share = todo[_share(len(todo), accelerator)]
+    with (
+        bar(shown=shown and bool(share), total=len(share), desc="predict", unit="batch") as advance,
+        Writer(context, accelerator.num_processes) as writer,
+    ):
         for number, chunk in ahead(context.chunk, share, lambda seconds: None):
-            predict(context, number, chunk)
+            writer.add(prediction_parts(context), predict(context, number, chunk)[1])
             advance.update()
     wait_for_all(accelerator)
     predictions = all_predictions(context)
     return replace(context, plans={metric: plan_of(metric, predictions) for metric in asking})
 
 
-def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, compacting: bool) -> dict:
+def _share(chunks: int, accelerator: Group) -> slice:
+    """Return which of so many chunks this process computes: neighbours, so that later one file at a time is read."""
+    index, processes = accelerator.process_index, accelerator.num_processes
+    return slice(chunks * index // processes, chunks * (index + 1) // processes)
+
+
+def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, processes: int) -> dict:
     """Predict, explain and score what is missing of these chunks, and return the seconds it took.
 
     Args:
         context: what the run works on.
         share: {chunk: {output: positions that files hold}} of this process.
         shown: whether to show a bar.
-        compacting: whether this process makes few files of many as it goes.
+        processes: how many compute.
 
     Returns:
         {"explainers": {explainer id: seconds}, "waiting_for_data": seconds}.
@@ -315,18 +323,18 @@ def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, 
         number: by_explainer(output for output in context.outputs if output.id in stored)
         for number, stored in share.items()
     }
-    explainers = [hash_of(explainer.identity) for explainer in context.explainers]
-    span = span_of(context.spec.batch_size)
-    predictions, *others = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
-    previous = next(iter(todo), 0) // span
+    known = {run.folder: predictions_of(run, prediction_parts(run).parts()) for run in context.of_both}
     probes: list[Probe] = []
     total = sum(map(len, todo.values()))
-    with bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance, Behind() as behind:
+    with (
+        bar(shown=shown and bool(todo), total=total, desc="explain", unit="batch") as advance,
+        Writer(context, processes) as writer,
+    ):
         for number, chunk in ahead(context.chunk, list(todo), waited.append):
-            predicted = predict(context, number, chunk, predictions.get(number))
+            predicted = _predictions(context, number, chunk, known, writer)
             by_other = None
             if context.other is not None:
-                by_other = predict(context.other, number, context.of_other(chunk), others[0].get(number))
+                by_other = _predictions(context.other, number, context.of_other(chunk), known, writer)
                 of_predicted(context.other, chunk, by_other)  # which stops a strict run
             chunk = of_predicted(context, chunk, predicted)
             chosen = selected(context, number, predicted)
@@ -337,16 +345,22 @@ def _compute_chunks(context: RunContext, share: dict[int, Stored], shown: bool, 
                 advance.set_postfix_str(explainer.name)
                 # Outputs that lack the same samples share their maps.
                 for positions, lacking in missing(chosen, outputs, share[number]).items():
-                    result = work(context, number, chunk, predicted, positions, lacking, by_other, probes)
-                    behind.put(partial(write, context, result))
+                    writer.add_chunk(work(context, number, chunk, predicted, positions, lacking, by_other, probes))
                 key = hash_of(explainer.identity)
                 seconds[key] = seconds.get(key, 0.0) + time.perf_counter() - start
                 advance.update()
-            if compacting and number // span != previous:
-                behind.wait()
-                compact(context, explainers, full=True)
-                previous = number // span
     return {"explainers": seconds, "waiting_for_data": sum(waited)}
+
+
+def _predictions(
+    context: RunContext, number: int, chunk: Chunk, known: dict[str, StoredPredictions], writer: Writer
+) -> list[dict]:
+    """Return what the classifier says of a chunk: what files hold, or else what it says now, which is written."""
+    if number in known[context.folder]:
+        return known[context.folder].table(number).to_pylist()
+    rows, result = predict(context, number, chunk)
+    writer.add(prediction_parts(context), result)
+    return rows
 
 
 def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
@@ -355,7 +369,6 @@ def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
     Raises:
         UserError: No sample fits the selection, or a part was damaged or lost since the run computed it.
     """
-    compact(context, {key.explainer_id for key in read_manifest(context.out).cells.values()})
     explained = merge(context)
     if not explained:
         raise UserError(f"no sample of the run fits --only {' '.join(context.spec.only or ())}")
@@ -367,9 +380,7 @@ def _finish(context: RunContext, watch: Stopwatch, seconds: dict) -> dict:
     took = {"started": watch.started, "seconds": watch.seconds, "peak_memory": peak_memory(context.classifier.device)}
     write_json(context.out / "timings.json", took | seconds)
     cells = read_cells(summary["cells"])
-    write_examples(
-        context.out, cells, context.spec.batch_size, lambda index: context.classifier.prepare([context.rows[index]])
-    )
+    write_examples(context.out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]]))
     report([context.out])
     note_written(context.out, derived)
     return summary

@@ -1,33 +1,40 @@
-"""The part files of a run: what is there, what is missing, and writing what `work` gives.
+"""The part files of a run: what is there, what is missing, and writing what was computed.
 
-Nothing else reads or writes `chunks/`, `maps/` and `thumbnails/` of a run's folder (`merging.py` makes tables of them).
+Nothing else writes `chunks/`, `maps/`, `predictions/` and `thumbnails/` of a run's folder; `merging.py` makes tables of
+them. Parts are written once, by each process its own: what about half a minute of work has given, as one file. So a
+kill loses that half minute, and nothing is ever rewritten.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext, suppress
+from time import perf_counter
 
 import numpy as np
 
 from saliency_bench.engine.context import RunContext
-from saliency_bench.engine.examples import compact_thumbnails, save_thumbnails, thumbnail_strays
-from saliency_bench.engine.predictions import predicted_chunks, prediction_parts, wanted
+from saliency_bench.engine.examples import thumbnail_parts, thumbnail_rows
+from saliency_bench.engine.predictions import prediction_parts, predictions_of, wanted
 from saliency_bench.engine.work import ChunkResult, Output
 from saliency_bench.explainer import Explainer
 from saliency_bench.results.cell import CellKey
 from saliency_bench.results.parts import (
     Entry,
-    Part,
     PartFolder,
+    Result,
     chunks_of,
     files_in,
     maps_of,
-    name_ignored,
     stored_samples,
 )
 from saliency_bench.results.summary import summarised_names
 from saliency_bench.utils.hashing import hash_of
 from saliency_bench.utils.messages import complain
 
+SECONDS = 30.0  # of work that a kill loses, at first
+FILES = 64  # of a folder before each file holds more work than the one before
+GROWTH = 1.02  # by which it does: a kill loses no more than 2 % of the work, and a month is a few hundred files
+BYTES = 2**27  # of results that wait to be written
 UNSHOWN = 10  # cells that are listed
 Stored = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
 
@@ -40,75 +47,47 @@ def by_explainer(outputs: Iterable[Output]) -> dict[Explainer, list[Output]]:
     return groups
 
 
-def parts_of(context: RunContext, explainer_id: str) -> PartFolder:
-    """Return the folder of an explainer's scores."""
-    return chunks_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
+def score_parts(context: RunContext) -> PartFolder:
+    """Return the folder of the scores."""
+    return chunks_of(context.out, context.run_id)
 
 
 def map_parts(context: RunContext, explainer_id: str) -> PartFolder:
     """Return the folder of an explainer's maps, of a run that keeps them."""
-    return maps_of(context.out, explainer_id, context.run_id, context.spec.batch_size)
+    return maps_of(context.out, explainer_id, context.run_id)
 
 
 def plan(context: RunContext, keys: dict[str, CellKey]) -> list[tuple[int, Stored]]:
     """Return [(chunk, {output id: positions already on disk})] for every incomplete chunk.
 
-    To be called from the main process only, under the lock. Before predictions of a chunk are there, all its samples
-    are taken to be explained.
+    To be called from the main process only, under the lock. Damaged files are deleted first; so are those with chunks
+    in which one of the run's own explainers raised, which may have been a temporary failure, and if the run is strict
+    those with any fault. Before predictions of a chunk are there, all its samples are taken to be explained.
 
     Args:
         context: what the run works on.
         keys: the cells of all starts.
     """
-    tidy(context, keys)
-    predicted = [predicted_chunks(prediction_parts(run).parts()) for run in context.of_both]
+    of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
+
+    def redo(entry: Entry) -> bool:
+        failed = entry.about["raised"] or (context.spec.strict and entry.about["faults"])
+        return bool(failed) and entry.group in of_this_start
+
+    predicted = [predictions_of(run, prediction_parts(run).check()) for run in context.of_both]
+    parts = score_parts(context).check(redo)
+    _name_unshown(context, {key for part in parts for entry in part.entries for key in entry.keys}, keys)
+    for folder in sorted(files_in(context.out / "maps")):
+        parts += map_parts(context, folder.name).check()
     chosen = wanted(context, predicted[0])
     todo: dict[int, Stored] = {
         number: {} for number in context.chunks if any(number not in chunks for chunks in predicted)
     }
-    for explainer, outputs in by_explainer(context.outputs).items():
-        folders = (folder(context, hash_of(explainer.identity)) for folder in (parts_of, map_parts))
-        parts = [part for folder in folders for part in folder.parts()]
-        for key, stored in stored_samples(parts, [output.id for output in outputs], *chosen.shape).items():
-            for number in np.flatnonzero((chosen & ~stored).any(axis=1)).tolist():
-                todo.setdefault(number, {})[key] = np.flatnonzero(stored[number]).tolist()
+    stored = stored_samples(parts, [output.id for output in context.outputs], *chosen.shape)
+    for output in context.outputs:
+        for number in np.flatnonzero((chosen & ~stored[output.id]).any(axis=1)).tolist():
+            todo.setdefault(number, {})[output.id] = np.flatnonzero(stored[output.id][number]).tolist()
     return sorted(todo.items())
-
-
-def tidy(context: RunContext, keys: dict[str, CellKey]) -> None:
-    """Delete damaged and redundant part files, compact the rest, warn once about foreign files.
-
-    Of the run's own explainers, a chunk where one raised is dropped, which may have been a temporary failure; and any
-    with a fault, if the run is strict.
-    """
-
-    def redo(entry: Entry) -> bool:
-        return bool(entry.about["raised"] or (context.spec.strict and entry.about["faults"]))
-
-    of_this_start = {hash_of(explainer.identity) for explainer in context.explainers}
-    explainers = list(dict.fromkeys(key.explainer_id for key in keys.values()))
-    for predictions in map(prediction_parts, context.of_both):
-        name_ignored(predictions.path, predictions.strays())
-        predictions.check()
-    parts = _parts_of_unnamed(context, explainers)
-    for above in (context.out / "chunks", context.out / "maps", context.out / "thumbnails"):
-        name_ignored(above, sorted({path.name for path in files_in(above)} - set(explainers) - parts.keys()))
-    for explainer_id in explainers:
-        folder, thumbnails = parts_of(context, explainer_id), context.out / "thumbnails" / explainer_id
-        name_ignored(folder.path, folder.strays())
-        name_ignored(thumbnails, thumbnail_strays(thumbnails))
-        parts[explainer_id] = folder.check(*[redo] * (explainer_id in of_this_start))
-        name_ignored(map_parts(context, explainer_id).path, map_parts(context, explainer_id).strays())
-        map_parts(context, explainer_id).check()
-    _name_unshown(context, {key for listed in parts.values() for part in listed for key in part.groups}, keys)
-    compact(context, explainers)
-
-
-def _parts_of_unnamed(context: RunContext, explainers: Collection[str]) -> dict[str, list[Part]]:
-    """Return {explainer id: its parts of this run} of explainers that no start names, as after a loss of run.json."""
-    others = [path.name for path in files_in(context.out / "chunks") if path.is_dir() and path.name not in explainers]
-    parts = {explainer_id: parts_of(context, explainer_id).parts() for explainer_id in sorted(others)}
-    return {explainer_id: listed for explainer_id, listed in parts.items() if listed}
 
 
 def _name_unshown(context: RunContext, cells: Collection[str], keys: dict[str, CellKey]) -> None:
@@ -128,25 +107,6 @@ def _name_unshown(context: RunContext, cells: Collection[str], keys: dict[str, C
     )
 
 
-def compact(context: RunContext, explainers: Iterable[str], *, full: bool = False) -> None:
-    """Make few part files of many.
-
-    To be called from the main process only.
-
-    Args:
-        context: what the run works on.
-        explainers: ids of the explainers whose files are compacted.
-        full: compact complete spans of chunks only, and no predictions, because other processes may still write.
-    """
-    if not full:
-        for run in context.of_both:
-            prediction_parts(run).compact()
-    for explainer_id in explainers:
-        parts_of(context, explainer_id).compact(full=full)
-        map_parts(context, explainer_id).compact(full=full)
-        compact_thumbnails(context.out / "thumbnails" / explainer_id, context.spec.batch_size, full=full)
-
-
 def missing(
     chosen: Sequence[int], outputs: list[Output], stored: Mapping[str, Collection[int]]
 ) -> dict[tuple[int, ...], list[Output]]:
@@ -164,42 +124,85 @@ def missing(
     return lacking
 
 
-def write(context: RunContext, result: ChunkResult) -> None:
-    """Write the parts of a result: pictures first, so that a chunk with scores has them."""
-    if result.thumbnails is not None:
-        pictures = context.out / "thumbnails" / result.explainer_id
-        maps, positions = result.thumbnails.maps, result.thumbnails.positions
-        save_thumbnails(pictures, result.number, maps, positions, context.spec.batch_size)
-    if result.maps:
-        map_parts(context, result.explainer_id).write(result.number, result.maps, result.positions)
-    if result.scores:
-        parts_of(context, result.explainer_id).write(result.number, result.scores, result.positions, **result.about)
+class Writer:
+    """Collects results and writes them as part files, in a thread, while the next are computed.
 
-
-class Behind:
-    """Runs pieces of work that only the host does in a thread, one after the other, while the next is computed.
-
-    An error of a piece is raised by the next call, or at the end; then no further piece is done.
+    Used as a context manager, which writes what is left at the end, also of a run that is stopped. An error of the
+    thread is raised by the next call, or at the end; then nothing further is written.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, context: RunContext, processes: int = 1):
+        """Begin with nothing.
+
+        Args:
+            context: what the run works on.
+            processes: how many write to the folder at the same time.
+        """
+        self.context, self.processes = context, processes
+        self._files = len(files_in(score_parts(context).path))
         self._thread = ThreadPoolExecutor(max_workers=1)
         self._last: Future[None] | None = None
+        self._begin()
 
-    def put(self, piece: Callable[[], None]) -> None:
-        """Start a piece of work once the one before is done, so that memory holds one at a time."""
+    def _begin(self) -> None:
+        """Begin to collect anew."""
+        self._waiting: dict[tuple[PartFolder, str], list[Result]] = {}
+        self._bytes = 0
+        self._since = perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of work that a file holds, which grow with the number of files."""
+        return SECONDS * GROWTH ** max(0, self._files - FILES)
+
+    def add(self, folder: PartFolder, result: Result, kind: str = "") -> None:
+        """Take a result that belongs to a folder; those of another kind go to another file."""
+        self._waiting.setdefault((folder, kind), []).append(result)
+        self._bytes += result.nbytes
+        if self._bytes > BYTES or perf_counter() - self._since >= self.seconds:
+            self.write()
+
+    def add_chunk(self, result: ChunkResult) -> None:
+        """Take what an explainer and its metrics give for a chunk: pictures first, so that scores are not without.
+
+        What may have to be computed again goes to files of its explainer alone, which can be deleted as a whole.
+        """
+        context, group, number = self.context, result.explainer_id, result.number
+        if result.thumbnails is not None:
+            rows = thumbnail_rows(result.thumbnails.maps, result.thumbnails.positions, number * context.spec.batch_size)
+            self.add(thumbnail_parts(context.out, context.run_id), Result(group, number, {group: rows}))
+        if result.maps:
+            self.add(map_parts(context, group), Result(group, number, result.maps, result.positions))
+        if result.scores:
+            kind = "raised" if result.about["raised"] else "faults" if result.about["faults"] else ""
+            scores = Result(group, number, result.scores, result.positions, result.about)
+            self.add(score_parts(context), scores, kind and f"{kind} {group}")
+
+    def write(self) -> None:
+        """Begin to write what was taken, once what was taken before is written: memory holds two such lots."""
         self.wait()
-        self._last = self._thread.submit(piece)
+        waiting = self._waiting
+        self._files += self.processes * sum(folder == score_parts(self.context) for folder, _ in waiting)
+        self._begin()
+        if waiting:
+            self._last = self._thread.submit(_write_all, waiting)
 
     def wait(self) -> None:
-        """Wait for the last piece of work, and raise its error."""
+        """Wait for the thread, and raise its error."""
         if self._last is not None:
             self._last.result()
 
-    def __enter__(self) -> "Behind":
+    def __enter__(self) -> "Writer":
         return self
 
     def __exit__(self, kind: type | None, *_: object) -> None:
-        with self._thread:
-            if kind is None:
-                self.wait()
+        # Where the run ends with an error, one of the disk hides nothing.
+        with self._thread, nullcontext() if kind is None else suppress(OSError):
+            self.write()
+            self.wait()
+
+
+def _write_all(waiting: dict[tuple[PartFolder, str], list[Result]]) -> None:
+    """Write a file of each folder and kind."""
+    for (folder, _), results in waiting.items():
+        folder.write(results)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 MANIFEST = "run.json"
 DIGITS = 16  # of the hash in the name of a part file
-PART = re.compile(rf"([0-9]{{6,}})(?:-([0-9]{{6,}}))?-([0-9a-f]{{{DIGITS}}})\.parquet")
+PART = re.compile(rf"[0-9]{{6,}}-[0-9a-f]{{{DIGITS}}}\.parquet")
 
 
 def has_parts(out: Path) -> bool:
     """Whether a folder holds part files of a run, by their names."""
-    return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("chunks/*/*")))
+    return any(PART.fullmatch(path.name) for path in (*out.glob("predictions/*"), *out.glob("chunks/*")))

@@ -263,15 +263,14 @@ def _passes(folder: Path, manifest: Manifest, chunks: int) -> tuple[dict[str, Fo
     """Return ({cell id: forward passes}, how often a batch was halved to fit into memory), over whole chunks."""
     explain, metric = Counter[str](), Counter[str]()
     halved = 0
-    size = manifest.spec.batch_size
-    for explainer_id in {key.explainer_id for key in manifest.cells.values()}:
-        parts = chunks_of(folder, explainer_id, run_id(manifest.identity, size), size).parts()
-        for entry in (entry for part in parts for entry in part.entries):
-            count = sum(number < chunks for number in entry.chunks)
-            halved += count * entry.about["halved"]
-            for cell_id in entry.keys:
-                explain[cell_id] += count * entry.about["passes"].get("explain", 0)
-                metric[cell_id] += count * entry.about["passes"].get(cell_id, 0)
+    shown = {key.explainer_id for key in manifest.cells.values()}
+    parts = chunks_of(folder, run_id(manifest.identity, manifest.spec.batch_size)).parts()
+    for entry in (entry for part in parts for entry in part.entries if entry.group in shown):
+        count = sum(number < chunks for number in entry.chunks)
+        halved += count * entry.about["halved"]
+        for cell_id in entry.keys:
+            explain[cell_id] += count * entry.about["passes"].get("explain", 0)
+            metric[cell_id] += count * entry.about["passes"].get(cell_id, 0)
     passes = {cell: ForwardPasses(explain=explain[cell], metric=metric[cell]) for cell in manifest.cells}
     return passes, halved
 
