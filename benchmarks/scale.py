@@ -18,7 +18,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from time import perf_counter
@@ -26,6 +26,7 @@ from time import perf_counter
 import numpy as np
 
 BATCH, CLASSES, SIDE = 16, 37, 32
+AT_ONCE = 512  # chunks of a part file
 EXPLAINERS, METRICS, PARTS = 23, 20, 8
 BESIDES = {"groups", "other", "retrained", "first_right"}  # needs that these samples have nothing for
 WITH_PARTS, MASKED, OWN = (0, 1, 2), 4, 3  # metrics with parts; every so many misses masks; misses others by explainer
@@ -121,8 +122,7 @@ def context_of(chosen: dict):
 
 def make(chosen: dict) -> None:
     """run.json, and part files of all predictions and scores."""
-    from saliency_bench.engine.predictions import prediction_parts
-    from saliency_bench.engine.store import by_explainer, parts_of
+    from saliency_bench.engine.store import Writer, by_explainer
     from saliency_bench.results.manifest import Manifest
     from saliency_bench.utils.hashing import hash_of
 
@@ -132,42 +132,43 @@ def make(chosen: dict) -> None:
         dataset=context.loaded_dataset, model=context.loaded_model,
     )  # fmt: skip
     manifest.write(context.out)
-    folder = prediction_parts(context)
-    for first, chunks in spans(context, folder.span):
-        folder.save(first, first + folder.span - 1, predictions(context, chunks), entries(map("{:06d}".format, chunks)))
-    for number, (explainer, cells) in enumerate(by_explainer(context.cells).items()):
-        folder = parts_of(context, hash_of(explainer.identity))
-        for first, chunks in spans(context, folder.span):
-            scored = ((cell.id, scores(context, number, index, chunks)) for index, cell in enumerate(cells))
-            made = entries([cell.id for cell in cells], chunks)
-            folder.save(first, first + folder.span - 1, sorted(scored, key=lambda one: one[0]), made)
+    cells = by_explainer(context.cells)
+    with Writer(context) as writer:
+        for first in range(0, len(context.chunks), AT_ONCE):
+            chunks = range(first, min(first + AT_ONCE, len(context.chunks)))
+            predictions(context, chunks, writer)
+            for number, (explainer, of_explainer) in enumerate(cells.items()):
+                scored = {cell.id: scores(context, number, index, chunks) for index, cell in enumerate(of_explainer)}
+                add_scores(context, hash_of(explainer.identity), chunks, scored, writer)
+            writer.write()
 
 
-def spans(context, span: int) -> Iterator[tuple[int, range]]:
-    """(its first chunk, those that the run has) of each span."""
-    for first in range(0, len(context.chunks), span):
-        yield first, range(first, min(first + span, len(context.chunks)))
+def add_scores(context, explainer_id: str, chunks: range, scored: dict, writer) -> None:
+    """Give the writer the scores of an explainer, chunk by chunk."""
+    from saliency_bench.engine.store import score_parts
+    from saliency_bench.results.parts import POSITION, Result
 
-
-def entries(keys, chunks: range | None = None) -> list:
-    """What the notes of a part file say was computed at once; of predictions each chunk is a key of its own."""
-    from saliency_bench.results.parts import Entry
-
-    if chunks is None:
-        return [Entry((int(key),), (key,), None, {"faults": 0}) for key in keys]
     about = {"faults": 0, "raised": False, "halved": 0, "passes": {"explain": BATCH}}
-    return [Entry(tuple(chunks), tuple(sorted(keys)), None, about)]
+    bounds = [number * BATCH for number in range(chunks.start, chunks.stop + 1)]
+    edges = {key: np.searchsorted(table[POSITION].to_numpy(), bounds) for key, table in scored.items()}
+    for place, number in enumerate(chunks):
+        tables = {
+            key: table.slice(edges[key][place], edges[key][place + 1] - edges[key][place])
+            for key, table in scored.items()
+        }
+        writer.add(score_parts(context), Result(explainer_id, number, tables, None, about))
 
 
 def positions_of(context, chunks: range) -> np.ndarray:
     return np.arange(chunks.start * BATCH, min(chunks.stop * BATCH, len(context.rows)))
 
 
-def predictions(context, chunks: range) -> Iterator[tuple[str, object]]:
+def predictions(context, chunks: range, writer) -> None:
+    """Give the writer the predictions of these chunks."""
     import pyarrow as pa
 
-    from saliency_bench.engine.predictions import key_of, prediction_schema
-    from saliency_bench.results.parts import POSITION
+    from saliency_bench.engine.predictions import GROUP, prediction_parts, prediction_schema
+    from saliency_bench.results.parts import POSITION, Result
 
     schema = prediction_schema(context)
     for number in chunks:
@@ -181,7 +182,8 @@ def predictions(context, chunks: range) -> Iterator[tuple[str, object]]:
             for place in positions.tolist()
         ]  # fmt: skip
         table = pa.Table.from_pylist(rows, schema=schema)
-        yield key_of(number), table.add_column(0, POSITION, pa.array(positions, pa.int64()))
+        table = table.add_column(0, POSITION, pa.array(positions, pa.int64()))
+        writer.add(prediction_parts(context), Result(GROUP, number, {GROUP: table}))
 
 
 def scores(context, explainer: int, index: int, chunks: range):
@@ -229,23 +231,29 @@ def report(chosen: dict) -> None:
     """The choice of samples, their pictures, and the page."""
     import torch
 
-    from saliency_bench.engine.examples import choose, save_thumbnails, write_examples
+    from saliency_bench.engine.examples import choose, thumbnail_parts, thumbnail_rows, write_examples
     from saliency_bench.engine.merging import derived_from, note_written
     from saliency_bench.engine.run import _facts
+    from saliency_bench.engine.store import Writer
     from saliency_bench.reports.page import report
     from saliency_bench.results.cell import read_cells
+    from saliency_bench.results.parts import Result
     from saliency_bench.utils.files import read_json
 
     context = context_of(chosen)
     cells = read_cells(read_json(context.out / "summary.json")["cells"])
     maps = torch.linspace(0, 1, SIDE * SIDE).reshape(1, SIDE, SIDE)
-    for image_id, _ in choose(context.out, cells):
-        number, place = divmod(int(image_id.partition("-")[2]), BATCH)
-        for key in dict.fromkeys(cell.explainer_id for cell in cells):
-            save_thumbnails(context.out / "thumbnails" / key, number, maps, [place], BATCH)
+    with Writer(context) as writer:
+        for image_id, _ in choose(context.out, cells):
+            number, place = divmod(int(image_id.partition("-")[2]), BATCH)
+            rows = thumbnail_rows(maps, [place], number * BATCH)
+            for key in dict.fromkeys(cell.explainer_id for cell in cells):
+                writer.add(thumbnail_parts(context.out, context.run_id), Result(key, number, {key: rows}))
 
     def all_of_it() -> None:
-        write_examples(context.out, cells, BATCH, lambda index: context.classifier.prepare([context.rows[index]]))
+        write_examples(
+            context.out, context.run_id, cells, lambda index: context.classifier.prepare([context.rows[index]])
+        )
         report([context.out])
         note_written(context.out, derived_from(context.out, _facts(context, len(context.rows))))
 

@@ -165,7 +165,7 @@ def test_ctrl_c_is_one_line(capsys, monkeypatch):
 
 
 KEPT = {
-    "run": ("complete chunks", "out/chunks/explainer/000000-0123456789abcdef.parquet"),
+    "run": ("complete chunks", "out/chunks/000000-0123456789abcdef.parquet"),
     "train": ("complete epochs", "out.training.pt"),
     "build": ("finished batches", ".out.building/batches/0.parquet"),
 }

@@ -17,6 +17,9 @@ SLOW = ["gradcam", "rise:masks=1000"]
 NAMES = ("records.parquet", "predictions.parquet")
 
 
+AT_ONCE = Path(__file__).with_name("writing_at_once.py")
+
+
 def environment(tmp_path, **more):
     own = {"HF_DATASETS_CACHE": str(tmp_path / "caches"), "SALIENCY_BENCH_CACHE": str(tmp_path / "caches")}
     return os.environ | own | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"} | more
@@ -27,7 +30,7 @@ def words(shapes, resnet, *more, explainers=SLOW, metrics=("saliency_miou",), li
             "--batch-size", "4", "--limit", str(limit), "--device", "cpu", "--json", "--out", "run", *more]  # fmt: skip
 
 
-def started(command, tmp_path, launch=("-m", "saliency_bench"), **more):
+def started(command, tmp_path, launch=(str(AT_ONCE),), **more):
     return subprocess.Popen(
         [sys.executable, *launch, *command], cwd=tmp_path, env=environment(tmp_path, **more),
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True,
@@ -50,7 +53,7 @@ def heeded():
 
 
 def parts(tmp_path):
-    return list((tmp_path / "run").glob("chunks/*/*.parquet"))
+    return list((tmp_path / "run").glob("chunks/*.parquet"))
 
 
 def wait_for(condition, process):
@@ -94,7 +97,10 @@ def test_a_signal_ends_a_run_at_once_with_the_command_that_resumes(name, shapes,
 @pytest.mark.slow
 def test_a_signal_that_is_ignored_stays_so(shapes, resnet, tmp_path):
     """As under nohup."""
-    code = "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.cli import main; "
+    code = (
+        "import signal, sys; signal.signal(signal.SIGHUP, signal.SIG_IGN); from saliency_bench.engine import store; "
+        "from saliency_bench.cli import main; store.SECONDS = 0; "
+    )
     process = started(words(shapes, resnet), tmp_path, ("-c", code + "sys.exit(main())"))
     wait_for(lambda: len(parts(tmp_path)) >= 1, process)
     os.kill(process.pid, signal.SIGHUP)
@@ -222,7 +228,7 @@ def test_what_a_handler_raises_ends_a_run_and_is_no_fault_of_a_sample(kind, inte
     settings = {"dataset": str(shapes), "explainers": [explainer], "metrics": "saliency_miou", "out": tmp_path / "run"}
     with pytest.raises(kind, match="the launcher ends"):
         sb.run(**settings, model=model, limit=4, device="cpu", progress=False)
-    assert list((tmp_path / "run").glob("chunks/*/*.parquet")) == []
+    assert list((tmp_path / "run").glob("chunks/*.parquet")) == []
 
 
 @pytest.mark.parametrize("where", ["explainer", "model"])

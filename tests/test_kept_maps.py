@@ -1,4 +1,4 @@
-"""Maps that a run keeps: what the explainer made, in files that end the same whatever stopped the run on the way."""
+"""Maps that a run keeps: what the explainer made, the same whatever stopped the run on the way."""
 
 import shutil
 
@@ -8,10 +8,10 @@ import pytest
 
 import saliency_bench as sb
 from saliency_bench.cli import main
-from saliency_bench.engine import context
+from saliency_bench.engine import context, store
 from saliency_bench.errors import UserError
 from saliency_bench.map_sources.stored_maps import StoredMaps, packed, table_of
-from saliency_bench.results import parts
+from saliency_bench.results.parts import PartFolder
 from saliency_bench.scoring.inputs import MetricInputs
 
 SETTINGS = {"explainers": ["gradient", "random"], "metrics": ["saliency_miou"], "batch_size": 4, "limit": 22}
@@ -22,8 +22,12 @@ def go(out, shapes, resnet, **changes):
     return sb.run(dataset=str(shapes), model=str(resnet), device="cpu", progress=False, out=out, **settings)
 
 
-def files_of(out):
-    return {path.relative_to(out): path.read_bytes() for path in sorted((out / "maps").rglob("*")) if path.is_file()}
+def maps_of(out):
+    """{explainer: {image id: the bytes of its map}}"""
+    return {
+        name: {image_id: values.tobytes() for image_id, values in maps.items()}
+        for name, maps in sb.load_maps(out).items()
+    }
 
 
 @pytest.fixture(scope="module")
@@ -69,48 +73,43 @@ def test_maps_of_any_size_keep_their_digits_and_none_stays_none(tmp_path, size):
 
 def stop_after(monkeypatch, writes):
     """The run stops when its files have been written so many times, as one that is killed."""
-    done, write = [], parts.PartFolder.write
+    done, write = [], PartFolder.write
 
-    def counted(self, *args, **kwargs):
+    def counted(folder, results):
         if len(done) == writes:
             raise KeyboardInterrupt
-        done.append(args)
-        write(self, *args, **kwargs)
+        done.append(results)
+        write(folder, results)
 
-    monkeypatch.setattr(parts.PartFolder, "write", counted)
+    monkeypatch.setattr(store, "SECONDS", 0)
+    monkeypatch.setattr(PartFolder, "write", counted)
 
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("writes", [1, 2, 3, 8, 13, 16])
-def test_a_run_that_was_stopped_ends_with_the_same_files(done, shapes, resnet, tmp_path, monkeypatch, writes):
+def test_a_run_that_was_stopped_ends_with_the_same_maps(done, shapes, resnet, tmp_path, monkeypatch, writes):
     with monkeypatch.context() as patch:
         stop_after(patch, writes)
         with pytest.raises(KeyboardInterrupt):
             go(tmp_path / "run", shapes, resnet)
     go(tmp_path / "run", shapes, resnet)
-    assert files_of(tmp_path / "run") == files_of(done.folder)
+    assert maps_of(tmp_path / "run") == maps_of(done.folder)
     assert (tmp_path / "run" / "records.parquet").read_bytes() == (done.folder / "records.parquet").read_bytes()
 
 
 def test_several_files_hold_what_one_held(done, shapes, resnet, tmp_path, monkeypatch):
-    monkeypatch.setattr(parts, "MAPS", 8)
+    monkeypatch.setattr(store, "BYTES", 50_000)  # some chunks of maps
     go(tmp_path / "run", shapes, resnet, limit=10)
     wider = go(tmp_path / "run", shapes, resnet)
-    once = go(tmp_path / "once", shapes, resnet)
-    assert files_of(tmp_path / "run") == files_of(tmp_path / "once")
-    assert len(files_of(once.folder)) == 2 * 3
-    for name, maps in sb.load_maps(wider).items():
-        np.testing.assert_array_equal(np.asarray(maps), np.asarray(sb.load_maps(done)[name]))
+    assert 2 < len(list(wider.folder.glob("maps/*/*.parquet"))) < 2 * 6
+    assert maps_of(wider.folder) == maps_of(done.folder)
 
 
-def test_chunks_that_were_made_in_pieces_end_as_the_same_files(done, shapes, resnet, tmp_path):
+def test_chunks_that_were_made_in_pieces_end_as_the_same_maps(done, shapes, resnet, tmp_path):
     """What `--only` left out is a batch of its own later."""
     for changes in ({"only": ["correct"]}, {"limit": 9}, {}):
         again = go(tmp_path / "run", shapes, resnet, explainers=["random"], **changes)
-    expected = {
-        name: content for name, content in files_of(done.folder).items() if again.cells[0].explainer_id in str(name)
-    }
-    assert files_of(again.folder) == expected != {}
+    assert maps_of(again.folder) == {"random": maps_of(done.folder)["random"]}
 
 
 def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resnet, done, tmp_path, monkeypatch):
@@ -121,7 +120,7 @@ def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resne
     with monkeypatch.context() as patch:
         patch.setattr(MetricInputs, "score", lambda *_: pytest.fail("scored again"))
         again = go(tmp_path / "run", shapes, resnet)
-    assert files_of(again.folder) == files_of(done.folder)
+    assert maps_of(again.folder) == maps_of(done.folder)
     assert (again.folder / "records.parquet").read_bytes() == before
     assert not again.complete
     assert go(tmp_path / "run", shapes, resnet).complete
@@ -131,10 +130,10 @@ def test_maps_asked_for_later_are_added_and_no_score_is_made_again(shapes, resne
 def test_a_damaged_file_of_maps_is_made_again(done, shapes, resnet, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(done.folder, out)
-    path = out / next(iter(files_of(out)))
+    path = next(out.glob("maps/*/*.parquet"))
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     go(out, shapes, resnet)
-    assert files_of(out) == files_of(done.folder)
+    assert maps_of(out) == maps_of(done.folder)
 
 
 def test_samples_without_a_map_are_left_out_and_the_run_is_complete(shapes, resnet, tmp_path):

@@ -15,6 +15,7 @@ from torch import nn
 
 import saliency_bench as sb
 from saliency_bench import registry
+from saliency_bench.engine import store
 from saliency_bench.errors import UserError
 from saliency_bench.reasons import HALVED
 from saliency_bench.results import records
@@ -121,13 +122,14 @@ def test_another_folder_gives_the_same_bytes(done, shapes, resnet, tmp_path):
         assert (again.folder / name).read_bytes() == (done.folder / name).read_bytes()
 
 
-def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_path):
+def test_what_is_missing_is_computed_and_nothing_else(done, shapes, resnet, tmp_path, monkeypatch):
     """A run that lost a part, as one that was killed, ends with the bytes of an undisturbed one."""
+    monkeypatch.setattr(store, "SECONDS", 0)
     again = go(tmp_path / "again", shapes, resnet)
     expected = (again.folder / "records.parquet").read_bytes()
-    part = sorted((again.folder / "chunks").glob("*/000001-*.parquet"))[0]
+    part = sorted((again.folder / "chunks").glob("000001-*.parquet"))[0]
     part.unlink()
-    times = {path: path.stat().st_mtime_ns for path in (again.folder / "chunks").glob("*/*.parquet")}
+    times = {path: path.stat().st_mtime_ns for path in (again.folder / "chunks").glob("*.parquet")}
     go(again.folder, shapes, resnet)
     assert part.exists()
     assert all(path.stat().st_mtime_ns == time for path, time in times.items())
@@ -145,7 +147,7 @@ def test_limit_first_then_more_is_the_same_as_more_at_once(done, shapes, resnet,
 def test_adding_a_metric_adds_cells_and_redoes_none(shapes, resnet, tmp_path):
     first = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_miou"])
     old = {row["image_id"]: row for row in rows_of(first.folder)}
-    part = next((first.folder / "chunks").glob("*/000000-*.parquet"))
+    part = next((first.folder / "chunks").glob("000000-*.parquet"))
     before = part.stat().st_mtime_ns
     second = go(tmp_path / "run", shapes, resnet, explainers=["gradcam"], metrics=["saliency_pointing_game"])
     assert part.stat().st_mtime_ns == before
@@ -404,15 +406,16 @@ def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, 
     second = threading.Event()
     write = PartFolder.write
 
-    def waits(folder, *given, **about):
-        if folder.path.parent.name == "chunks":
+    def waits(folder, results):
+        if folder.path.name == "chunks":
             assert second.wait(60)
-        write(folder, *given, **about)
+        write(folder, results)
 
     def tells(classifier, images, target):
         second.set()
         return images.mean(dim=1)
 
+    monkeypatch.setattr(store, "SECONDS", 0)
     monkeypatch.setattr(PartFolder, "write", waits)
     done = go(tmp_path / "run", shapes, resnet, explainers=["random", tells], metrics=["saliency_miou"], limit=16)
     assert [cell.n for cell in done.cells] == [16, 16]
@@ -421,12 +424,13 @@ def test_a_chunk_is_written_while_the_next_explainer_is_at_work(shapes, resnet, 
 def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes, resnet, tmp_path, monkeypatch):
     write, tried = PartFolder.write, []
 
-    def fails(folder, number, *given, **about):
-        if folder.path.parent.name == "chunks":
-            tried.append(number)
+    def fails(folder, results):
+        if folder.path.name == "chunks":
+            tried.extend(result.chunk for result in results)
             raise OSError(28, "No space left on device")
-        write(folder, number, *given, **about)
+        write(folder, results)
 
+    monkeypatch.setattr(store, "SECONDS", 0)
     monkeypatch.setattr(PartFolder, "write", fails)
     with pytest.raises(OSError, match="No space left"):
         go(tmp_path / "run", shapes, resnet, explainers=["random"], metrics=["saliency_miou"], limit=32)
@@ -436,7 +440,7 @@ def test_a_chunk_that_cannot_be_written_ends_the_run_and_nothing_follows(shapes,
 def test_a_torn_part_is_named_and_done_again(shapes, resnet, tmp_path, capsys):
     done = go(tmp_path / "run", shapes, resnet)
     expected = (done.folder / "records.parquet").read_bytes()
-    torn = [next((done.folder / folder).rglob("000001-*.parquet")) for folder in ("chunks", "predictions")]
+    torn = [next((done.folder / folder).glob("000000-*.parquet")) for folder in ("chunks", "predictions")]
     torn[0].write_bytes(torn[0].read_bytes()[:-40])
     torn[1].write_bytes(b"PAR1 nonsense PAR1")
     go(tmp_path / "run", shapes, resnet)

@@ -19,11 +19,11 @@ def scale():
 
 def test_files_and_memory_of_a_generated_run(scale, tmp_path):
     few, many = (scale.generated(tmp_path / str(size), size, explainers=4, metrics=5) for size in (2e5, 4e5))
-    spans = -(-scale.samples_of(4e5, 4, 5) // 8192)
+    parts = -(-scale.samples_of(4e5, 4, 5) // 8192)
     assert many["records"] == pytest.approx(4e5, rel=0.01)
     assert many["row groups"] == -(-many["records"] // 100_000)
-    # Parts and predictions by span, twelve small maps of each explainer, and the files of the finished run.
-    assert many["files"] <= (4 + 1) * spans + 4 * 12 + 10
+    # Parts of scores and of predictions, small maps of the samples that are shown, and the files of the finished run.
+    assert many["files"] <= 2 * parts + 1 + 10
     assert many["page MiB"] < 5
     for stage in ("merge", "summarise", "report", "start again"):
         assert many[stage]["peak"] <= 1.1 * few[stage]["peak"], stage

@@ -1,15 +1,13 @@
 """Runs, some widened between two kills: records, predictions, summary, examples, maps as of an undisturbed run."""
 
 import random
-import re
 from pathlib import Path
 
 from children import Children
 
 import saliency_bench as sb
 from kill_loops.common import Moment, Outcome, at_once, bad_luck, working_in
-from saliency_bench.engine import examples
-from saliency_bench.results import parts
+from saliency_bench.engine import store
 
 RUN = {
     "explainers": ["gradcam", "rise:masks=100", "integrated_gradients:steps=4", "random"],
@@ -23,23 +21,17 @@ NARROWER = [
 ]  # fmt: skip
 RESULTS = ("records.parquet", "predictions.parquet", "summary.json", "examples.npz")
 MERGED = (*RESULTS, "timings.json")
-SPAN = re.compile(r"\d{6}-\d{6}-\w+\.parquet")
 
 
 def run(**settings) -> None:
-    """A run that makes spans of few chunks, so that the small one here has many of them."""
-    parts.FEW, parts.SPAN, parts.MAPS, examples.FEW = 3, 4, 8, 3
+    """A run that writes a few chunks at a time, so that the small one here has many files."""
+    store.SECONDS = 0.05
     sb.run(**settings)
 
 
 def names() -> list[str]:
-    """Of part files."""
-    return [path.name for folder in Path("run/chunks").glob("*") for path in folder.iterdir()]
-
-
-def spans() -> int:
-    """How many spans there are, or are being written."""
-    return sum(SPAN.match(name.lstrip(".")) is not None for name in names())
+    """Of part files of scores."""
+    return [path.name for path in Path("run/chunks").glob("*")]
 
 
 def merging() -> bool:
@@ -47,27 +39,13 @@ def merging() -> bool:
     return any(path.name.strip(".").startswith(MERGED) for path in Path("run").glob("*"))
 
 
-class Compacting:
-    """The moment at which a run makes a span, or deletes the parts that are in one."""
-
-    def __init__(self, more: int):
-        self.spans, self.most = spans() + more, 0
-
-    def __call__(self) -> bool:
-        found = names()
-        shrinking, self.most = len(found) < self.most, max(len(found), self.most)
-        return (shrinking and spans() > 0) or spans() >= self.spans
-
-
 def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
-    """(moment, delay) of a kill: while it starts, between chunks, while it compacts, while it merges."""
-    kind = number % 6
+    """(moment, delay) of a kill: while it starts, between chunks, while it merges."""
+    kind = number % 4
     if kind == 0:
         return at_once, dice.uniform(0, 0.5)
     if kind == 1:
         return merging, dice.uniform(0, 0.02)
-    if kind in (2, 3):
-        return Compacting(dice.randrange(1, 6)), dice.uniform(0, 0.004)
     enough = len(names()) + dice.randrange(1, 15)
     return (lambda: len(names()) >= enough), dice.uniform(0, 0.03)
 
@@ -75,25 +53,24 @@ def moment(number: int, dice: random.Random) -> tuple[Moment, float]:
 def where() -> str:
     """Where the last kill fell."""
     found = names()
-    held = [(int(name[:6]), int(name[7:13])) for name in found if SPAN.match(name)]
     if not Path("run", "run.json").exists():
         return "at the start"
     if Path("run", "report.html").exists():
         return "at the end"
     if merging():
         return "while merging"
-    if any(SPAN.match(name.lstrip(".")) for name in found if name.endswith(".tmp")):
-        return "while writing a span"
-    small = [int(name[:6]) for name in found if name[:6].isdigit() and not SPAN.match(name)]
-    if held and any(first <= number <= last for number in small for first, last in held):
-        return "while deleting the parts of a span, or beside it"
+    if any(name.endswith(".tmp") for name in found):
+        return "while writing a part"
     return "between chunks" if found else "before the first chunk"
 
 
 def results() -> dict[str, bytes]:
-    """Also the kept maps."""
-    maps = (str(path.relative_to("run")) for path in sorted(Path("run/maps").rglob("*.parquet")))
-    return {name: Path("run", name).read_bytes() for name in (*RESULTS, *maps)}
+    """Also the kept maps, whatever files they are in."""
+    files = {name: Path("run", name).read_bytes() for name in RESULTS}
+    return files | {
+        f"maps of {name}": b"".join(image_id.encode() + values.tobytes() for image_id, values in maps.items())
+        for name, maps in sb.load_maps("run").items()
+    }
 
 
 def compare(outcome: Outcome, name: str, expected: dict[str, bytes]) -> None:

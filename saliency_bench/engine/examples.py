@@ -19,7 +19,7 @@ from saliency_bench.utils.overlays import LEVELS, eight_bit, scaled
 
 SIDE = 56  # pixels of a thumbnail's longer side, enough for any map that was enlarged from a feature map
 PER_KIND = 4
-THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.list_(pa.int16()))])
+THUMBNAILS = pa.schema([(POSITION, pa.int64()), ("height", pa.int32()), ("levels", pa.binary())])
 
 
 def thumbnail_parts(out: Path, run: str) -> PartFolder:
@@ -42,8 +42,8 @@ def thumbnail_rows(maps: Maps, positions: Sequence[int], start: int) -> pa.Table
     small = F.interpolate(values, size=size, mode="area")[:, 0].numpy()
     # Means of values of both signs are smaller than these.
     small = np.stack([scaled(values) if (values < 0).any() else values for values in small])
-    levels = np.round(LEVELS * small).astype(np.int16).reshape(len(small), -1)
-    columns = [[start + position for position in positions], [size[0]] * len(small), list(levels)]
+    levels = [values.tobytes() for values in np.round(LEVELS * small).astype("<i2")]
+    columns = [[start + position for position in positions], [size[0]] * len(small), levels]
     return pa.table(columns, schema=THUMBNAILS)
 
 
@@ -53,7 +53,7 @@ def thumbnails(parts: Sequence[Part], explainer_id: str, positions: Collection[i
     for part in parts:
         for rows in part.read(explainer_id).values():
             for row in np.flatnonzero(np.isin(rows[POSITION].to_numpy(), list(positions))).tolist():
-                levels = rows["levels"][row].values.to_numpy()
+                levels = np.frombuffer(rows["levels"][row].as_py(), "<i2").astype(np.int16)
                 pictures[rows[POSITION][row].as_py()] = levels.reshape(rows["height"][row].as_py(), -1)
     return pictures
 

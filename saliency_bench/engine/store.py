@@ -34,7 +34,7 @@ from saliency_bench.utils.messages import complain
 SECONDS = 30.0  # of work that a kill loses, at first
 FILES = 64  # of a folder before each file holds more work than the one before
 GROWTH = 1.02  # by which it does: a kill loses no more than 2 % of the work, and a month is a few hundred files
-BYTES = 2**27  # of results that wait to be written
+BYTES = 2**24  # of results that wait to be written
 UNSHOWN = 10  # cells that are listed
 Stored = dict[str, list[int]]  # {cell, or maps that are kept: the positions in a chunk that files hold}
 

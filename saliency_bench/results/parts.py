@@ -149,7 +149,7 @@ class PartFolder:
         buffer = pa.BufferOutputStream()
         with pq.ParquetWriter(buffer, schema.with_metadata({NOTES: json.dumps(content)}), compression="zstd") as writer:
             for rows in groups.values():
-                table = pa.concat_tables(rows.values()).combine_chunks()
+                table = pa.concat_tables(rows.values())
                 writer.write_table(table, row_group_size=max(1, len(table)))
         written = buffer.getvalue()
         first = min(result.chunk for result in results)
@@ -196,7 +196,7 @@ class PartFolder:
             expected = FORMAT, self.run, self.path.name, int(path.name.partition("-")[0])
             first = min(min(entry.chunks) for entry in part.entries)
             return part if (notes["format"], notes["run"], notes["folder"], first) == expected else None
-        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError):
+        except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
 

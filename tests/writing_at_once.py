@@ -1,0 +1,11 @@
+"""The command line, but a run writes each result at once: for tests that stop or kill it between two files."""
+
+import sys
+
+from saliency_bench.cli import main
+from saliency_bench.engine import store
+
+store.SECONDS = 0
+
+if __name__ == "__main__":
+    sys.exit(main())
