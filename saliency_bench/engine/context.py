@@ -44,7 +44,15 @@ TRAINED_ON, INITIAL = "set of training images", "initial weights"  # in the ids 
 
 @dataclass(frozen=True)
 class Cell:
-    """One explainer scored by one metric: a number of the leaderboard."""
+    """Hold one explainer scored by one metric: a number of the leaderboard.
+
+    Attributes:
+        id: a hash of everything that its scores depend on.
+        explainer: makes the maps.
+        metric: scores them.
+        target: the range of the target's value, which bounds some metrics.
+        asked_for: {what the metric asks for besides: its hash}.
+    """
 
     id: str
     explainer: Explainer
@@ -54,18 +62,23 @@ class Cell:
 
     @property
     def is_planned(self) -> bool:
-        """Whether its id is known: the partners of samples are, if its metric asks for them."""
+        """Return whether its id is known: the partners of samples are, if its metric asks for them."""
         return self.metric.plan is None or PARTNERS in self.asked_for
 
     @cached_property
     def key(self) -> CellKey:
-        """Raises: UserError for a name that no file of results can hold, such as one with a line break."""
+        """Return what files say of the cell.
+
+        Raises:
+            UserError: No file of results can hold a name, such as one with a line break.
+        """
         try:
             return self._key()
         except ValidationError as error:
             raise UserError(f"{self.explainer} by {self.metric}: {field_line(error)}") from error
 
     def _key(self) -> CellKey:
+        """Return `key`, or raise what pydantic raises."""
         return CellKey(
             cell_id=self.id,
             explainer_id=hash_of(self.explainer.identity),
@@ -96,40 +109,48 @@ class KeptMaps:
 
     @cached_property
     def id(self) -> str:
+        """Return what the maps are called in plans."""
         return hash_of("maps", self.explainer.identity)
 
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run works on, loaded once.
+    """Hold what a run works on, loaded once.
 
-    out       the run's folder, absolute: an explainer may change the working directory
-    found     the dataset: its name, and the repository and commit it was loaded from
-    data      its samples, in the run's order (`ordering`)
-    fingerprint  of the dataset's split, in its own order
-    columns   {column that metrics ask for: a hash of what it holds}
-    samples   how many of them the run is about: the first, whole groups
-    names     of its classes; None of a dataset without labels
-    members   for each class of the dataset, the classes of the model that stand for it; None where none do
-    unlabelled  why `members` is None, in a few words
-    groups    groups of the model's classes; None where none are known
-    selection  the samples that are explained; None: all
-    maps      {explainer id: its entry in `spec.maps`} of precomputed maps
-    other     the same run of the other model, whose label is another column; None where there is none
-    folder    in `out`, of what the classifier says
-    plans     of the metrics that ask for partners; none before all samples are predicted
-    training  {split: rows} that networks are retrained on; {} where no metric asks for that
-    base      what the training of the classifier started from; None where no metric asks for that
-    controls  explainers that retraining metrics are compared with, which no other metric scores
-    retrained  {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
-               `retraining.stage` before chunks are computed
+    Attributes:
+        spec: the settings.
+        out: the run's folder, absolute: an explainer may change the working directory.
+        explainers: those to run.
+        metrics: those to score with.
+        source: the dataset: its name, and the repository and commit it was loaded from.
+        data: its samples, in the run's order (`ordering`).
+        fingerprint: of the dataset's split, in its own order.
+        columns: {column that metrics ask for: a hash of what it holds}.
+        samples: how many of them the run is about: the first, in whole groups.
+        names: of its classes; None of a dataset without labels.
+        classifier: the network.
+        classes: the number of its classes.
+        members: for each class of the dataset, the classes of the model that stand for it; None where none do.
+        unlabelled: why `members` is None, in a few words.
+        groups: groups of the model's classes; None where none are known.
+        rule: gives each sample its target.
+        selection: the samples that are explained; None: all.
+        maps: {explainer id: its entry in `spec.maps`} of precomputed maps.
+        other: the same run of the other model, whose label is another column; None where there is none.
+        folder: the folder in `out` of what the classifier says.
+        plans: of the metrics that ask for partners; none before all samples are predicted.
+        training: {split: rows} that networks are retrained on; {} where no metric asks for that.
+        base: what the training of the classifier started from; None where no metric asks for that.
+        controls: explainers that retraining metrics are compared with, which no other metric scores.
+        retrained: {cell id of a retraining metric: (N, P), the classes that its networks give the samples}; filled by
+            `retraining.stage` before chunks are computed.
     """
 
     spec: RunSpec
     out: Path
     explainers: list[Explainer]
     metrics: list[Metric]
-    found: Found
+    source: Found
     data: Samples
     fingerprint: str
     columns: dict[str, str]
@@ -153,23 +174,23 @@ class RunContext:
 
     @property
     def in_memory(self) -> list[PythonObject]:
-        """Precomputed maps that no file holds, each with the id of its explainer as digest."""
-        objects = ((key, one) for key, one in self.maps.items() if isinstance(one, PythonObject))
-        return [one.model_copy(update={"digest": key}) for key, one in objects]
+        """Return the precomputed maps that no file holds, each with the id of its explainer as digest."""
+        objects = ((key, entry) for key, entry in self.maps.items() if isinstance(entry, PythonObject))
+        return [entry.model_copy(update={"digest": key}) for key, entry in objects]
 
     @property
     def dataset(self) -> str:
-        """What it is called in results, wherever it was loaded from."""
-        return self.found.name
+        """Return what the dataset is called in results, wherever it was loaded from."""
+        return self.source.name
 
     @property
     def model(self) -> str:
-        """What the classifier is called in results, wherever it was loaded from."""
+        """Return what the classifier is called in results, wherever it was loaded from."""
         return public_name(self.classifier.id, self.classifier.repo is None)
 
     @cached_property
     def recorded(self) -> dict[str, str]:
-        """Dataset, split and model as every record names them."""
+        """Return dataset, split and model as every record names them."""
         return {
             "dataset": recorded_name(self.dataset, self.identity.fingerprint),
             "split": self.spec.split,
@@ -178,24 +199,26 @@ class RunContext:
 
     @property
     def loaded_dataset(self) -> Loaded:
-        return Loaded(id=self.found.name, repo=self.found.repo, revision=self.found.revision)
+        """Return where the dataset was loaded from."""
+        return Loaded(id=self.source.name, repo=self.found.repo, revision=self.found.revision)
 
     @property
     def loaded_model(self) -> Loaded:
+        """Return where the classifier was loaded from."""
         return Loaded(id=self.model, repo=self.classifier.repo, revision=self.classifier.revision)
 
     @property
     def rows(self) -> datasets.Dataset:
-        """All samples of the split, in the run's order."""
+        """Return all samples of the split, in the run's order."""
         return self.data.rows
 
     @property
     def of_both(self) -> "list[RunContext]":
-        """This run, and the same of the other model where there is one."""
+        """Return this run, and the same of the other model where there is one."""
         return [self] if self.other is None else [self, self.other]
 
     def of_other(self, chunk: Chunk) -> Chunk:
-        """A chunk with the labels of the other model."""
+        """Return a chunk with the labels of the other model."""
         assert self.other is not None
         column = self.other.spec.label_column
         if column == self.spec.label_column:
@@ -204,11 +227,12 @@ class RunContext:
 
     @property
     def chunks(self) -> range:
+        """Return the numbers of the chunks."""
         return range(-(-self.samples // self.spec.batch_size))
 
     @cached_property
     def identity(self) -> Identity:
-        """What all cells have in common."""
+        """Return what all cells have in common."""
         entries = {
             "fingerprint": self.fingerprint,
             "label_column": self.spec.label_column,
@@ -227,11 +251,12 @@ class RunContext:
 
     @cached_property
     def trained_on(self) -> str:
-        """A hash of the images that networks are retrained on."""
+        """Return a hash of the images that networks are retrained on."""
         return hash_of([split.content for split in self.training.values()])
 
     @cached_property
     def target_range(self) -> TargetRange:
+        """Return the range of the target's value; of a file of targets, as wide as the widest of them."""
         if (known := self.identity.target_range) is not None:
             return known
         terms = (self.rule.by_id or {}).values()
@@ -240,28 +265,34 @@ class RunContext:
 
     @cached_property
     def run_id(self) -> str:
+        """Return what the part files of the run share."""
         return run_id(self.identity, self.spec.batch_size)
 
     def right(self, row: Mapping) -> np.ndarray | None:
-        """Bool (K,): the classes that are right for a sample, none of one without label; None where no label is known.
+        """Return Bool (K,), the classes that are right for a sample; None where no label is known.
 
-        The label's; of an image with several, all of them for a softmax, which can name only one.
+        These are the classes of its label, none of a sample without; of an image with several labels, those of all of
+        them for a softmax, which can name only one.
         """
         if self.members is None:
             return None
         label, several = row["label"], row["labels"]
         alone = label is not None and (self.classifier.activation == "sigmoid" or several is None)
         right = np.zeros(self.classes, dtype=bool)
-        right[[member for one in ([label] if alone else several or []) for member in self.members[one]]] = True
+        right[[member for number in ([label] if alone else several or []) for member in self.members[number]]] = True
         return right
 
     def label_of(self, row: Mapping) -> str | None:
-        """The name of a sample's label."""
+        """Return the name of a sample's label."""
         return None if self.names is None or row["label"] is None else self.names[row["label"]]
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Every explainer by every metric. Raises: UserError for a metric whose groups of classes are not known."""
+        """Return every explainer by every metric.
+
+        Raises:
+            UserError: A metric needs groups of classes, and none are known.
+        """
         for metric in self.metrics:
             if "groups" in metric.needs and self.groups is None:
                 raise UserError(
@@ -276,6 +307,7 @@ class RunContext:
         ]
 
     def _cell(self, explainer: Explainer, metric: Metric) -> Cell:
+        """Return the cell of an explainer and a metric."""
         asked_for = {f"column {name}": self.columns[name] for name in metric.columns if name in self.columns}
         if "other" in metric.needs and self.other is not None:
             asked_for["other model"] = hash_of(self.other.identity.model_dump(mode="json"), self.other.columns)
@@ -287,17 +319,21 @@ class RunContext:
 
     @cached_property
     def outputs(self) -> list[Cell | KeptMaps]:
-        """The cells, and the maps that the run keeps."""
+        """Return the cells, and the maps that the run keeps."""
         return [*self.cells, *(KeptMaps(explainer) for explainer in self.explainers if self.spec.keep_maps)]
 
     def chunk(self, number: int) -> Chunk:
-        """The samples of one chunk. Raises: UserError for one that cannot be read, if the run is strict."""
+        """Return the samples of one chunk.
+
+        Raises:
+            UserError: One cannot be read, and the run is strict.
+        """
         start = number * self.spec.batch_size
         stop = min(start + self.spec.batch_size, len(self.rows))
         return read_chunk(self.data, self.classifier, range(start, stop), self.spec.strict)
 
     def partners(self, positions: Sequence[int]) -> PartnerSamples:
-        """The samples at these positions, to go with others."""
+        """Return the samples at these positions, to go with others."""
         positions = tuple(positions)
         if positions not in self._loaded:
             self._loaded.clear()  # explainers follow each other on the same chunk
@@ -310,16 +346,17 @@ class RunContext:
             self._loaded[positions] = PartnerSamples(
                 ids=chunk.batch.ids,
                 images=chunk.batch.images,
-                right=np.stack([nothing if own is None else own for own in right]),
+                right=np.stack([nothing if classes is None else classes for classes in right]),
                 seeds=[seed_of(self.spec.seed, image_id, "explain") for image_id in chunk.batch.ids],
             )
         return self._loaded[positions]
 
     @cached_property
     def _loaded(self) -> dict[tuple[int, ...], PartnerSamples]:
+        """Return a place to keep the last partners in."""
         return {}
 
 
 def starts_from_base(metric: Metric) -> bool:
-    """Whether the networks of a metric start from the weights that the classifier's training started from."""
+    """Return whether the networks of a metric start from the weights that the classifier's training started from."""
     return bool(metric.keeps) and dict(metric.options).get("initial") == "base"

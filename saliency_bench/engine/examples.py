@@ -66,12 +66,12 @@ def choose(folder: Path, cells: Sequence[CellResult]) -> list[tuple[str, str]]:
     scoring = of_samples(cells)
     if not scoring:
         part = next(iter(cells[0].parts), None)
-        first = Scores.of(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
+        first = Scores.read(records.by_cell(folder / "records.parquet", SCORES, [cells[0].cell_id]), part)
         scored = np.isfinite(first.values.get(cells[0].cell_id, np.empty(0)))
         return [(first.ids[index], "first") for index in np.flatnonzero(scored)[:PER_KIND]]
     rivals = [cell for cell in scoring if not cell.baseline] or scoring[:1]
     signs = {cell.cell_id: 1.0 if cell.higher_is_better else -1.0 for cell in rivals}
-    scores = Scores.of(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
+    scores = Scores.read(records.by_cell(folder / "records.parquet", SCORES, signs.keys()))
     table = np.stack([sign * scores.values[cell_id] for cell_id, sign in signs.items()], axis=1)
     scored = np.isfinite(table).any(axis=1)
     ids, table = np.array(scores.ids)[scored], table[scored]

@@ -35,23 +35,23 @@ class PrecomputedMaps:
     def __init__(self, ids: Sequence[str], maps: np.ndarray, seed: int):
         self.ids, self.maps = ids, maps
         self.place = {seed_of(seed, image_id, "explain"): place for place, image_id in enumerate(ids)}
-        self.asked: dict[int, bytes] = {}
+        self.seen: dict[int, bytes] = {}
 
     def items(self) -> Iterator[tuple[str, np.ndarray]]:
-        """(image id, its map (H, W)) of each."""
+        """Yield (image id, its map (H, W)) of each."""
         return zip(self.ids, self.maps, strict=True)
 
     def __call__(self, classifier: object, images: Images, target: Target, *, seeds: Sequence[int]) -> Maps:
-        """Maps (B, H, W), NaN where there is none."""
+        """Return the maps (B, H, W) of images by their seeds, NaN where there is none."""
         maps = np.full((len(images), *images.shape[2:]), np.nan, dtype=np.float32)
         for index, seed in enumerate(seeds):
             content = _content(images[index], target[index])
-            if self.asked.setdefault(seed, content) != content:
+            if self.seen.setdefault(seed, content) != content:
                 raise UserError("precomputed maps are of the images as they are; there are no further maps")
             if (place := self.place.get(seed)) is not None:
                 if self.maps.shape[1:] != maps.shape[1:]:
-                    frame, own = (" x ".join(map(str, one.shape[1:])) for one in (maps, self.maps))
-                    raise UserError(f"the prepared frame of an image is {frame}, and its precomputed map {own}")
+                    frame, given = (" x ".join(map(str, values.shape[1:])) for values in (maps, self.maps))
+                    raise UserError(f"the prepared frame of an image is {frame}, and its precomputed map {given}")
                 maps[index] = self.maps[place]
         return torch.from_numpy(maps)
 
@@ -66,13 +66,23 @@ def explainer_of(
     fix: str = "add them",
     change: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Explainer:
-    """An explainer called `name` that returns the maps in `source`.
+    """Return an explainer called `name` that gives the maps in `source`.
 
-    files: {image id: the name of its .npy file, "" for none}, in the order of the dataset. size: (H, W) of the prepared
-    frame. seed: the run's. needed: images that must have a map; fix: what to do where one has none. change: of each map
-    (H, W), before anything else. The version is a hash of ids and values, so that maps that differ never mix.
-    Raises: UserError naming the file, for anything but a map of `size` finite numbers, an unknown image, one that comes
-    twice, and one of `needed` that is missing.
+    Its version is a hash of ids and values, so that maps that differ never mix.
+
+    Args:
+        name: of the explainer.
+        source: the maps, or the file or folder that holds them.
+        files: {image id: the name of its .npy file, "" for none}, in the order of the dataset.
+        size: (H, W) of the prepared frame.
+        seed: the run's.
+        needed: images that must have a map.
+        fix: what to do where one has none.
+        change: is applied to each map (H, W), before anything else.
+
+    Raises:
+        UserError: Something is no map of `size` finite numbers, an image is unknown or comes twice, or one of `needed`
+            is missing; the file is named.
     """
     check_method_name(name)
     where = source if isinstance(source, Path) else f"maps {name}"
@@ -105,7 +115,7 @@ FURTHER = "asks for further maps of the same explainer"
 
 
 def refuse(metrics: Sequence[Metric], name: str) -> None:
-    """Raises: UserError naming a metric that asks for more than one map of each image."""
+    """Raise UserError naming a metric that asks for more than one map of each image."""
     for metric in metrics:
         check_without_people(metric)
         if wants_more(metric):
@@ -117,21 +127,22 @@ def refuse(metrics: Sequence[Metric], name: str) -> None:
 
 
 def wants_more(metric: Metric) -> bool:
-    """Whether a metric needs more than the explainer's map of each image as it is."""
+    """Return whether a metric needs more than the explainer's map of each image as it is."""
     return bool({"explain", "partners", "retrained", *OF_PEOPLE} & set(metric.needs))
 
 
 def file_of(image_id: str, position: int) -> str:
-    """The name of an image's map: its id, with everything quoted that could lead out of the folder."""
+    """Return the name of the file of an image's map: its id, quoted so that it cannot lead out of the folder."""
     return f"{quoted_id(image_id) or f'number-{position}'}.npy"
 
 
 def quoted_id(image_id: str) -> str:
-    """The name of an image's file, with everything quoted that could lead out of a folder; "" for one too long."""
+    """Return an image's id, quoted so that it cannot lead out of a folder; "" for one too long for a file."""
     quoted = quote(image_id, safe="")
     return quoted if len(quoted) <= 200 and not quoted.startswith(".") else ""
 
 
 def _content(image: torch.Tensor, weights: torch.Tensor) -> bytes:
+    """Return a hash of an image and its target."""
     parts = (tensor.detach().cpu().contiguous().numpy().tobytes() for tensor in (image, weights))
     return blake2b(b"".join(parts), digest_size=8).digest()

@@ -25,7 +25,7 @@ KINDS = {"explainers": "metrics", "metrics": "explainers"}  # {what is named: wh
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:
-    """Raises: UserError for the first of these settings of a run that cannot be meant; objects are not looked at."""
+    """Raise UserError for the first setting of a run that cannot be meant; objects are not looked at."""
     for kind in KINDS:
         check_items(kind, settings.get(kind))
     check_maps([entry for entry in settings.get("maps") or () if isinstance(entry, str)])
@@ -42,7 +42,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def check_other(settings: Mapping[str, Any]) -> None:
-    """Another model and the column of its labels come together."""
+    """Raise UserError unless another model and the column of its labels come together."""
     given = [name for name in OTHER if settings.get(name) is not None]
     if len(given) == 1:
         (missing,) = set(OTHER) - set(given)
@@ -50,7 +50,7 @@ def check_other(settings: Mapping[str, Any]) -> None:
 
 
 def check_items(kind: str, given: Any) -> None:
-    """The names among explainers or metrics and of their options, whose values are checked when they are loaded."""
+    """Check names of explainers or metrics and of their options; values are checked when these are loaded."""
     items = [given] if isinstance(given, str) else given if isinstance(given, Iterable) else []
     for text in items if not isinstance(items, Mapping) else []:
         if isinstance(text, str):
@@ -58,7 +58,7 @@ def check_items(kind: str, given: Any) -> None:
 
 
 def check_maps(entries: Iterable[str]) -> None:
-    """Each NAME=PATH of precomputed maps."""
+    """Check each NAME=PATH of precomputed maps."""
     names = []
     for entry in entries:
         name, equals, path = entry.partition("=")
@@ -78,7 +78,7 @@ def check_maps(entries: Iterable[str]) -> None:
 
 
 def check_method_name(name: str) -> None:
-    """Raises: UserError for what cannot be the name of precomputed maps."""
+    """Raise UserError for what cannot be the name of precomputed maps."""
     if not public_label(name):
         raise UserError(f"'{name}' cannot be the name of a method: up to 100 letters, digits, '.', '_' and '-'")
     if name in registry.names("explainers"):
@@ -86,6 +86,7 @@ def check_method_name(name: str) -> None:
 
 
 def _check_item(kind: str, text: str) -> None:
+    """Check the name of an explainer or metric and of its options."""
     name, singular = text.partition(":")[0].strip(), _a(registry.KINDS[kind])
     if "," in name:
         spaced = " ".join(filter(None, text.replace(",", " ").split()))
@@ -101,10 +102,12 @@ def _check_item(kind: str, text: str) -> None:
 
 
 def _a(noun: str) -> str:
+    """Return a noun with "a" or "an"."""
     return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
 
 
 def check_dataset(name: str) -> None:
+    """Raise UserError for what cannot be the name of a dataset."""
     path, given = Path(name).expanduser(), hub_name(name)
     if given.forced or path.is_dir() or (text := short_name(given.name)) in list_datasets():
         return
@@ -128,6 +131,7 @@ def check_dataset(name: str) -> None:
 
 
 def check_model(name: str) -> None:
+    """Raise UserError for what cannot be the name of a model."""
     if not name.startswith("torchvision:"):
         check_name(name)
         return
@@ -138,7 +142,7 @@ def check_model(name: str) -> None:
 
 
 def check_start(name: str) -> None:
-    """What a training starts from: a model, or a config.json."""
+    """Raise UserError for what no training can start from: it needs a model, or a config.json."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and not any(folder.glob("*.safetensors")):
         raise UserError(
@@ -152,6 +156,7 @@ def check_start(name: str) -> None:
 
 
 def check_target(text: str) -> None:
+    """Raise UserError for what cannot be a target."""
     if text in TARGETS or Path(text).is_file():
         return
     if Path(text).is_dir() or "/" in text or Path(text).suffix:
@@ -160,13 +165,13 @@ def check_target(text: str) -> None:
 
 
 def check_device(text: str) -> None:
-    """Its spelling; whether this machine has it, torch knows."""
+    """Check the spelling of a device; torch knows whether this machine has it."""
     if not re.fullmatch(r"(cpu|cuda|mps)(:\d+)?", text):
         raise UserError(f"unknown device '{text}'; use cpu, cuda or cuda:N")
 
 
 def check_table(name: str, text: str) -> None:
-    """A file of a label map or of groups, or a label map that comes with the package."""
+    """Raise UserError unless there is such a file of a label map or of groups, or a label map of the package."""
     path, option = Path(text).expanduser(), flag(name)
     if not path.is_file():
         from saliency_bench.targets.known_maps import known_maps  # imports torch
@@ -185,7 +190,7 @@ def check_table(name: str, text: str) -> None:
 
 
 def check_writable(out: Path) -> None:
-    """That a folder or file could be written there. Nothing is left behind."""
+    """Raise UserError unless a folder or file could be written there; nothing is left behind."""
     existing = next(path for path in (out, *out.absolute().parents) if path.exists() or path.is_symlink())
     if existing != out and not existing.is_dir():
         raise UserError(f"cannot write to {out}: {existing} is not a folder; choose another --out")
@@ -199,14 +204,14 @@ def check_writable(out: Path) -> None:
 
 
 def check_empty(out: Path) -> None:
-    """For what needs a folder of its own."""
+    """Raise UserError unless the folder is empty or new, for what needs one to itself."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{out} exists and is not empty; choose another --out")
     check_writable(out)
 
 
 def check_run_folder(out: Path) -> None:
-    """That `out` is new, or holds a run: its run.json, or else parts of it.
+    """Raise UserError unless `out` is new, or holds a run: its run.json, or else parts of it.
 
     A run that was killed at once leaves only files that begin with a dot.
     """

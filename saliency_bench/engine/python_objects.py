@@ -39,10 +39,13 @@ LITERAL = 1000  # characters of a dict that is shown in full
 
 
 def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject, object]]:
-    """(the spec of the settings of a run, the Python objects among them).
+    """Return (the spec of the settings of a run, the Python objects among them).
 
     Explainers, metrics, dataset, model, label map and groups may be Python objects. Of explainers and metrics nothing
-    but their names and options is loaded. Raises: UserError for a setting, name or option that is not allowed.
+    but their names and options is loaded.
+
+    Raises:
+        UserError: A setting, name or option is not allowed.
     """
     check_names(settings)
     objects: dict[PythonObject, object] = {}
@@ -77,7 +80,7 @@ def describe(settings: Mapping[str, object]) -> tuple[RunSpec, dict[PythonObject
 
 
 def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> object:
-    """Explainers or metrics as a spec holds them: by name where a name gives the same, else as a Python object."""
+    """Return explainers or metrics as a spec holds them: names where these give the same, else Python objects."""
     if isinstance(given, Mapping):
         raise UserError(f"{setting} must be a list; options follow a name as in rise:masks=1000, not as a dict")
     listed = [given] if isinstance(given, str) or callable(given) else given
@@ -90,7 +93,7 @@ def _names(setting: str, given: Any, resolve: Callable[[Any], Explainer | Metric
 
 
 def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | PythonObject, ...]:
-    """Precomputed maps as a spec holds them: NAME=PATH, or a Python object for arrays."""
+    """Return precomputed maps as a spec holds them: NAME=PATH, or a Python object for arrays."""
     if not isinstance(given, Mapping):
         listed = [given] if isinstance(given, str) else () if given is None else given
         if not isinstance(listed, list | tuple) or not all(isinstance(entry, str) for entry in listed):
@@ -101,6 +104,7 @@ def _maps(given: Any, metrics: Sequence[Metric], objects: dict) -> tuple[str | P
 
 
 def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: dict) -> str | PythonObject:
+    """Return the maps of a name as a spec holds them."""
     check_method_name(str(name))
     refuse(metrics, name)
     if isinstance(source, str | PathLike):
@@ -115,6 +119,7 @@ def _maps_entry(name: str, source: object, metrics: Sequence[Metric], objects: d
 
 
 def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric], objects: dict) -> str | PythonObject:
+    """Return an explainer or metric as a spec holds it."""
     with suppress(UserError):  # no such name, or no such option of it
         if resolve(str(item)) == item:
             return str(item)
@@ -133,7 +138,7 @@ def _name(item: Explainer | Metric, resolve: Callable[[Any], Explainer | Metric]
 
 
 def _written(item: Explainer | Metric) -> tuple[str, str]:
-    """(the expression that gives an explainer or metric, what a variable in it must hold)"""
+    """Return (the expression that gives an explainer or metric, what a variable in it must hold)."""
     function = item.function
     if isinstance(function, Composed):
         within = function.explainer
@@ -146,10 +151,10 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
         return (code := variable(item.name)), f"{code}: {made} {one_line(item)}, version {item.version}"
     inner = function.func if isinstance(function, partial) else function
     name, file = name_of(inner), file_of(inner)
-    what = f"function {name}" if hasattr(inner, "__name__") else f"an object of the class {name}"
+    description = f"function {name}" if hasattr(inner, "__name__") else f"an object of the class {name}"
     if isinstance(function, partial):
         bound = [*map(repr, function.args), *(f"{key}={value!r}" for key, value in function.keywords.items())]
-        what = f"partial({name}, {', '.join(bound)}), {what}"
+        description = f"partial({name}, {', '.join(bound)}), {description}"
     file = f"of {file}" if file else "that has no source file"
     unhashable = code_hash(function).unhashable
     if unhashable:
@@ -159,11 +164,11 @@ def _written(item: Explainer | Metric) -> tuple[str, str]:
         source = f"{file}, code hash {item.version}"
     code = name if function is inner and name == item.name and name.isidentifier() and inspect.isroutine(inner) else ""
     code = code or variable(item.name)
-    return code, one_line(f"{code}: {what} {source}")
+    return code, one_line(f"{code}: {description} {source}")
 
 
 def name_changed(items: Iterable[Explainer | Metric]) -> None:
-    """One line about each Python function or object whose state, which its hash covers, is not as it was at the start.
+    """Print a line about each Python function or object whose state, which its hash covers, has changed.
 
     It is resumed as another explainer, and what it gives may depend on the order of the chunks.
     """
@@ -182,6 +187,7 @@ def name_changed(items: Iterable[Explainer | Metric]) -> None:
 
 
 def _table(name: str, given: object, objects: dict[PythonObject, object]) -> object:
+    """Return a label map or groups as a spec holds them."""
     if isinstance(given, ClassGroups):
         about = f"{name}: groups of classes {given.name}, hash {given.identity}"
         written = PythonObject(kind="groups", name=given.name, digest=given.identity, code=name, about=about)
@@ -197,7 +203,7 @@ def _table(name: str, given: object, objects: dict[PythonObject, object]) -> obj
 
 
 def _literal(given: Mapping) -> str:
-    """A dict as Python reads it back; "" where it does not, or is too long to be shown."""
+    """Return a dict as Python reads it back; "" where it does not, or is too long to be shown."""
     text = repr(given)
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         if len(text) <= LITERAL and ast.literal_eval(text) == given:
@@ -206,7 +212,13 @@ def _literal(given: Mapping) -> str:
 
 
 def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> PythonObject:
-    """A model as a spec holds it. setting: its name, which is also the variable where no call gives it again."""
+    """Return a model as a spec holds it.
+
+    Args:
+        setting: its name, which is also the variable where no call gives the model again.
+        model: the object.
+        objects: to which it is added.
+    """
     kind = "classifier" if isinstance(model, Classifier) else "module"
     classifier = load_classifier(model)
     code, made = setting, f"a {type(getattr(model, 'model', model)).__name__}"
@@ -226,7 +238,7 @@ def _module(setting: str, model: Any, objects: dict[PythonObject, object]) -> Py
 
 
 def _settings(classifier: Classifier) -> str:
-    """What a classifier was told when it was loaded, as further arguments of `load_classifier`."""
+    """Return how a classifier was loaded, as further arguments of `load_classifier`."""
     precision = None if classifier.precision == "fp32" else classifier.precision
     given = {"layer": classifier.layer, "precision": precision, "channels_last": classifier.channels_last or None}
     given["activation"] = None if classifier.assumed else classifier.activation
@@ -236,7 +248,7 @@ def _settings(classifier: Classifier) -> str:
 
 @contextmanager
 def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
-    """Afterwards, modules among the settings train or evaluate as before; a run changes nothing else of them."""
+    """Set modules among the settings back to train or evaluate as before; a run changes nothing else of them."""
     given = [getattr(value, "model", None) if is_pipeline(value) else value for value in settings.values()]
     modules = [module for value in given if isinstance(value, nn.Module) for module in value.modules()]
     modes = [(module, module.training) for module in modules]
@@ -248,7 +260,11 @@ def modes_kept(settings: Mapping[str, object]) -> Iterator[None]:
 
 
 def object_of(entry: str | PythonObject | None, objects: Objects) -> Any:
-    """The object that a spec mentions, or the name it holds. Raises: UserError for an object that is not there."""
+    """Return the object that a spec mentions, or the name it holds.
+
+    Raises:
+        UserError: The object is not there.
+    """
     if not isinstance(entry, PythonObject):
         return entry
     if entry not in objects:

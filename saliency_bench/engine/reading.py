@@ -26,7 +26,12 @@ ALL = "labels"  # the column of all classes of an image that has several
 
 
 def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.Dataset:
-    """The columns that a run reads, with pictures as they are stored. further: columns that metrics ask for."""
+    """Return the columns that a run reads, with pictures as they are stored.
+
+    Args:
+        rows: of a split.
+        further: columns that metrics ask for.
+    """
     scalars = scalar_columns(rows.features)
     pictures = [name for name in further if name not in scalars]
     kept = [name for name in (*PREPARED, ALL) if name in rows.features]
@@ -38,9 +43,15 @@ def readable(rows: datasets.Dataset, further: Collection[str] = ()) -> datasets.
 
 @dataclass(frozen=True)
 class Samples:
-    """rows: as `readable` gives them. ids: of their images. digests: of the pictures that the fingerprint was made of
-    (`fingerprints.picture_digest`); None before there is one. further: {column that metrics ask for: the digests of its
-    pictures, none of a column without}."""
+    """Hold the samples of a split, read when they are asked for.
+
+    Attributes:
+        rows: as `readable` gives them.
+        ids: of their images.
+        digests: of the pictures that the fingerprint was made of (`fingerprints.picture_digest`); None before there is
+            one.
+        further: {column that metrics ask for: the digests of its pictures, none of a column without}.
+    """
 
     rows: datasets.Dataset
     ids: list[str]
@@ -48,7 +59,11 @@ class Samples:
     further: Mapping[str, list[str]] = field(default_factory=dict)
 
     def part(self, positions: Sequence[int]) -> list[dict]:
-        """The samples at these positions. Raises: UserError for a picture that is no longer the same."""
+        """Return the samples at these positions.
+
+        Raises:
+            UserError: A picture is no longer the same.
+        """
         columns = self.rows[positions]
         samples = [{name: columns[name][index] for name in columns} for index in range(len(columns["image"]))]
         for position, sample in zip(positions, samples, strict=True):
@@ -64,7 +79,11 @@ class Samples:
 
 
 def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
-    """Pictures that a row names are read here, once: what is checked is what is used."""
+    """Read the pictures that a row names, once, so that what is checked is what is used.
+
+    Raises:
+        UserError: A picture is not the one with this digest.
+    """
     try:
         pictures = {name: stored_bytes(sample[name]) for name in columns if sample.get(name) is not None}
     except OSError:
@@ -79,7 +98,11 @@ def _check_unchanged(sample: dict, columns: Sequence[str], digest: str) -> None:
 
 
 def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int], strict: bool) -> Chunk:
-    """The samples at these positions. Raises: UserError for one that cannot be read, if strict."""
+    """Return the samples at these positions.
+
+    Raises:
+        UserError: One cannot be read, and the run is strict.
+    """
     features, part = samples.rows.features, samples.part(positions)
     scalars = scalar_columns(features)
     about = [
@@ -106,7 +129,7 @@ def read_chunk(samples: Samples, classifier: Classifier, positions: Sequence[int
 
 
 def _check_columns(batch: Batch, strict: bool) -> None:
-    """Raises: UserError for what is there of a further column and cannot be used, if strict."""
+    """Raise UserError for what is there of a further column and cannot be used, if strict."""
     for column in batch.columns.values() if strict else ():
         for image_id, reason in zip(batch.ids, column.lacking, strict=True):
             if reason is not None and not is_expected(reason):
@@ -114,7 +137,7 @@ def _check_columns(batch: Batch, strict: bool) -> None:
 
 
 def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
-    """{index: why this sample cannot be prepared}, one by one."""
+    """Return {index: why this sample cannot be prepared}, one by one."""
     faults = {}
     for index, sample in enumerate(samples):
         try:
@@ -125,7 +148,7 @@ def _faults(classifier: Classifier, samples: list[dict]) -> dict[int, str]:
 
 
 def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
-    """{column: its type in the predictions} of a dataset: `group`, and whatever holds one number or text per sample.
+    """Return {column: its type in the predictions} of what holds one number or text per sample, `group` first.
 
     A class label becomes its name, a group text.
     """
@@ -141,12 +164,12 @@ def scalar_columns(features: datasets.Features) -> dict[str, pa.DataType]:
 
 
 def sample_ids(rows: datasets.Dataset) -> list[str]:
-    """The ids of the images; where there are none, their positions in the dataset."""
+    """Return the ids of the images; where there are none, their positions in the dataset."""
     return list(map(str, rows["image_id"] if "image_id" in rows.column_names else range(len(rows))))
 
 
 def group_names(rows: datasets.Dataset) -> list[str | None]:
-    """The group of each sample, as the predictions hold it."""
+    """Return the group of each sample, as the predictions hold it."""
     if "group" not in rows.features:
         return [None] * len(rows)
     kinds = {"group": pa.string()}
@@ -154,10 +177,15 @@ def group_names(rows: datasets.Dataset) -> list[str | None]:
 
 
 def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None) -> datasets.Dataset:
-    """Rows whose `label` is this column; the dataset's own label, if another, is kept as `dataset_label`.
+    """Return rows whose `label` is this column; the dataset's own label, if another, is kept as `dataset_label`.
 
-    names: of the classes of a column of text; default: its values, sorted.
-    Raises: UserError for a column that is not there, or holds neither classes nor text.
+    Args:
+        rows: of a split.
+        column: that holds the labels.
+        names: of the classes of a column of text; None: its values, sorted.
+
+    Raises:
+        UserError: The column is not there, or holds neither classes nor text.
     """
     if column == "label":
         return with_classes(rows, names)
@@ -175,7 +203,7 @@ def labelled(rows: datasets.Dataset, column: str, names: list[str] | None = None
 
 
 def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
-    """Raises: UserError for a column that holds neither pictures nor one number or text per sample."""
+    """Raise UserError for a column that holds neither pictures nor one number or text per sample."""
     scalars = scalar_columns(rows.features)
     for name in columns:
         if name not in scalars and not isinstance(rows.features[name], datasets.Image):
@@ -186,37 +214,47 @@ def check_further(rows: datasets.Dataset, columns: Collection[str]) -> None:
 
 
 def relabelled(chunk: Chunk, column: str, names: list[str]) -> Chunk:
-    """A chunk whose label is the class, one of `names`, that this column of its rows holds."""
+    """Return a chunk whose label is the class, one of `names`, that this column of its rows holds."""
     numbers = {name: number for number, name in enumerate(names)}
     return replace(chunk, rows=[row | {"label": numbers.get(row[column]), "labels": None} for row in chunk.rows])
 
 
 @dataclass(frozen=True)
 class TrainingRows:
-    """Rows of a split that networks are trained on; content, digests: as `content_of` gives them."""
+    """Hold the rows of a split that networks are trained on.
+
+    Attributes:
+        rows: the samples.
+        content: a hash of them, as `content_of` gives it.
+        digests: of their pictures, as `content_of` gives them.
+    """
 
     rows: datasets.Dataset
     content: str
     digests: list[str]
 
 
-def training_splits(found: Found, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
-    """{"train", "validation": rows}, labelled as those of a run are. Raises: UserError for a dataset without them."""
+def training_splits(dataset: Found, column: str, names: list[str] | None) -> dict[str, TrainingRows]:
+    """Return {"train", "validation": rows}, labelled as those of a run are.
+
+    Raises:
+        UserError: The dataset has no such splits.
+    """
     try:
-        splits = {name: labelled(found.load(name), column, names) for name in ("train", "validation")}
+        splits = {name: labelled(dataset.load(name), column, names) for name in ("train", "validation")}
     except UserError as error:
         raise UserError(f"retraining needs the splits train and validation: {error}") from error
     return {name: TrainingRows(rows, *content_of(rows)) for name, rows in splits.items()}
 
 
 def label_names(rows: datasets.Dataset) -> list[str] | None:
-    """The names of the classes in the order of the labels; None of a dataset without labels that have names."""
+    """Return the names of the classes in the order of the labels; None of a dataset without labels that have names."""
     kind = rows.features.get("label")
     return list(kind.names) if isinstance(kind, datasets.ClassLabel) else None
 
 
 def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None:
-    """The numbers of all classes of an image, which the dataset holds as names or numbers; None where it does not."""
+    """Return the numbers of all classes of an image, held as names or numbers; None where the dataset has none."""
     kind = features.get("label")
     if sample.get(ALL) is None or not isinstance(kind, datasets.ClassLabel):
         return None
@@ -224,16 +262,19 @@ def classes_of(sample: Mapping, features: datasets.Features) -> list[int] | None
 
 
 def stored(name: str) -> str:
-    """The column of the predictions that holds a column of the dataset."""
+    """Return the column of the predictions that holds a column of the dataset."""
     return f"dataset_{name}" if name in records.PREDICTIONS.names and name not in OURS else name
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The samples that `--only` lets be explained: those that fit all that is asked.
+    """Hold which samples `--only` lets be explained: those that meet all conditions.
 
-    correct: which the classifier has right. masked: with a usable mask. values: {column of the predictions: what it may
-    hold, as text}. names: of the labels.
+    Attributes:
+        correct: whether the classifier must have them right.
+        masked: whether they must have a usable mask.
+        values: {column of the predictions: what it may hold, as text}.
+        names: of the labels.
     """
 
     correct: bool
@@ -242,20 +283,22 @@ class Selection:
     names: list[str] | None
 
     def keeps(self, row: Mapping) -> bool:
-        """Whether a row of the predictions fits."""
+        """Return whether a row of the predictions fits."""
         if (self.correct and row["correct"] is not True) or (self.masked and row["mask_share"] is None):
             return False
         return all(self._text(row, column) in wanted for column, wanted in self.values.items())
 
     def _text(self, row: Mapping, column: str) -> str | None:
+        """Return what a column of a row holds, as text; a label by its name."""
         named = column == "label" and row[column] is not None and self.names is not None
         return self.names[row[column]] if named and self.names else _text(row[column])
 
 
 def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: list[str] | None) -> Selection | None:
-    """The selection of a run's conditions; None where there are none.
+    """Return the selection of a run's conditions; None where there are none.
 
-    Raises: UserError for a column that the dataset does not have, or a value that none of the rows has.
+    Raises:
+        UserError: The dataset does not have a column, or none of the rows has a value.
     """
     if only is None:
         return None
@@ -266,10 +309,10 @@ def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: li
             continue
         if column not in known:
             raise unknown("column", column, known)
-        kind, held = rows.features[column], set(rows[column])
+        kind = rows.features[column]
         named = isinstance(kind, datasets.ClassLabel)
-        there = [one for one in held if one is not None and not (named and one < 0)]
-        texts = {kind.names[one] if named else str(_text(one)) for one in there}
+        there = {entry for entry in rows[column] if entry is not None and not (named and entry < 0)}
+        texts = {kind.names[entry] if named else str(_text(entry)) for entry in there}
         if value not in texts:
             raise unknown(f"value of {column}", value, texts)
         values.setdefault(stored(column), []).append(value)
@@ -277,19 +320,21 @@ def selection_of(only: tuple[str, ...] | None, rows: datasets.Dataset, names: li
 
 
 def _text(value: object) -> str | None:
-    """A value as `--only` writes it: true, 2."""
+    """Return a value as `--only` writes it: true, 2."""
     if value is None or isinstance(value, str):
         return value
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _is_scalar(kind: pa.DataType) -> bool:
+    """Return whether a column of this type holds one number or text per sample."""
     return (
         pa.types.is_string(kind) or pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind)
     )
 
 
 def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.Features) -> dict:
+    """Return the scalar columns of a sample, class labels by their names."""
     values: dict[str, object] = {"group": None}
     for name, kind in scalars.items():
         feature, value = features[name], sample[name]
@@ -302,7 +347,13 @@ def _scalars(sample: dict, scalars: dict[str, pa.DataType], features: datasets.F
 def ahead(
     read: Callable[[int], Chunk], numbers: list[int], waited: Callable[[float], None]
 ) -> Iterator[tuple[int, Chunk]]:
-    """The chunks in order, each read by a thread while the one before is worked on; `waited` gets the seconds lost."""
+    """Yield (number, chunk) in order, each read by a thread while the one before is worked on.
+
+    Args:
+        read: reads the chunk of this number.
+        numbers: of the chunks.
+        waited: gets the seconds for which a chunk had to be waited for.
+    """
     with ThreadPoolExecutor(max_workers=1) as reader:
         coming = deque(reader.submit(read, number) for number in numbers[:1])
         for number, following in zip_longest(numbers, numbers[1:]):

@@ -411,9 +411,9 @@ def _facts(context: RunContext, explained: int) -> RunFacts:
         seed=context.spec.seed,
         batch_size=context.spec.batch_size,
         provenance=provenance(classifier.device) | {"pixels_per_pass": PIXELS_PER_PASS[classifier.device.type]},
-        dataset_title=context.found.title,
-        dataset_repo=context.found.repo,
-        dataset_revision=context.found.revision,
+        dataset_title=context.source.title,
+        dataset_repo=context.source.repo,
+        dataset_revision=context.source.revision,
         model_repo=classifier.repo,
         other=None if context.other is None else _facts(context.other, explained),
     )

@@ -392,7 +392,11 @@ def _halved(context: RunContext) -> int:
 
 
 def _without_probabilities(context: RunContext, batch: Batch, readable: list[dict]) -> dict[int, str]:
-    """Return {index: reason} of samples whose probabilities are not finite. Raises: UserError in a strict run."""
+    """Return {index: reason} of samples whose probabilities are not finite.
+
+    Raises:
+        UserError: There is such a sample, and the run is strict.
+    """
     without = [index for index, row in enumerate(readable) if row["prediction"] is None]
     if without and context.spec.strict:
         raise UserError(f"image {batch.ids[without[0]]}: {NO_PROBABILITIES}")

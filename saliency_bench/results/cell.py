@@ -61,6 +61,7 @@ class Interval(StrictModel):
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
+        """Check that the value lies in its interval."""
         if self.low is not None and self.high is not None and self.low > self.high:
             raise ValueError(f"low ({self.low}) is above high ({self.high})")
         if self.n == 0 and self.value is not None:
@@ -77,17 +78,17 @@ class Interval(StrictModel):
 
     @property
     def few(self) -> bool:
-        """Whether the interval rests on few samples."""
+        """Return whether the interval rests on few samples."""
         return self.ends is not None and self.clusters < FEW
 
     @property
     def small(self) -> bool:
-        """Whether the value itself rests on so few samples that their number belongs beside it."""
+        """Return whether the value itself rests on so few samples that their number belongs beside it."""
         return self.n > 0 and self.clusters < FEW
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """(low, high); None where a mean has no interval, as that of a few samples."""
+        """Return (low, high); None where a mean has no interval, as that of a few samples."""
         return None if self.low is None or self.high is None else (self.low, self.high)
 
 
@@ -152,13 +153,13 @@ class CellKey(StrictModel):
 
     @property
     def limits(self) -> tuple[float, float]:
-        """`range` with infinities."""
+        """Return `range` with infinities."""
         low, high = self.range
         return -inf if low is None else low, inf if high is None else high
 
     @property
     def metric_id(self) -> tuple[str, int | str]:
-        """What the cells of one metric share within a run."""
+        """Return what the cells of one metric share within a run."""
         return self.metric_text, self.metric_version
 
 
@@ -189,6 +190,7 @@ class CellResult(Interval, CellKey):
 
     @model_validator(mode="after")
     def _ranked(self) -> Self:
+        """Check that ranks and their reasons fit together."""
         if self.rank is not None and self.rank[0] > self.rank[1]:
             raise ValueError(f"rank ({self.rank[0]} to {self.rank[1]}) ends before it begins")
         if (self.rank is None) != (self.unranked is not None):
@@ -197,22 +199,22 @@ class CellResult(Interval, CellKey):
 
     @property
     def ranks(self) -> str:
-        """The rank as it is printed, "1-3" or "2"; "" where there is none."""
+        """Return the rank as it is printed, "1-3" or "2"; "" where there is none."""
         return rank_text(self.rank)
 
     @property
     def unbeaten(self) -> bool:
-        """Whether it is ranked and none is significantly better."""
+        """Return whether it is ranked and none is significantly better."""
         return self.rank is not None and self.rank[0] == 1
 
     @property
     def without(self) -> str:
-        """Why it has no value: the most frequent reason; "" where it has one."""
+        """Return why it has no value, the most frequent reason; "" where it has one."""
         return "" if self.value is not None else max(self.left_out, key=self.left_out.__getitem__, default="no samples")
 
     @property
     def approximate(self) -> bool:
-        """Whether the interval is that of an unbounded score over too few clusters for the bootstrap-t to be exact."""
+        """Return whether an unbounded score has too few clusters for its bootstrap-t interval to be exact."""
         return self.median is not None and self.ends is not None and self.clusters < APPROXIMATE_BELOW
 
 

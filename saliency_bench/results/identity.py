@@ -66,7 +66,7 @@ class Identity(StrictModel):
         needs: Collection[str] = (),
         asked_for: Mapping[str, str] = NOTHING,
     ) -> str:
-        """The id of the cell of an explainer and a metric with these needs: 16 hexadecimal digits."""
+        """Return the id of the cell of an explainer and a metric with these needs: 16 hexadecimal digits."""
         of_target = bool(OF_TARGET & set(needs))
         of_labels = "labels" in needs or (of_target and self.target == "label")
         left_out = {"groups"} | {name for name, usual in LATER.items() if getattr(self, name) == usual}
@@ -78,7 +78,7 @@ class Identity(StrictModel):
 
     @property
     def target_range(self) -> TargetRange | None:
-        """That of the targets of the rule; None of a file, of which only the hash is known here."""
+        """Return the range of the targets of the rule; None of a file, of which only the hash is known here."""
         rule = self.target.partition(" ")[0]
         if rule == "label":
             return TargetRange.of_classes(max(map(len, [[0], *self.labels])), 0, self.activation)
@@ -86,7 +86,8 @@ class Identity(StrictModel):
         return None if counts is None else TargetRange.of_classes(*counts, self.activation)
 
     def cell_ids(self, explainer: Versioned, metric: Versioned, asked_for: Mapping[str, str] = NOTHING) -> list[str]:
-        """The ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""
+        """Return the ids of a cell whose metric's needs are not known: one for each thing that it may ask for."""
         groups = [[], ["groups"]] if self.groups is not None else [[]]
-        asked = product((["target"], []), ([], ["labels"]), groups)
-        return list(dict.fromkeys(self.cell_id(explainer, metric, list(chain(*needs)), asked_for) for needs in asked))
+        combinations = product((["target"], []), ([], ["labels"]), groups)
+        ids = (self.cell_id(explainer, metric, list(chain(*needs)), asked_for) for needs in combinations)
+        return list(dict.fromkeys(ids))

@@ -37,10 +37,17 @@ class Other(StrictModel):
 
 
 class Manifest(BaseModel):
-    """spec, dataset, model: of the latest start; earlier ones may have had other explainers, metrics and limits.
+    """Hold the content of `run.json`.
 
-    cells: of all. objects: the explainers and metrics of all starts that were Python objects. maps: {explainer_id:
-    NAME=PATH} of the precomputed maps of all starts that were files. other: once given, every start must give it.
+    Attributes:
+        spec: settings of the latest start; earlier ones may have had other explainers, metrics and limits.
+        identity: what the scores of all starts depend on.
+        cells: of all starts.
+        dataset: where the latest start loaded it from.
+        model: where the latest start loaded it from.
+        other: another model; once given, every start must give it.
+        objects: the explainers and metrics of all starts that were Python objects.
+        maps: {explainer_id: NAME=PATH} of the precomputed maps of all starts that were files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,14 +63,16 @@ class Manifest(BaseModel):
     maps: dict[str, str] = {}
 
     def write(self, folder: Path) -> None:
+        """Write run.json."""
         write_json(folder / MANIFEST, self.model_dump(mode="json"))
 
     def after(self, earlier: "Manifest | None") -> "Manifest":
-        """This one with the cells of an earlier start, those of a metric of this one with its range.
+        """Return this manifest with the cells of an earlier start, those of a metric of this one with its range.
 
-        Without those whose samples had other partners, as with another limit: they cannot be compared.
+        Cells whose samples had other partners, as with another limit, are left out: they cannot be compared.
 
-        Raises: UserError if that was a run of something else, which is named.
+        Raises:
+            UserError: The earlier start was a run of something else, which is named.
         """
         if earlier is None:
             return self
@@ -75,7 +84,7 @@ class Manifest(BaseModel):
                 "--other-label again, or choose another --out"
             )
         differing += ["other model"] if earlier.other and self.other != earlier.other else []
-        before, now = (_asked_for(one.cells.values()) for one in (earlier, self))
+        before, now = (_asked_for(manifest.cells.values()) for manifest in (earlier, self))
         differing += [name for name in before.keys() & now.keys() if before[name] != now[name]]
         if differing:
             raise UserError(f"{self.spec.out} holds a run with another {differing[0]}; choose another --out")
@@ -90,77 +99,86 @@ class Manifest(BaseModel):
         return self.model_copy(update={"cells": kept | self.cells, "objects": tuple(objects), "maps": maps})
 
     def _has_other_partners(self, cell: CellKey) -> bool:
-        """Whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""
-        plans = {own.metric_id: own.asked_for.get(PARTNERS) for own in self.cells.values()}
-        own = cell.asked_for.get(PARTNERS)
-        return plans.get(cell.metric_id, own) != own
+        """Return whether a cell of an earlier start goes by other partners than this one's cells of the same metric."""
+        plans = {partners.metric_id: partners.asked_for.get(PARTNERS) for partners in self.cells.values()}
+        partners = cell.asked_for.get(PARTNERS)
+        return plans.get(cell.metric_id, partners) != partners
 
     def commands(self, cells: Iterable[CellKey]) -> str:
-        """What computes these cells in a new folder: a line, or a Python call where a Python object was given.
+        """Return what computes these cells in a new folder: a line, or a Python call where a Python object was given.
 
-        Where not all explainers go by the same metrics, several, one for each set of metrics, in the order of `cells`.
+        Where not all explainers go by the same metrics, there are several, one for each set of metrics, in the order of
+        `cells`.
         """
-        objects = {one.digest: one for one in self.objects}
+        objects = {entry.digest: entry for entry in self.objects}
         explainers: dict[str, str | PythonObject] = {}
         metrics: dict[tuple, str | PythonObject] = {}
-        asked: dict[str, set[tuple]] = {}
+        metrics_of: dict[str, set[tuple]] = {}
         for cell in cells:
             made = hash_of((cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version))
             known = self.maps.get(cell.explainer_id) or objects.get(cell.explainer_id)
             explainers[cell.explainer_id] = known or _named(cell)
             metrics[cell.metric_id] = objects.get(made) or _named_metric(cell, made)
-            asked.setdefault(cell.explainer_id, set()).add(cell.metric_id)
-        sets = {frozenset(own): [name for name in asked if asked[name] == own] for own in asked.values()}
+            metrics_of.setdefault(cell.explainer_id, set()).add(cell.metric_id)
+        sets: dict[frozenset, list[str]] = {}
+        for name, of_explainer in metrics_of.items():
+            sets.setdefault(frozenset(of_explainer), []).append(name)
         specs = [
             self.spec.model_copy(
                 update={
                     "explainers": tuple(explainers[name] for name in names if not self._are_maps(name, objects)),
                     "maps": tuple(explainers[name] for name in names if self._are_maps(name, objects)),
-                    "metrics": tuple(entry for metric, entry in metrics.items() if metric in own),
+                    "metrics": tuple(entry for metric, entry in metrics.items() if metric in of_set),
                 }
             )
-            for own, names in sets.items()
+            for of_set, names in sets.items()
         ]
         in_python = any(spec.python_objects() for spec in specs)
         return one_after_the_other(spec.call() if in_python else spec.command() for spec in specs)
 
     def _are_maps(self, explainer_id: str, objects: Mapping[str, PythonObject]) -> bool:
-        """Whether this is what `maps` of a run was given, not an explainer."""
+        """Return whether this is what `maps` of a run was given, not an explainer."""
         return explainer_id in self.maps or (explainer_id in objects and objects[explainer_id].kind == ARRAYS)
 
 
 def _named(cell: CellKey) -> str | PythonObject:
-    """An explainer as a run names it; of a Python function no more than this may be known."""
+    """Return an explainer as a run names it; of a Python function no more than this may be known."""
     if isinstance(cell.explainer_version, int):
         return cell.explainer_text
     return _function(cell.explainer, cell.explainer_text, cell.explainer_version, cell.explainer_id)
 
 
 def _named_metric(cell: CellKey, digest: str) -> str | PythonObject:
+    """Return a metric as a run names it."""
     if isinstance(cell.metric_version, int):
         return cell.metric_text
     return _function(cell.metric, cell.metric_text, cell.metric_version, digest)
 
 
 def _function(name: str, text: str, version: str, digest: str) -> PythonObject:
+    """Return what stands for a Python function in a spec."""
     code = variable(name)
     about = f"{code}: {text}, code hash {version}"
     return PythonObject(kind="function", name=name, digest=digest, code=code, about=about)
 
 
 def _asked_for(cells: Iterable[CellKey]) -> dict[str, str]:
-    """{what the metrics of some cells ask for besides: its hash}"""
+    """Return {what the metrics of these cells ask for besides: its hash}."""
     return {name: content for cell in cells for name, content in cell.asked_for.items() if name != PARTNERS}
 
 
-def differing_settings(one: Identity, other: Identity) -> list[str]:
-    """What two identities differ in, as a person calls it."""
-    names = [NAMED.get(name, name) for name, value in one if getattr(other, name) != value]
+def differing_settings(first: Identity, other: Identity) -> list[str]:
+    """Return what two identities differ in, as a person calls it."""
+    names = [NAMED.get(name, name) for name, value in first if getattr(other, name) != value]
     return ["split"] * ("split" in names) + names  # another split always has another fingerprint
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Raises: UserError for a folder whose run.json cannot be read or has another format."""
+    """Return the manifest of a run's folder.
+
+    Raises:
+        UserError: run.json cannot be read or has another format.
+    """
     path = folder / MANIFEST
     content = read_json(path)
     check_format(path, content, FORMAT, "choose another --out, or run it again into a new folder")
@@ -171,18 +189,20 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def read_earlier(folder: Path) -> Manifest | None:
-    """The manifest of an earlier start, if there was one.
+    """Return the manifest of an earlier start, if there was one.
 
-    None also where it is torn or missing and parts are there, which is said: each part knows what run it is of, so that
-    those of the present start are found again, and no others.
-    Raises: UserError as `read_manifest`.
+    Return None also where it is torn or missing and parts are there, which is said: each part knows what run it is of,
+    so that those of the present start are found again, and no others.
+
+    Raises:
+        UserError: As `read_manifest`.
     """
     path = folder / MANIFEST
-    found = has_parts(folder)
-    torn = found and path.exists() and _is_torn(path)
+    parts_there = has_parts(folder)
+    torn = parts_there and path.exists() and _is_torn(path)
     if path.exists() and not torn:
         return read_manifest(folder)
-    if found:
+    if parts_there:
         why = "cannot be read" if torn else "is missing"
         complain(
             f"{path} {why} and is rebuilt from the settings of this start; what others left in {folder} is not used"
@@ -191,7 +211,7 @@ def read_earlier(folder: Path) -> Manifest | None:
 
 
 def _is_torn(path: Path) -> bool:
-    """Whether it is no manifest at all: no JSON, or none of a manifest's fields but the format."""
+    """Return whether it is no manifest at all: no JSON, or none of a manifest's fields but the format."""
     try:
         content = read_json(path)
     except UserError:
@@ -201,7 +221,7 @@ def _is_torn(path: Path) -> bool:
 
 
 def check_format(path: Path, content: object, expected: int, fix: str) -> None:
-    """Raises: UserError for a file of another format than this version writes."""
+    """Raise UserError for a file of another format than this version writes."""
     actual = content.get("format") if isinstance(content, dict) else None
     if actual != expected:
         had = "no format" if actual is None else f"format {actual}"

@@ -51,7 +51,7 @@ class Contrast(StrictModel):
 
     @property
     def small(self) -> bool:
-        """Whether it rests on so few samples that their number belongs beside it."""
+        """Return whether it rests on so few samples that their number belongs beside it."""
         return self.clusters < FEW
 
     def seen_from(self, cell_id: str) -> "Contrast":

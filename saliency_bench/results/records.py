@@ -58,15 +58,19 @@ PREDICTIONS = pa.schema(
 
 
 def write(path: Path, rows: list[dict] | pa.Table, schema: pa.Schema) -> None:
-    """Parquet, whole or not at all."""
+    """Write Parquet, whole or not at all."""
     table = rows if isinstance(rows, pa.Table) else pa.Table.from_pylist(rows, schema=schema)
     write_with(path, lambda temporary: pq.write_table(table, temporary, compression="zstd"))
 
 
 def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: int = ROWS) -> None:
-    """One file of many tables, one after the other, so that memory does not grow with their number.
+    """Write one file of many tables, one after the other, so that memory does not grow with their number.
 
-    In row groups of so many rows, so that the same rows give the same bytes, whatever tables they come in.
+    Args:
+        tables: in the order of the file.
+        target: the file.
+        schema: to which they are cast.
+        rows: of a row group, so that the same rows give the same bytes, whatever tables they come in.
     """
 
     def stream(temporary: Path) -> None:
@@ -78,6 +82,7 @@ def concat(tables: Iterable[pa.Table], target: Path, schema: pa.Schema, rows: in
 
 
 def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Iterator[pa.Table]:
+    """Yield tables of so many rows, the last of what is left."""
     pending: list[pa.Table] = []
     count = 0
     for table in tables:
@@ -95,13 +100,18 @@ def _row_groups(tables: Iterable[pa.Table], schema: pa.Schema, rows: int) -> Ite
 def by_cell(
     path: Path, columns: Sequence[str], cells: Collection[str] | None = None
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(cell id, rows of that cell) of a file, stretch after stretch; texts are dictionaries.
+    """Yield (cell id, rows of that cell) of a file, stretch after stretch; texts are dictionaries.
 
-    A cell comes several times; its rows keep their order. At most `READ` rows are held. Where the rows of a cell stand
-    together, as a run writes them, stretches are few; any other order is only slower. cells: these alone, in whose row
-    groups is looked.
+    A cell comes several times; its rows keep their order. At most `READ` rows are in memory. Where the rows of a cell
+    stand together, as a run writes them, stretches are few; any other order is only slower.
 
-    Raises: ValueError for a file without these columns, or with a row that is of no cell; what pyarrow raises.
+    Args:
+        path: the file.
+        columns: to read.
+        cells: these alone, in whose row groups is looked.
+
+    Raises:
+        ValueError: The file lacks a column, or has a row that is of no cell.
     """
     wanted, about = ["cell_id", *columns], pq.read_metadata(path)
     _check_types(about.schema.to_arrow_schema(), wanted)
@@ -115,7 +125,11 @@ def by_cell(
 
 
 def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(cell id, its rows) of records of which texts are dictionaries. Raises: ValueError for a row of no cell."""
+    """Yield (cell id, its rows) of records of which texts are dictionaries.
+
+    Raises:
+        ValueError: A row is of no cell.
+    """
     ids = batch.column("cell_id")
     if ids.null_count:
         raise ValueError("a row has no cell_id")
@@ -131,50 +145,55 @@ def stretches(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
 
 
 def _check_types(schema: pa.Schema, columns: Iterable[str]) -> None:
+    """Raise ValueError for a column of another type than records have."""
     for name in columns:
         if name not in schema.names:
             raise ValueError(f"it has no column {name}")
-        own, kind = SCHEMA.field(name).type, schema.field(name).type
-        if (kind.value_type if pa.types.is_dictionary(kind) else kind) != own:
-            raise ValueError(f"its column {name} is not {own}")
+        expected, kind = SCHEMA.field(name).type, schema.field(name).type
+        if (kind.value_type if pa.types.is_dictionary(kind) else kind) != expected:
+            raise ValueError(f"its column {name} is not {expected}")
 
 
 def _may_hold(file: pq.ParquetFile, number: int, cells: Collection[str]) -> bool:
-    """Whether a row group may have rows of these cells, by the least and the greatest id that its footer knows."""
+    """Return whether a row group may have rows of these cells, by the least and greatest id in its footer."""
     group = file.metadata.row_group(number)
     column = next(place for place in range(group.num_columns) if group.column(place).path_in_schema == "cell_id")
     known = group.column(column).statistics
-    return known is None or not known.has_min_max or any(known.min <= one <= known.max for one in cells)
+    return known is None or not known.has_min_max or any(known.min <= cell <= known.max for cell in cells)
 
 
 def places_by_part(rows: pa.RecordBatch) -> Iterator[tuple[str | None, np.ndarray]]:
-    """(a part of the score, or None for the score itself; the rows that are of it), in the order they first come."""
+    """Yield (part of the score, or None for the score itself; its rows), in the order they first come."""
     column = rows.column("part")
     codes = column.indices.fill_null(-1).to_numpy()
-    found, first = np.unique(codes, return_index=True)
-    for code in found[np.argsort(first)]:
+    codes_there, first = np.unique(codes, return_index=True)
+    for code in codes_there[np.argsort(first)]:
         yield None if code < 0 else column.dictionary[int(code)].as_py(), np.flatnonzero(codes == code)
 
 
 def by_part(path: Path, cells: Collection[str], ids: Sequence[str]) -> dict[str, dict[str, np.ndarray]]:
-    """{cell id: {part: (n,) its values of these images, NaN where there is none}}, in one pass over a file.
+    """Return {cell id: {part: (n,) its values of these images, NaN where there is none}}, in one pass over a file.
 
-    Parts come in the order they first come. Raises: what `by_cell` does.
+    Parts come in the order they first come.
+
+    Raises:
+        ValueError: As `by_cell`.
     """
     known = pa.array(ids, pa.string())
-    found: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in cells}
-    for cell_id, rows in by_cell(path, ["image_id", "part", "value"], found) if found else ():
+    by_cell_id: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in cells}
+    for cell_id, rows in by_cell(path, ["image_id", "part", "value"], by_cell_id) if by_cell_id else ():
         places = pc.index_in(rows.column("image_id").cast(pa.string()), known).fill_null(-1).to_numpy()
         values = numbers(rows)
-        for part, own in places_by_part(rows):
+        for part, rows_of_part in places_by_part(rows):
             if part is not None:
-                own = own[places[own] >= 0]
-                found[cell_id].setdefault(part, np.full(len(ids), np.nan))[places[own]] = values[own]
-    return found
+                rows_of_part = rows_of_part[places[rows_of_part] >= 0]
+                of_part = by_cell_id[cell_id].setdefault(part, np.full(len(ids), np.nan))
+                of_part[places[rows_of_part]] = values[rows_of_part]
+    return by_cell_id
 
 
 def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]:
-    """({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
+    """Return ({reason: samples that it left out}, {mark: samples that count}) of records of scores, not of parts.
 
     A sample that has parts and no score of its own is not left out.
     """
@@ -183,16 +202,17 @@ def counted_reasons(scores: pa.RecordBatch) -> tuple[Counter[str], Counter[str]]
     by_parts = Counter({reason: times for reason, times in without.items() if has_parts_only(reason)})
     marks: Counter[str] = Counter()
     for reason, times in (_times(reasons.filter(has_value)) + by_parts).items():
-        marks += Counter({one: times * count for one, count in Counter(reason.split(MARKS)).items()})
+        marks += Counter({mark: times * count for mark, count in Counter(reason.split(MARKS)).items()})
     del marks[PARTS_ONLY]
     return without - by_parts, marks
 
 
 def _times(reasons: pa.Array) -> Counter[str]:
+    """Return how often each reason occurs."""
     plain = reasons.drop_null().cast(pa.string())
-    return Counter({one["values"]: one["counts"] for one in plain.value_counts().to_pylist()})
+    return Counter({counted["values"]: counted["counts"] for counted in plain.value_counts().to_pylist()})
 
 
 def numbers(rows: pa.RecordBatch) -> np.ndarray:
-    """The values of records; NaN where there is none."""
+    """Return the values of records; NaN where there is none."""
     return rows.column("value").to_numpy(zero_copy_only=False)

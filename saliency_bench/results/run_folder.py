@@ -53,10 +53,12 @@ class Column:
 
     @property
     def arrow(self) -> str:
+        """Return the arrow of the metric's direction."""
         return "↑" if self.higher_is_better else "↓"
 
     @property
     def direction(self) -> str:
+        """Return which scores are better, in words."""
         return "higher is better" if self.higher_is_better else "lower is better"
 
 
@@ -91,30 +93,30 @@ class RunData:
     folders: dict[str, Path] = field(default_factory=dict)
 
     def as_json(self) -> dict:
-        """summary.json."""
+        """Return the content of summary.json."""
         return self.summary | {"cells": as_json(self.cells)}
 
     def oriented(self, cell: CellResult) -> np.ndarray:
-        """The scores of a cell, negated where lower is better."""
+        """Return the scores of a cell, negated where lower is better."""
         return self.values[cell.cell_id] if cell.higher_is_better else -self.values[cell.cell_id]
 
     @property
     def all_folders(self) -> list[Path]:
-        """That of the run; of several runs as one, those that its cells come from."""
+        """Return the folder of the run; of several runs as one, those that its cells come from."""
         return list(dict.fromkeys([self.folder, *self.folders.values()]))
 
     def values_by_part(self, cell_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
-        """{cell id: {part: (n,) its values of `ids`, NaN where there is none}}; each file of records is read once."""
+        """Return {cell id: {part: (n,) its values of `ids` or NaN}}; each file of records is read once."""
         of_folder: dict[Path, list[str]] = {}
         for cell_id in cell_ids:
             of_folder.setdefault(self.folders.get(cell_id, self.folder), []).append(cell_id)
-        found: dict[str, dict[str, np.ndarray]] = {}
-        for folder, own in of_folder.items():
-            found |= records.by_part(folder / "records.parquet", own, self.ids)
-        return found
+        values: dict[str, dict[str, np.ndarray]] = {}
+        for folder, cells in of_folder.items():
+            values |= records.by_part(folder / "records.parquet", cells, self.ids)
+        return values
 
     def takes_part(self, cell: CellResult) -> np.ndarray:
-        """Bool (n,): the samples that count in the value of a cell; of an aggregate those with a part."""
+        """Return Bool (n,), the samples that count in the value of a cell; of an aggregate those with a part."""
         columns = self.parts.get(cell.cell_id)
         if not cell.aggregate or columns is None:
             return np.isfinite(self.values[cell.cell_id])
@@ -122,29 +124,32 @@ class RunData:
 
     @cached_property
     def contrasts(self) -> list[Contrast]:
-        """Every two explainers compared."""
+        """Return every two explainers compared."""
         return read_contrasts(self.summary.get("comparisons", []))
 
     @cached_property
     def position(self) -> dict[str, int]:
+        """Return {image id: its place in `ids`}."""
         return {image_id: index for index, image_id in enumerate(self.ids)}
 
     @cached_property
     def cell_ids(self) -> frozenset[str]:
+        """Return the ids of the cells."""
         return frozenset(cell.cell_id for cell in self.cells)
 
     @cached_property
     def best(self) -> frozenset[str]:
-        """The ids of the cells to mark as best."""
+        """Return the ids of the cells to mark as best."""
         return best(self.cells)
 
     @cached_property
     def accuracy(self) -> Interval:
+        """Return the accuracy of the classifier with its interval."""
         return Interval.model_validate(self.summary["model"]["accuracy"])
 
     @property
     def samples_explained(self) -> int:
-        """Chunks are computed whole, also the last."""
+        """Return how many samples were explained: chunks are computed whole, also the last."""
         dataset, size = self.summary["dataset"], self.summary["batch_size"]
         if only := self.summary.get("only"):
             return only["samples"]
@@ -152,7 +157,7 @@ class RunData:
 
     @cached_property
     def rows(self) -> list[Row]:
-        """By the mean of the first metric, the best first; baselines last."""
+        """Return the rows of the table by the mean of the first metric, the best first; baselines last."""
         names = explainer_names(self.cells)
         rows = {
             cell.explainer_id: Row(cell.explainer_id, cell.explainer_text, names[cell.explainer_id], cell.baseline)
@@ -162,6 +167,7 @@ class RunData:
 
     @cached_property
     def columns(self) -> list[Column]:
+        """Return the columns of the table: its metrics."""
         names = metric_names(self.cells)
         columns = {cell.metric_id: Column(cell.metric_id, names[cell.metric_id], cell.higher_is_better)
                    for cell in self.cells}  # fmt: skip
@@ -169,25 +175,33 @@ class RunData:
 
     @cached_property
     def _by_ids(self) -> dict[tuple, CellResult]:
+        """Return {(explainer, metric): their cell}."""
         return {(cell.explainer_id, cell.metric_id): cell for cell in self.cells}
 
     def cell(self, row: Row, column: Column) -> CellResult | None:
+        """Return the cell of a row and column, if there is one."""
         return self._by_ids.get((row.explainer_id, column.metric_id))
 
     def cells_of_row(self, row: Row) -> list[CellResult]:
+        """Return the cells of an explainer."""
         return [cell for column in self.columns if (cell := self.cell(row, column))]
 
     def cells_of_column(self, column: Column) -> list[tuple[Row, CellResult]]:
+        """Return the explainers that a metric scores, with their cells."""
         return [(row, cell) for row in self.rows if (cell := self.cell(row, column))]
 
 
 def read_run(folder: Path) -> RunData:
-    """Raises: UserError naming a folder that holds no finished run, or the file in it that cannot be read."""
+    """Read a finished run and check every file of it.
+
+    Raises:
+        UserError: The folder holds no finished run, or a file in it cannot be read.
+    """
     summary, cells = read_summary(folder)
     try:
         most = most_records(summary, cells)
         with _checked(folder / "records.parquet", ["cell_id", *SCORES], most) as path:
-            scores = Scores.of(records.by_cell(path, SCORES))
+            scores = Scores.read(records.by_cell(path, SCORES))
             parts = _parts(path, cells, scores.ids)
         examples = _examples(folder / "examples.npz")
         ids = pa.array(map(str, examples.get("ids", [])), pa.string())
@@ -211,9 +225,9 @@ def read_run(folder: Path) -> RunData:
 
 
 def _parts(path: Path, cells: list[CellResult], ids: list[str]) -> dict[str, np.ndarray]:
-    """{cell id: (n, P)} of the aggregates in records, in the order of these images and of their parts."""
-    found = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
-    return {key: np.stack(list(own.values()), axis=1) for key, own in found.items() if own}
+    """Return {cell id: (n, P)} of the aggregates in records, in the order of these images and of their parts."""
+    values = records.by_part(path, [cell.cell_id for cell in cells if cell.aggregate], ids)
+    return {key: np.stack(list(parts.values()), axis=1) for key, parts in values.items() if parts}
 
 
 class MapsByExplainer(dict[str, StoredMaps]):
@@ -224,26 +238,35 @@ class MapsByExplainer(dict[str, StoredMaps]):
 
 
 def load_maps(run: Any) -> dict[str, StoredMaps]:
-    """The maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when they are asked for.
+    """Return the maps that a run has kept (`keep_maps`): {explainer with its options: its maps}, read when asked for.
 
-    run: what `run` returned, or its folder. Maps are mappings from image ids to arrays (H, W); `np.asarray` makes an
-    array (N, H, W) of all of them, in the order of their ids. They are float16 with a scale per map, so that values are
-    exact to 0.05 %. Raises: UserError for a folder that holds no run, or one that kept no maps.
+    Maps are mappings from image ids to arrays (H, W); `np.asarray` makes an array (N, H, W) of all of them, in the
+    order of their ids. They are float16 with a scale per map, so that values are exact to 0.05 %.
+
+    Args:
+        run: what `run` returned, or its folder.
+
+    Raises:
+        UserError: The folder holds no run, or one that kept no maps.
     """
     folder = Path(getattr(run, "folder", run))
     if not (folder / "summary.json").is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
     names = explainer_names(read_manifest(folder).cells.values())
     ids = pq.read_table(folder / "predictions.parquet", columns=["image_id"])["image_id"].to_pylist()
-    found = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
-    kept = {name: StoredMaps(path, ids) for name, path in found.items() if path.is_dir()}
+    folders = {name: folder / "maps" / explainer_id for explainer_id, name in names.items()}
+    kept = {name: StoredMaps(path, ids) for name, path in folders.items() if path.is_dir()}
     if not kept:
         raise UserError(f"{folder} has kept no maps; start the run again with --keep-maps")
     return MapsByExplainer(kept)
 
 
 def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
-    """(summary.json without its cells, the cells) of a finished run. Raises: UserError."""
+    """Return (summary.json without its cells, the cells) of a finished run.
+
+    Raises:
+        UserError: The folder holds no finished run, or its summary cannot be read.
+    """
     path = folder / "summary.json"
     if not path.is_file():
         raise UserError(f"{folder} is not the folder of a finished run (no summary.json); give the --out of a run")
@@ -260,6 +283,7 @@ def read_summary(folder: Path) -> tuple[dict, list[CellResult]]:
 
 
 def _timings(path: Path) -> dict:
+    """Return the content of timings.json."""
     if not path.exists():
         return {}
     timings = _json(path)
@@ -271,6 +295,7 @@ def _timings(path: Path) -> dict:
 
 
 def _json(path: Path) -> dict:
+    """Return the content of a JSON file; raise UserError for a damaged one."""
     try:
         content = parse_json(read_bytes(path))
     except FileNotFoundError:
@@ -283,12 +308,17 @@ def _json(path: Path) -> dict:
 
 
 def _damaged(path: Path, error: Exception) -> UserError:
+    """Return the error for a file that cannot be read."""
     return UserError(f"{path} is damaged ({one_line(error)}); {RESUME}")
 
 
 @contextmanager
 def _checked(path: Path, columns: list[str], most: int) -> Iterator[Path]:
-    """The path of a table of at most so many rows. Raises: UserError for one that is, or turns out to be, damaged."""
+    """Yield the path of a table of at most so many rows.
+
+    Raises:
+        UserError: It is damaged, or turns out to be.
+    """
     try:
         check_regular(path)
         with pq.ParquetFile(path) as file:
@@ -302,8 +332,12 @@ def _checked(path: Path, columns: list[str], most: int) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of records: ids and groups (None: its own) of images as they first come, {cell id: a score per image
-    or NaN}.
+    """Hold the scores of records.
+
+    Attributes:
+        ids: of the images, as they first come.
+        groups: of the images; None: its own.
+        values: {cell id: a score per image, or NaN}.
     """
 
     ids: list[str]
@@ -311,38 +345,38 @@ class Scores:
     values: dict[str, np.ndarray]
 
     @classmethod
-    def of(cls, stretches: Iterable[tuple[str, pa.RecordBatch]], part: str | None = None) -> Self:
-        """Of rows with the columns `SCORES` (`records.by_cell`); or of one part of the scores."""
+    def read(cls, stretches: Iterable[tuple[str, pa.RecordBatch]], part: str | None = None) -> Self:
+        """Read the scores, or one part of them, from rows with the columns `SCORES` (`records.by_cell`)."""
         images = _Images()
         values: dict[str, np.ndarray] = {}
         for cell_id, rows in stretches:
             column = rows.column("part")
-            own = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
-            if len(own):
-                places = images.places(own)
+            chosen = rows.filter(pc.is_null(column) if part is None else pc.equal(column, part))
+            if len(chosen):
+                places = images.places(chosen)
                 values[cell_id] = images.widened(values.get(cell_id, np.empty(0)))
-                values[cell_id][places] = records.numbers(own)
+                values[cell_id][places] = records.numbers(chosen)
         for cell_id, scores in values.items():
             values[cell_id] = images.widened(scores)
         return cls(images.ids.to_pylist(), images.groups, values)
 
     @classmethod
     def in_table(cls, table: pa.Table, part: str | None = None) -> Self:
-        """Of records in memory."""
-        return cls.of((own for batch in _coded(table).to_batches() for own in records.stretches(batch)), part)
+        """Read the scores from records in memory."""
+        return cls.read((rows for batch in _coded(table).to_batches() for rows in records.stretches(batch)), part)
 
     @cached_property
     def clusters(self) -> np.ndarray:
-        """(n,) the number of the cluster of each image."""
+        """Return (n,) the number of the cluster of each image."""
         return cluster_codes(self.ids, self.groups)
 
     def count(self, cell_id: str) -> int:
-        """How many scores a cell has."""
+        """Return how many scores a cell has."""
         return int(np.isfinite(self.values.get(cell_id, np.empty(0))).sum())
 
 
 def _coded(table: pa.Table) -> pa.Table:
-    """Texts of records as dictionaries, as `records.by_cell` reads them."""
+    """Return records with texts as dictionaries, as `records.by_cell` reads them."""
     columns = {name: table[name] for name in ["cell_id", *SCORES]}
     texts = {name: column.dictionary_encode() for name, column in columns.items() if column.type == pa.string()}
     return pa.table(columns | texts)
@@ -357,26 +391,27 @@ class _Images:
         self._last: tuple[pa.Array, np.ndarray] = self.ids, np.empty(0, np.intp)
 
     def places(self, rows: pa.RecordBatch) -> np.ndarray:
-        """(n,) the index of each row's image."""
+        """Return (n,) the index of each row's image."""
         if rows.column("image_id").null_count:
             raise ValueError("a row has no image_id")
         ids = rows.column("image_id").cast(pa.string())
         before, places = self._last
         if not ids.equals(before):  # mostly another cell has the same images
-            found = pc.index_in(ids, self.ids)
-            if found.null_count:
-                self._add(rows.filter(pc.is_null(found)))
-                found = pc.index_in(ids, self.ids)
-            places = found.to_numpy()
+            indices = pc.index_in(ids, self.ids)
+            if indices.null_count:
+                self._add(rows.filter(pc.is_null(indices)))
+                indices = pc.index_in(ids, self.ids)
+            places = indices.to_numpy()
             self._last = ids, places
         return places
 
     def widened(self, scores: np.ndarray) -> np.ndarray:
-        """Scores of the first images, with NaN for those that came later."""
+        """Return scores of the first images, with NaN for those that came later."""
         more = len(self.ids) - len(scores)
         return np.concatenate([scores, np.full(more, np.nan)]) if more else scores
 
     def _add(self, rows: pa.RecordBatch) -> None:
+        """Add the images of rows that are new."""
         names, groups = rows.column("image_id").to_pylist(), rows.column("group").to_pylist()
         new = dict(zip(reversed(names), reversed(groups), strict=True))  # of rows of one image the first
         self.groups += [new[name] for name in dict.fromkeys(names)]
@@ -384,7 +419,7 @@ class _Images:
 
 
 def _examples(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of examples.npz; a run without a picture to show has none."""
+    """Return the arrays of examples.npz; a run without a picture to show has none."""
     if not path.exists():
         return {}
     try:
@@ -395,16 +430,22 @@ def _examples(path: Path) -> dict[str, np.ndarray]:
 
 
 def _samples(folder: Path, ids: pa.Array, cell_id: str, rows: int, images: int) -> dict[str, dict]:
-    """{image id: its label, prediction and mask} of the samples with pictures; its target is that of this cell.
+    """Return {image id: its label, prediction and mask} of the samples with pictures; its target is that of this cell.
 
-    rows, images: the most there may be.
+    Args:
+        folder: of the run.
+        ids: of the images.
+        cell_id: whose targets are shown.
+        rows: the most records there may be.
+        images: the most predictions there may be.
     """
     if not len(ids):  # as of a run without its pictures, whose predictions nothing shows
         return {}
     names = ["image_id", "label", "prediction", "target"]
     numbers = ["image_id", "confidence", "correct", "mask_share", "left_out"]
     with _checked(folder / "records.parquet", ["cell_id", *names], rows) as path:
-        about = [row for _, own in records.by_cell(path, names, [cell_id]) for row in _of_images(own, ids)]
+        stretches = records.by_cell(path, names, [cell_id])
+        about = [row for _, rows_of_cell in stretches for row in _of_images(rows_of_cell, ids)]
     with _checked(folder / "predictions.parquet", numbers, images) as path:
         about += _of_images(pq.read_table(path, columns=numbers), ids)
     samples: dict[str, dict] = {}
@@ -414,4 +455,5 @@ def _samples(folder: Path, ids: pa.Array, cell_id: str, rows: int, images: int) 
 
 
 def _of_images(rows: pa.RecordBatch | pa.Table, ids: pa.Array) -> list[dict]:
+    """Return the rows of these images."""
     return rows.filter(pc.is_in(rows.column("image_id"), ids)).to_pylist()

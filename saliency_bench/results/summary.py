@@ -114,7 +114,7 @@ class Outcome:
 
     @property
     def columns(self) -> np.ndarray:
-        """The parts (n, P)."""
+        """Return the parts (n, P)."""
         return np.stack(list(self.parts.values()), axis=1)
 
 

@@ -28,7 +28,8 @@ class Group(Protocol):
     is_main_process: bool
     is_local_main_process: bool
 
-    def wait_for_everyone(self) -> None: ...
+    def wait_for_everyone(self) -> None:
+        """Wait until all processes have come here."""
 
 
 @dataclass

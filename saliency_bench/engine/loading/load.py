@@ -31,9 +31,15 @@ from saliency_bench.utils.hashing import hash_of
 def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = None) -> RunContext:
     """Load what a spec names and match the classes of dataset and model; nothing is written.
 
-    objects: the Python objects that the spec mentions. device: to compute on, here; default: the spec's.
     Names and options of explainers and metrics are checked before dataset and model are loaded.
-    Raises: UserError for anything that cannot be loaded or does not fit together.
+
+    Args:
+        spec: the settings.
+        objects: the Python objects that the spec mentions.
+        device: to compute on; None: the spec's.
+
+    Raises:
+        UserError: Something cannot be loaded or does not fit together.
     """
     out = Path(spec.out).absolute()
     explainers = [as_explainer(object_of(entry, objects)) for entry in spec.explainers]
@@ -58,11 +64,11 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         spec=spec,
         out=out,
         explainers=list(dict.fromkeys([*explainers, *precomputed, *controls])),
-        training=training_splits(table.found, spec.label_column, table.names) if retraining else {},
+        training=training_splits(table.source, spec.label_column, table.names) if retraining else {},
         base=base_of(spec.model) if any(map(starts_from_base, retraining)) else None,
         controls=frozenset(controls) - set(explainers),
         metrics=list(dict.fromkeys(metrics)),
-        found=table.found,
+        source=table.source,
         data=table.ordered,
         fingerprint=table.content[0],
         columns={name: digest for name, (digest, _) in table.contents.items()},
@@ -75,7 +81,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
         groups=question.groups,
         rule=question.rule,
         selection=table.selection,
-        maps={hash_of(one.identity): entry for one, entry in zip(precomputed, spec.maps, strict=True)},
+        maps={hash_of(explainer.identity): entry for explainer, entry in zip(precomputed, spec.maps, strict=True)},
     )
     if spec.other_model is None:
         return context
@@ -83,7 +89,7 @@ def load(spec: RunSpec, objects: Objects, device: torch.device | str | None = No
 
 
 def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
-    """Raises: UserError for a metric that compares two classifiers where there is one."""
+    """Raise UserError for a metric that compares two classifiers where there is one."""
     asking = [metric.name for metric in metrics if "other" in metric.needs]
     if asking and spec.other_model is None:
         raise UserError(
@@ -93,9 +99,15 @@ def _check_other(spec: RunSpec, metrics: list[Metric]) -> None:
 
 
 def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any) -> RunContext:
-    """The same run of another classifier, whose label is another column. published: the dataset as it was loaded.
+    """Return the same run of another classifier, whose label is another column.
 
-    Raises: UserError for one that takes images prepared in another way, or whose classes are not those of the column.
+    Args:
+        context: the run.
+        published: the dataset as it was loaded.
+        model: the other model.
+
+    Raises:
+        UserError: The model takes images prepared in another way, or its classes are not those of the column.
     """
     spec, known, column = context.spec, context.classifier, context.spec.other_label or ""
     rows = labelled(published, column)
@@ -131,22 +143,22 @@ def _of_other_model(context: RunContext, published: datasets.Dataset, model: Any
 
 
 def _controls(explainers: list[Explainer]) -> list[Explainer]:
-    """What retraining metrics are compared with: chance, and the same maps when they say less about where."""
+    """Return what retraining metrics are compared with: chance, and the same maps when they say less about where."""
     return [as_explainer("random"), *(blurred(explainer) for explainer in explainers if not explainer.baseline)]
 
 
 def _precomputed(spec: RunSpec, objects: Objects, classifier: Classifier, table: Table) -> list[Explainer]:
-    """The explainers of `spec.maps`. Without a selection, each of the run's samples must have a map."""
+    """Return the explainers of `spec.maps`; without a selection, each of the run's samples must have a map."""
     if not spec.maps:
         return []
     needed: Collection[str] = table.ordered.ids[: table.samples] if table.selection is None else ()
     frame = classifier.geometry.frame or classifier.prepare([table.ordered.rows[0]]).images.shape[2:]
     quoted = map(quoted_id, table.ids)
     files = {image_id: name and f"{name}.npy" for image_id, name in zip(table.ids, quoted, strict=True)}
-    found = []
+    explainers = []
     for entry in spec.maps:
         name, _, path = entry.partition("=") if isinstance(entry, str) else (entry.name, "", "")
         source = Path(path).expanduser() if path else object_of(entry, objects)
         fix = "add them, or leave images out with --limit or --only"
-        found.append(explainer_of(name, source, files, (frame[0], frame[1]), spec.seed, needed, fix))
-    return found
+        explainers.append(explainer_of(name, source, files, (frame[0], frame[1]), spec.seed, needed, fix))
+    return explainers

@@ -29,7 +29,15 @@ UNSTEADY = (
 
 @dataclass(frozen=True)
 class Question:
-    """classes: the number of logits. The others are those of `context.RunContext`."""
+    """Hold what a run asks of each sample.
+
+    Attributes:
+        classes: the number of logits.
+        members: as in `context.RunContext`.
+        unlabelled: as in `context.RunContext`.
+        groups: as in `context.RunContext`.
+        rule: as in `context.RunContext`.
+    """
 
     classes: int
     members: Members | None
@@ -41,7 +49,8 @@ class Question:
 def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Metric], model: Classifier) -> Question:
     """Match the classes of dataset and model, and read groups and targets.
 
-    Raises: UserError for files that do not fit, and for samples without the label or class that the target needs.
+    Raises:
+        UserError: Files do not fit, or a sample is without the label or class that the target needs.
     """
     rows, names, selection = table.rows, table.names, table.selection
     classes = logits_of(spec, model, Samples(rows, table.ids))
@@ -58,7 +67,7 @@ def question_of(spec: RunSpec, objects: Objects, table: Table, metrics: list[Met
 
 
 def _check_samples(rule: TargetRule, table: Table, members: Members | None) -> None:
-    """That the samples of the run have a target, and that the selection takes some of them. Raises: UserError."""
+    """Raise UserError unless the samples of the run have a target, and the selection takes some of them."""
     samples, ids, rows = table.samples, table.ordered.ids, table.ordered.rows
     check_ids(rule, ids[:samples])
     if rule.name == "label":
@@ -77,9 +86,10 @@ def _members(
     classes: int,
     label_map: Any,
 ) -> tuple[Members | None, str]:
-    """(the model's classes of each class of the dataset, or None, and why there are none).
+    """Return (the model's classes of each class of the dataset, or None, and why there are none).
 
-    Raises: UserError where the target or a metric needs labels, or a label map is given, and they do not match.
+    Raises:
+        UserError: The target or a metric needs labels, or a label map is given, and they do not match.
     """
     asking = [metric.name for metric in metrics if "labels" in metric.needs]
     needed = "--target label" if target == "label" else asking[0] if asking else ""
@@ -95,7 +105,7 @@ def _members(
 
 
 def class_names(rows: datasets.Dataset) -> list[str]:
-    """Raises: UserError that says what the dataset has instead."""
+    """Return the names of the dataset's classes, or raise UserError that says what it has instead."""
     if (names := label_names(rows)) is not None:
         return names
     if (kind := rows.features.get("label")) is None:
@@ -113,14 +123,14 @@ def class_names(rows: datasets.Dataset) -> list[str]:
 
 
 def _check_labelled(labels: dict[str, int | None]) -> None:
-    """Raises: UserError for an image without label."""
+    """Raise UserError for an image without label."""
     for image_id, label in labels.items():
         if label is None or label < 0:
             raise UserError(f"image {image_id} has no label; leave it out of the dataset, or give --target predicted")
 
 
 def _check_explainable(labels: dict[str, int], names: list[str], members: Members, selection: Selection | None) -> None:
-    """Raises: UserError for a label without a class of the model, as far as conditions do not leave out its samples."""
+    """Raise UserError for a label without a class of the model, as far as conditions do not leave out its samples."""
     chosen = None if selection is None else selection.values.get("label")
     if all(members) or (selection is not None and chosen is None):  # else its chunk says so
         return
@@ -130,7 +140,7 @@ def _check_explainable(labels: dict[str, int], names: list[str], members: Member
 
 
 def logits_of(spec: RunSpec, classifier: Classifier, data: Samples) -> int:
-    """The number of logits, from the first sample that can be read and that the model takes."""
+    """Return the number of logits, from the first sample that can be read and that the model takes."""
     failures: list[Exception] = []
     for number in range(len(data.ids)):
         if (batch := read_chunk(data, classifier, [number], spec.strict).batch) is not None:

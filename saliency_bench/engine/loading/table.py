@@ -41,7 +41,7 @@ class Table:
     """
 
     spec: RunSpec
-    found: Found
+    source: Found
     published: datasets.Dataset
     labelled: datasets.Dataset
     names: list[str] | None
@@ -50,11 +50,16 @@ class Table:
 
     @cached_property
     def rows(self) -> datasets.Dataset:
+        """Return the columns that a run reads, in the dataset's order."""
         return readable(self.labelled, self.further)
 
     @cached_property
     def ids(self) -> list[str]:
-        """Raises: UserError for an image id that occurs twice: records, draws and pictures go by it."""
+        """Return the ids of the images.
+
+        Raises:
+            UserError: An id occurs twice: records, draws and pictures go by it.
+        """
         ids = sample_ids(self.rows)
         if len(set(ids)) < len(ids):
             twice, times = Counter(ids).most_common(1)[0]
@@ -63,58 +68,65 @@ class Table:
 
     @cached_property
     def contents(self) -> dict[str, tuple[str, list[str]]]:
-        """{further column: (a hash of it, digests of its pictures)}"""
+        """Return {further column: (a hash of it, digests of its pictures)}."""
         return {name: column_of(self.published, name) for name in self.further}
 
     @cached_property
     def content(self) -> tuple[str, list[str]]:
-        """(the fingerprint, digests of the samples)"""
+        """Return (the fingerprint, digests of the samples)."""
         return content_of(self.published)
 
     @cached_property
     def order(self) -> Order:
-        """The run's order."""
+        """Return the run's order."""
         return order_of(self.ids, group_names(self.rows), self.spec.seed, self.content[0])
 
     @property
     def samples(self) -> int:
-        """How many samples the run is about: the first of its order, in whole groups."""
+        """Return how many samples the run is about: the first of its order, in whole groups."""
         return self.order.first(self.spec.limit)
 
     @cached_property
     def ordered(self) -> Samples:
-        """All samples in the run's order."""
+        """Return all samples in the run's order."""
         places, digests = self.order.positions, self.content[1]
         return Samples(
             self.rows.select(places),
             [self.ids[place] for place in places],
             [digests[place] for place in places],
-            {name: [own[place] for place in places if own] for name, (_, own) in self.contents.items()},
+            {name: [further[place] for place in places if further] for name, (_, further) in self.contents.items()},
         )
 
 
 def table_of(spec: RunSpec, dataset: Any, metrics: list[Metric]) -> Table:
-    """The dataset of a spec. A line says which columns are missing, and what follows from that.
+    """Return the dataset of a spec; a line says which columns are missing, and what follows from that.
 
-    Raises: UserError for a dataset that cannot be loaded, is empty, or lacks the label that the spec names.
+    Raises:
+        UserError: The dataset cannot be loaded, is empty, or lacks the label that the spec names.
     """
-    found = find(dataset)
-    published, split = found.load_usual(spec.split)
+    source = find(dataset)
+    published, split = source.load_usual(spec.split)
     spec = spec.model_copy(update={"split": split})
     if len(published) == 0:
         raise UserError(f"the split {spec.split} of {spec.dataset} is empty")
-    further = _further_columns(published, metrics, found.name)
+    further = _further_columns(published, metrics, source.name)
     published = with_pictures(published, further)
     check_further(published, further)
     rows = labelled(published, spec.label_column)
     check_samples(rows)
     _say_what_is_missing(published, metrics)
     names = label_names(rows)
-    return Table(spec, found, published, rows, names, further, selection_of(spec.only, rows, names))
+    return Table(spec, source, published, rows, names, further, selection_of(spec.only, rows, names))
 
 
 def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -> list[str]:
-    """The columns that metrics ask for and that are there; a line on each that is not. name: of the dataset."""
+    """Return the columns that metrics ask for and that are there; say in a line each which are not.
+
+    Args:
+        rows: of the dataset.
+        metrics: that may ask for columns.
+        name: of the dataset.
+    """
     asking: dict[str, list[str]] = {}
     for metric in metrics:
         for column in metric.columns:
@@ -126,12 +138,12 @@ def _further_columns(rows: datasets.Dataset, metrics: list[Metric], name: str) -
 
 
 def _say_what_is_missing(rows: datasets.Dataset, metrics: list[Metric]) -> None:
-    """One line: which columns there are not, and what follows from it."""
+    """Say in one line which columns there are not, and what follows from it."""
     asking = [metric.name for metric in metrics if "masks" in metric.needs]
-    held = rows.data.column("mask") if "mask" in rows.column_names else None
-    missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (held is None and bool(asking))
+    masks = rows.data.column("mask") if "mask" in rows.column_names else None
+    missing = ["image_id"] * ("image_id" not in rows.column_names) + ["mask"] * (masks is None and bool(asking))
     follows = ["samples are called by their positions"] if "image_id" in missing else []
-    if asking and (held is None or held.null_count == len(held)):
+    if asking and (masks is None or masks.null_count == len(masks)):
         follows.append(f"without masks {', '.join(asking)} {'show' if len(asking) > 1 else 'shows'} -")
     named = f"has no column {' and no column '.join(missing)} (it has: {', '.join(rows.column_names)})"
     if follows:
