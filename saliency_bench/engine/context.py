@@ -200,7 +200,7 @@ class RunContext:
     @property
     def loaded_dataset(self) -> Loaded:
         """Return where the dataset was loaded from."""
-        return Loaded(id=self.source.name, repo=self.found.repo, revision=self.found.revision)
+        return Loaded(id=self.source.name, repo=self.source.repo, revision=self.source.revision)
 
     @property
     def loaded_model(self) -> Loaded:
