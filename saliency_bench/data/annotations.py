@@ -29,23 +29,24 @@ SHOWN = 3  # names in a message
 
 
 def checksum(stored: dict | None) -> str | None:
-    """SHA-256 of an encoded picture: of mode, size and pixels of a PNG, of the file's bytes for anything else."""
+    """Return the SHA-256 of a picture: of mode, size and pixels of a PNG, of the file's bytes for anything else."""
     content = picture_content(stored["bytes"]) if stored else None
     return None if content is None else sha256(content).hexdigest()
 
 
 def pictures_of(features: Features) -> list[str]:
-    """The columns that may not be redistributed: pictures other than masks."""
+    """Return the columns that may not be redistributed: pictures other than masks."""
     return [name for name, kind in features.items() if isinstance(kind, Image) and "mask" not in name]
 
 
 def features_of(folder: Path, build_report: dict) -> Features:
-    """The columns of a built dataset."""
+    """Return the columns of a built dataset."""
     file = next(iter(build_report["splits"].values()))["files"][0]["path"]
     return Features.from_arrow_schema(pq.read_schema(folder / file))
 
 
 def without_images(features: Features) -> Features:
+    """Return the columns of the annotations: checksums in the place of pictures."""
     held_back = pictures_of(features)
     checksums = {f"{name}_sha256": Value("string") for name in held_back}
     return Features({name: kind for name, kind in features.items() if name not in held_back} | checksums)
@@ -71,7 +72,13 @@ def split_off(folder: Path, build_report: dict, out: Path) -> dict:
 
 
 def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> Iterator[dict]:
-    """The rows of one split of a built dataset, pictures as stored; `part` is its entry in the build report."""
+    """Yield the rows of one split of a built dataset, pictures as stored.
+
+    Args:
+        folder: of the dataset.
+        part: the entry of the split in the build report.
+        columns: to read; None: all.
+    """
     for file in part["files"]:
         wanted = None if columns is None else list(columns)
         for batch in pq.ParquetFile(folder / file["path"]).iter_batches(ROW_GROUP, columns=wanted):
@@ -79,11 +86,17 @@ def rows_of(folder: Path, part: dict, columns: Iterable[str] | None = None) -> I
 
 
 def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path:
-    """The cached folder of the dataset rebuilt from `source`, after checking that every image is the annotated one.
+    """Return the cached folder of the dataset rebuilt from `source`, whose images are all checked.
 
-    notes, build_report: the published annotations of a split, and the build report published with them.
-    Raises: UserError for images that are missing in `source` or differ from the annotated ones (named), for another
-    version of the builder, or for an unusable source.
+    Args:
+        notes: the published annotations of a split.
+        build_report: published with them.
+        split: its name.
+        source: the user's copy of the raw data.
+
+    Raises:
+        UserError: Images are missing in `source` or differ from the annotated ones (named), the builder has another
+            version, or the source cannot be used.
     """
     name, builder = build_report["dataset"], registry.load("hub_builders", build_report["dataset"])
     options = options_of(build_report, name)
@@ -107,6 +120,7 @@ def joined(notes: Dataset, build_report: dict, split: str, source: Path) -> Path
 
 
 def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -> None:
+    """Raise UserError for a rebuilt split that is not the annotated one."""
     columns = [column for column in notes.column_names if column.endswith("_sha256")]
     pictures = [column.removesuffix("_sha256") for column in columns]
     part = read_report(built)["splits"].get(split, {"files": []})
@@ -126,13 +140,15 @@ def _check_joined(notes: Dataset, built: Path, build_report: dict, split: str) -
 
 
 def _sums(row: dict, pictures: Iterable[str]) -> dict[str, str | None]:
+    """Return {column: checksum} of a row's pictures."""
     return {f"{name}_sha256": checksum(row[name]) for name in pictures}
 
 
 def _check_images(name: str, split: str, missing: list[str], differing: list[str], wanted: int) -> None:
+    """Raise UserError that counts and names images which are missing or differ."""
     parts = [
-        f"{len(ids)} of {wanted} images {what} ({', '.join(ids[:SHOWN])}{', ...' if len(ids) > SHOWN else ''})"
-        for ids, what in ((missing, "are missing in the source"), (differing, "differ from the annotated ones"))
+        f"{len(ids)} of {wanted} images {fault} ({', '.join(ids[:SHOWN])}{', ...' if len(ids) > SHOWN else ''})"
+        for ids, fault in ((missing, "are missing in the source"), (differing, "differ from the annotated ones"))
         if ids
     ]
     if parts:

@@ -1,5 +1,7 @@
-"""`build_report.json` of a built dataset: counts, checksums, what was left out. No time and no path, so that equal
-builds give equal bytes."""
+"""`build_report.json` of a built dataset: counts, checksums, what was left out.
+
+It has no time and no path, so that equal builds give equal bytes.
+"""
 
 import json
 from array import array
@@ -25,9 +27,12 @@ SPLITS = ("train", "validation", "test")
 
 
 def read_report(folder: Path) -> dict[str, Any]:
-    """The build report of a folder; {} if it has none.
+    """Return the build report of a folder; {} if it has none.
 
-    A stranger may have written it: types and paths are checked. Raises: UserError for a file that cannot be read.
+    A stranger may have written it: types and paths are checked.
+
+    Raises:
+        UserError: The file cannot be read.
     """
     path = folder / REPORT
     if not path.is_file():
@@ -52,7 +57,9 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
-    """The files of a built folder that are not as they were built, by size or content: also those added, or missing.
+    """Return the files of a built folder that are not as they were built, by size or content.
+
+    Also those added, or missing.
 
     A split without any of its files was left out on purpose.
     """
@@ -64,10 +71,12 @@ def changed_files(folder: Path, build_report: dict[str, Any]) -> list[str]:
 
 
 def _as_built(path: Path, file: dict[str, Any]) -> bool:
+    """Return whether a file has the size and checksum of the report."""
     return path.is_file() and path.stat().st_size == file["bytes"] and known_sha256(path) == file["sha256"]
 
 
 def report_bytes(build_report: dict[str, Any]) -> bytes:
+    """Return the text of a report as bytes: the same for equal reports."""
     return (json.dumps(build_report, indent=2, ensure_ascii=False) + "\n").encode()
 
 
@@ -82,7 +91,7 @@ class SplitWriter:
         }
 
     def add(self, row: dict) -> None:
-        """`row` as `features.encode_example` returns it."""
+        """Write a row as `features.encode_example` returns it, and count it."""
         mask, label = row["mask"], self._class_name("label", row["label"])
         self.fingerprint.add(row["image_id"], label, row["image"]["bytes"], mask and mask["bytes"])
         self.masks += mask is not None
@@ -93,10 +102,11 @@ class SplitWriter:
         self.shards.add(row)
 
     def _class_name(self, column: str, value: int | None) -> str | None:
+        """Return the name of a label; None of a row without."""
         return None if value is None else self.shards.features[column].names[value]
 
     def report(self, files: list[Path]) -> dict[str, Any]:
-        """The entry of this split. files: its shards."""
+        """Return the entry of this split; `files` are its shards."""
         total = max(self.shards.num_examples, 1)
         return {
             "num_examples": self.shards.num_examples,
@@ -119,11 +129,13 @@ class NearDuplicates:
         self.splits, self.hashes = array("B"), array("Q")
 
     def add(self, image_id: str, split: str, picture_hash: int) -> None:
+        """Take the hash of a picture."""
         self.ids.append(image_id)
         self.splits.append(SPLITS.index(split))
         self.hashes.append(picture_hash)
 
     def report(self) -> list[dict[str, Any]]:
+        """Return the pairs of near-duplicates in different splits."""
         pairs = near_duplicates.across(np.array(self.hashes, np.uint64), np.array(self.splits, np.int64))
         return [
             {
@@ -146,7 +158,7 @@ def build_report_of(
     files: dict[str, list[Path]],
     duplicates: NearDuplicates,
 ) -> dict[str, Any]:
-    """The content of `build_report.json`. files: the shards of each split."""
+    """Return the content of `build_report.json`; `files` are the shards of each split."""
     kept = sum(split.shards.num_examples for split in splits.values())
     return {
         "dataset": name,
@@ -171,7 +183,7 @@ def build_report_of(
 
 
 def _summed(counts_of: list[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """Class counts over all splits."""
+    """Return class counts over all splits."""
     return {
         column: {name: sum(counts[column][name] for counts in counts_of) for name in names}
         for column, names in counts_of[0].items()

@@ -75,49 +75,59 @@ from saliency_bench.errors import UserError
 
 
 def settings_of(name: str, builder: ModuleType, options: dict[str, Any]) -> dict[str, Any]:
-    """All options of a build with their values; every builder takes `seed`. Raises: UserError for invalid options."""
+    """Return all options of a build with their values; every builder takes `seed`.
+
+    Raises:
+        UserError: An option is unknown or has a value that it does not take.
+    """
     seed = options.get("seed", 0)
     if not isinstance(seed, int) or isinstance(seed, bool):
         raise UserError(f"option seed of {name} takes int; got {seed!r}")
-    own = {key: value for key, value in options.items() if key != "seed"}
+    chosen = {key: value for key, value in options.items() if key != "seed"}
     known = bound.defaults(builder.samples)
-    own = {key: _texts(name, key, value) if isinstance(known.get(key), tuple) else value for key, value in own.items()}
-    resolved = dict(bound.resolved(name, builder.samples, own | ({"seed": seed} if "seed" in known else {})))
+    chosen = {
+        key: _texts(name, key, value) if isinstance(known.get(key), tuple) else value for key, value in chosen.items()
+    }
+    resolved = dict(bound.resolved(name, builder.samples, chosen | ({"seed": seed} if "seed" in known else {})))
     bound.check(builder, tuple(resolved.items()))
     return dict(sorted((resolved | {"seed": seed}).items()))
 
 
 def _texts(name: str, key: str, value: Any) -> tuple[str, ...]:
-    """The value of an option that takes several texts, also as one text with commas. Raises: UserError."""
+    """Return the value of an option that takes several texts, also as one text with commas.
+
+    Raises:
+        UserError: It is no list of texts.
+    """
     listed = value.split(",") if isinstance(value, str) else value
-    if not isinstance(listed, list | tuple) or not all(isinstance(one, str) for one in listed):
+    if not isinstance(listed, list | tuple) or not all(isinstance(text, str) for text in listed):
         raise UserError(f"option {key} of {name} takes a list of texts; got {value!r}")
-    return tuple(one.strip() for one in listed if one.strip())
+    return tuple(text.strip() for text in listed if text.strip())
 
 
 def own_options(builder: ModuleType, settings: dict[str, Any]) -> dict[str, Any]:
-    """The settings that `builder.samples` itself takes."""
+    """Return the settings that `builder.samples` itself takes."""
     return {key: settings[key] for key in bound.defaults(builder.samples)}
 
 
 def private(builder: ModuleType) -> tuple[str, ...]:
-    """The options that concern the machine only."""
+    """Return the options that concern the machine only."""
     return getattr(builder, "PRIVATE", ())
 
 
 def start(
     builder: ModuleType, source: Path | None, log: BuildLog, options: dict[str, Any]
 ) -> tuple[Features, Iterator[dict | Job]]:
-    """The columns and the samples of a source; its class list is read once."""
+    """Return the columns and the samples of a source; its class list is read once."""
     samples = iter(builder.samples(source, log, **options))
     first = list(islice(samples, 1))  # `log.classes` is set before the first job
     return columns(builder, log.classes), chain(first, samples)
 
 
 def columns(builder: ModuleType, classes: dict[str, list[str]] | None = None) -> Features:
-    """The unified columns, followed by the builder's own."""
+    """Return the unified columns, followed by the builder's own."""
     takes_classes = "classes" in inspect.signature(builder.features).parameters
-    own = dict(builder.features(classes) if takes_classes else builder.features())
-    first = {"image": Image(), "label": own.pop("label"), "mask": Image()}
+    further = dict(builder.features(classes) if takes_classes else builder.features())
+    first = {"image": Image(), "label": further.pop("label"), "mask": Image()}
     texts = {name: Value("string") for name in ("image_id", "group", "source_split")}
-    return Features({**first, **texts, **own})
+    return Features({**first, **texts, **further})

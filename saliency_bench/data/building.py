@@ -59,41 +59,51 @@ def build(
 ) -> Path:
     """Build the dataset `name` into the folder `out` and return it.
 
-    source: folder with the raw data as downloaded; None for datasets that need none. Of your own data ("folder",
-        "coco-json", "yolo") also `images`
-    overwrite: replace `out` if it is a dataset built before; by default an existing non-empty folder is refused
-    seed: of the split into train, validation and test, and of anything the builder draws at random
-    workers: threads (for some large sources: processes) that read and write pictures; default: one per core
-    license, title: of your own data: their licence, as the Hub spells it ("cc-by-4.0"; default: not stated), and what
-        they are called in card and reports
-    options: options of the builder, see `saliency-bench build NAME --help`
-
     `out` appears complete or not at all: everything is written next to it and renamed at the end. A build that was
     killed resumes when it is started again. Equal input gives equal bytes, with any number of workers.
-    Raises: UserError for an unknown name or option, a missing source, or an `out` that exists.
+
+    Args:
+        name: of the dataset, or of a layout of your own data ("folder", "coco-json", "yolo").
+        out: folder to write.
+        source: folder with the raw data as downloaded; None for datasets that need none. Of your own data also
+            `images`.
+        overwrite: replace `out` if it is a dataset built before; else an existing non-empty folder is refused.
+        progress: show a bar.
+        seed: of the split into train, validation and test, and of anything the builder draws at random.
+        workers: threads (for some large sources: processes) that read and write pictures; None: one per core.
+        license: of your own data: their licence, as the Hub spells it ("cc-by-4.0"); None: not stated.
+        title: what your own data are called in card and reports.
+        **options: of the builder, see `saliency-bench build NAME --help`.
+
+    Raises:
+        UserError: A name or option is unknown, a source is missing, or `out` exists.
     """
     builder = registry.load("hub_builders", name)
     name = builder.__name__.rpartition(".")[2].replace("_", "-")
     source = options.pop(getattr(builder, "OWN_DATA", ""), source)
-    own = _own_words(name, builder, license, title)
+    about = _own_words(name, builder, license, title)
     settings = builders.settings_of(name, builder, {"seed": seed, **options})
     out = Path(out).expanduser().resolve()
     root = None if source is None else source_folder(source, out)
     if workers is not None and workers < 1:
         raise UserError(f"workers={workers} is not a number of workers; use 1 or more")
-    made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, own, str(root)])
+    made_by = json.dumps([saliency_bench.__version__, name, builder.VERSION, settings, about, str(root)])
     with build_lock(out):
         if not overwrite and finish_move(out, made_by):
             return out
         check_replaceable(out, overwrite)
         with build_workspace(out, made_by) as workspace:
-            _write_dataset(workspace, name, builder, root, settings, own, progress, workers or cores())
+            _write_dataset(workspace, name, builder, root, settings, about, progress, workers or cores())
             move_into_place(workspace / "dataset", out)
     return out
 
 
 def _own_words(name: str, builder: ModuleType, license: str | None, title: str | None) -> dict[str, str]:
-    """What the build report says of your own data, by what was given. Raises: UserError for a dataset that is not."""
+    """Return what the build report says of your own data, by what was given.
+
+    Raises:
+        UserError: The dataset is not your own data.
+    """
     words = {key: value for key, value in (("license", license), ("title", title)) if value is not None}
     if words and not hasattr(builder, "OWN_DATA"):
         raise UserError(f"{name} has its own {' and '.join(words)}; leave {'them' if len(words) > 1 else 'it'} out")
@@ -105,12 +115,15 @@ def _own_words(name: str, builder: ModuleType, license: str | None, title: str |
 
 
 def cores() -> int:
-    """CPU cores available to this process."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def split_of(seed: int, group: str) -> str:
-    """70/15/15 percent by a hash of (seed, group), so that adding or removing images never moves another one."""
+    """Return the split of a group: 70/15/15 percent by a hash of (seed, group).
+
+    So others stay when one is added.
+    """
     percent = seed_of(seed, group) % 100
     return "train" if percent < 70 else "validation" if percent < 85 else "test"
 
@@ -121,13 +134,21 @@ def _write_dataset(
     builder: ModuleType,
     source: Path | None,
     settings: dict[str, Any],
-    own: dict[str, str],
+    about: dict[str, str],
     progress: bool,
     workers: int,
 ) -> None:
     """Write the dataset to `workspace / "dataset"`, by way of the batches in `workspace / "batches"`.
 
-    own: what the build report says in other words than the builder.
+    Args:
+        workspace: folder next to the dataset's.
+        name: of the dataset.
+        builder: its module.
+        source: the raw data.
+        settings: options of the build.
+        about: what the build report says in other words than the builder.
+        progress: show a bar.
+        workers: threads or processes.
     """
     log, duplicates = BuildLog(), NearDuplicates()
     features, jobs = builders.start(builder, source, log, builders.own_options(builder, settings))
@@ -149,7 +170,7 @@ def _write_dataset(
             f"{name}: no usable image in {source}; compare the folder with `saliency-bench build {name} --help`"
         )
     public = {key: value for key, value in settings.items() if key not in builders.private(builder)}
-    build_report = build_report_of(name, builder, public, log, splits, files, duplicates) | own
+    build_report = build_report_of(name, builder, public, log, splits, files, duplicates) | about
     (folder / REPORT).write_bytes(report_bytes(build_report))
     (folder / "README.md").write_bytes(card(builder, build_report, features).encode())
     for file, content in log.files.items():
@@ -167,7 +188,11 @@ def _rows(
     progress: bool,
     workers: int,
 ) -> Iterator[dict]:
-    """Encoded rows, with a progress bar on standard error. Raises: ValueError for a builder that repeats an id."""
+    """Yield encoded rows, with a progress bar on standard error.
+
+    Raises:
+        ValueError: The builder repeats an id.
+    """
     seen, of_jobs = set(), BuildLog()
     schema = features.arrow_schema.append(pa.field(HASH, pa.uint64())).append(pa.field(SPLIT, pa.string()))
     with bar(desc=f"building {name}", unit=" images", shown=progress, leave=False) as shown:
@@ -192,7 +217,7 @@ def _rows(
 
 
 def encoded_row(sample: dict, features: Features) -> dict:
-    """A sample as it is stored, with the hash of its picture and the split that the builder gives it, if any."""
+    """Return a sample as it is stored, with the hash of its picture and the split that the builder gives it, if any."""
     if unknown := set(sample) - set(features) - {"split"}:
         raise ValueError(f"the builder yields columns that its features() does not have: {', '.join(sorted(unknown))}")
     row: dict[str, Any] = {column: sample.get(column) for column in features}
@@ -207,6 +232,7 @@ def encoded_row(sample: dict, features: Features) -> dict:
 
 
 def _stored(picture: pictures.Picture | np.ndarray, name: str) -> dict[str, Any]:
+    """Return a picture as a column of the dataset holds it."""
     if isinstance(picture, pictures.Picture):
         return {"bytes": picture.data, "path": name + picture.suffix}
     return {"bytes": pictures.png(picture), "path": f"{name}.png"}

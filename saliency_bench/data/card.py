@@ -24,9 +24,14 @@ ANNOTATIONS = "annotations"  # the config without images, for sources whose imag
 def card(
     builder: ModuleType, build_report: dict, features: Features, config: str = CONFIG, images_license: str | None = None
 ) -> str:
-    """The text of the card; build_report: the content of `build_report.json`.
+    """Return the text of the card.
 
-    images_license: the licence the images are published under, where the source alone does not allow publication
+    Args:
+        builder: module of the dataset.
+        build_report: content of `build_report.json`.
+        features: its columns.
+        config: its name on the Hub.
+        images_license: the licence the images are published under, where the source alone does not allow publication.
     """
     left_out = Counter((entry["what"], entry["reason"]) for entry in build_report["left_out"])
     filled = DatasetCard.from_template(
@@ -52,6 +57,7 @@ def card(
 
 
 def template_file(name: str) -> Path:
+    """Return the path of a template."""
     path = next((folder / name for folder in registry.folders("model_cards") if (folder / name).is_file()), None)
     if path is None:
         raise UserError(f"the template model_cards/{name} is missing; reinstall saliency-bench")
@@ -59,13 +65,13 @@ def template_file(name: str) -> Path:
 
 
 def paper(builder: ModuleType) -> tuple[str, str] | None:
-    """(name, address) of the paper that the dataset is from."""
+    """Return (name, address) of the paper that the dataset is from."""
     name, _, address = getattr(builder, "PAPER", "").rpartition(", ")
     return (name, address) if name else None
 
 
 def group_line(builder: ModuleType) -> str:
-    """What counts as one in statistics."""
+    """Return what counts as one in statistics."""
     group = getattr(builder, "GROUP", None)
     if group is None:
         return "Each sample stands for itself: the source names nothing that several share."
@@ -73,13 +79,14 @@ def group_line(builder: ModuleType) -> str:
 
 
 def biases(builder: ModuleType, build_report: dict) -> list[str]:
-    """Properties of the data that may influence scores: those the builder names, and those that are counted."""
+    """Return properties of the data that may influence scores: those the builder names, and those that are counted."""
     known = " ".join(getattr(builder, "BIASES", "").split())
     counted = [_missing(build_report), *(_uneven(column, build_report) for column in _classes(build_report))]
     return [line for line in (known, *counted) if line]
 
 
 def _missing(build_report: dict) -> str | None:
+    """Return a line about missing masks, if any are."""
     counts = build_report["counts"]
     without = counts["samples"] - counts["masks"]
     share = without / counts["samples"]
@@ -87,10 +94,12 @@ def _missing(build_report: dict) -> str | None:
 
 
 def _classes(build_report: dict) -> list[str]:
+    """Return lines about classes that are much more frequent than others."""
     return [column for column, counts in build_report["counts"].items() if isinstance(counts, dict)]
 
 
 def _uneven(column: str, build_report: dict) -> str | None:
+    """Return a line about a column whose values are unevenly frequent, if they are."""
     counts = build_report["counts"][column]
     low, high = min(counts, key=counts.get), max(counts, key=counts.get)
     if counts[low] == counts[high]:
@@ -99,7 +108,7 @@ def _uneven(column: str, build_report: dict) -> str | None:
 
 
 def metadata(builder: ModuleType, build_report: dict, features: Features, config: str, license: str) -> DatasetCardData:
-    """The YAML at the top of the card, read by the Hub and by `load_dataset`."""
+    """Return the YAML at the top of the card, read by the Hub and by `load_dataset`."""
     total, masks = build_report["counts"]["samples"], build_report["counts"]["masks"]
     name, link = terms(builder, license)
     data = DatasetCardData(
@@ -124,11 +133,12 @@ def metadata(builder: ModuleType, build_report: dict, features: Features, config
 
 
 def terms(builder: ModuleType, license: str) -> tuple[str | None, str | None]:
-    """(name, URL) of a licence that the Hub lists as "other", for which it requires both; else (None, None)."""
+    """Return (name, URL) of a licence that the Hub lists as "other", for which it requires both; else (None, None)."""
     return getattr(builder, "TERMS", (None, None)) if license == "other" else (None, None)
 
 
 def _info(build_report: dict, features: Features) -> DatasetInfo:
+    """Return what `datasets` says of the columns and splits."""
     parts = build_report["splits"]
     splits = SplitDict()
     for name, part in parts.items():

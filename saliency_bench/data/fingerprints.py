@@ -19,17 +19,24 @@ FORMAT = 2  # of what is remembered; another one makes all fingerprints anew
 
 
 def fingerprint(dataset: Dataset) -> str:
-    """A hash of the content of all rows in order: image_id, name of the label, encoded bytes of image and mask.
+    """Return a hash of the content of all rows in order: image_id, name of the label, encoded bytes of image and mask.
 
     It depends on nothing else: not on paths, cache, machine or other columns; a missing column counts as null. It is
-    remembered for as long as the files that hold the rows stay as they are.
-    `build_report.json` holds the same hash of each split. Raises: UserError without a column "image".
+    remembered for as long as the files that hold the rows stay as they are. `build_report.json` holds the same hash of
+    each split.
+
+    Raises:
+        UserError: There is no column "image".
     """
     return content_of(dataset)[0]
 
 
 def content_of(dataset: Dataset) -> tuple[str, list[str]]:
-    """(the fingerprint, a `picture_digest` of each row). Raises: UserError without a column "image"."""
+    """Return (the fingerprint, a `picture_digest` of each row).
+
+    Raises:
+        UserError: There is no column "image".
+    """
     if not isinstance(dataset.features.get("image"), Image):
         raise UserError(f'the dataset has no column "image" of images; it has: {", ".join(dataset.features)}')
     kind = dataset.features.get("label")
@@ -40,12 +47,19 @@ def content_of(dataset: Dataset) -> tuple[str, list[str]]:
     files = _files(plain)
     if files is None:
         return _parted(_of_rows(plain, kind))
-    what = ["fingerprint", FORMAT, plain._fingerprint, str(dataset.features), len(plain), [str(path) for path in files]]
-    return _parted(remembered(what, files, lambda: _of_rows(plain, kind)))
+    content = [
+        "fingerprint",
+        FORMAT,
+        plain._fingerprint,
+        str(dataset.features),
+        len(plain),
+        [str(path) for path in files],
+    ]
+    return _parted(remembered(content, files, lambda: _of_rows(plain, kind)))
 
 
 def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
-    """(a hash of a further column in order, a hash of each of its pictures, none of a column without).
+    """Return (a hash of a further column in order, a hash of each of its pictures; none of a column without).
 
     Pictures count as in `fingerprint`, a class by its name, anything else as text.
     """
@@ -59,12 +73,12 @@ def column_of(dataset: Dataset, name: str) -> tuple[str, list[str]]:
     files = _files(column)
     if files is None:
         return _parted(_of_pictures(column, name))
-    what = ["column", FORMAT, column._fingerprint, name, len(column), [str(path) for path in files]]
-    return _parted(remembered(what, files, lambda: _of_pictures(column, name)))
+    content = ["column", FORMAT, column._fingerprint, name, len(column), [str(path) for path in files]]
+    return _parted(remembered(content, files, lambda: _of_pictures(column, name)))
 
 
 def _of_pictures(column: Dataset, name: str) -> str:
-    """The hash of a column of pictures and the digests of all, with spaces between them."""
+    """Return the hash of a column of pictures and the digests of all, with spaces between them."""
     contents, digests = blake2b(digest_size=16), []
     for batch in column.iter(READ):
         for stored in batch[name]:
@@ -75,6 +89,7 @@ def _of_pictures(column: Dataset, name: str) -> str:
 
 
 def _hash_of(parts: Iterable[bytes | None]) -> str:
+    """Return a hash of parts, null ones included."""
     digest = blake2b(digest_size=16)
     for part in parts:
         _add(digest, part)
@@ -82,12 +97,13 @@ def _hash_of(parts: Iterable[bytes | None]) -> str:
 
 
 def _parted(text: str) -> tuple[str, list[str]]:
+    """Return (the first word of a text, the others)."""
     content, *digests = text.split(" ")
     return content, digests
 
 
 def _of_rows(rows: Dataset, kind: object) -> str:
-    """The fingerprint and the digests of all rows, with spaces between them."""
+    """Return the fingerprint and the digests of all rows, with spaces between them."""
     content = Fingerprint()
     digests = []
     for batch in rows.iter(READ):
@@ -102,7 +118,7 @@ def _of_rows(rows: Dataset, kind: object) -> str:
 
 
 def picture_digest(*pictures: bytes | None) -> str:
-    """16 hexadecimal digits: a hash of a row's pictures as they are stored, to see that they are still the same."""
+    """Return 16 hexadecimal digits, a hash of a row's pictures as they are stored, to see whether they change."""
     digest = blake2b(digest_size=8)
     for part in pictures:
         _add(digest, part)
@@ -110,25 +126,29 @@ def picture_digest(*pictures: bytes | None) -> str:
 
 
 def _files(rows: Dataset) -> list[Path] | None:
-    """All files that hold rows, and their pictures; None where some are held in memory, or picked from others."""
+    """Return all files that hold rows, and their pictures; None where some are in memory, or picked from others."""
     table = rows.data
-    blocks = [one for line in table.blocks for one in line] if isinstance(table, ConcatenationTable) else [table]
-    if rows._indices is not None or not all(isinstance(one, MemoryMappedTable) for one in blocks):
+    blocks = [block for line in table.blocks for block in line] if isinstance(table, ConcatenationTable) else [table]
+    if rows._indices is not None or not all(isinstance(block, MemoryMappedTable) for block in blocks):
         return None
-    held = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
-    beside = {path for column in held for path in _beside(table.column(column))}
-    files = [Path(path) for path in (*(one.path for one in blocks), *sorted(beside))]
+    columns = [name for name, kind in rows.features.items() if isinstance(kind, Image)]
+    beside = {path for column in columns for path in _beside(table.column(column))}
+    files = [Path(path) for path in (*(block.path for block in blocks), *sorted(beside))]
     return files if all(path.is_file() for path in files) else None
 
 
 def _beside(pictures: pa.ChunkedArray) -> list[str]:
-    """The paths of pictures that are not in the table itself."""
+    """Return the paths of pictures that are not in the table itself."""
     data, paths = (pc.struct_field(pictures, name) for name in ("bytes", "path"))
     return paths.filter(pc.is_null(data)).drop_null().to_pylist()
 
 
 def class_name(kind: ClassLabel, label: int | None, image_id: object) -> str | None:
-    """None of a sample without label: null, or a negative number. Raises: UserError for a label that is not a class."""
+    """Return the name of a label; None of a sample without one (null, or a negative number).
+
+    Raises:
+        UserError: The label is not a class.
+    """
     try:
         return None if label is None or label < 0 else kind.int2str(label)
     except ValueError as error:
@@ -148,16 +168,20 @@ class Fingerprint:
         self.hash = blake2b(digest_size=16)
 
     def add(self, image_id: object, label: object, image: bytes | None, mask: bytes | None) -> None:
-        """Each part is preceded by its length (null: -1), so that different rows never give the same bytes."""
+        """Take a row; each part is preceded by its length (null: -1).
+
+        So different rows never give the same bytes.
+        """
         for part in (_text(image_id), _text(label), picture_content(image), picture_content(mask)):
             _add(self.hash, part)
 
     def text(self) -> str:
+        """Return the hash."""
         return self.hash.hexdigest()
 
 
 def picture_content(data: bytes | None) -> bytes | None:
-    """The hashed content of an encoded picture: mode, size and pixels of a PNG, all bytes of anything else."""
+    """Return the hashed content of an encoded picture: mode, size and pixels of a PNG, all bytes of anything else."""
     if data is None or not data.startswith(PNG):
         return data
     try:
@@ -169,16 +193,18 @@ def picture_content(data: bytes | None) -> bytes | None:
 
 
 def _add(digest: blake2b, part: bytes | None) -> None:
+    """Take a part with its length."""
     digest.update((-1 if part is None else len(part)).to_bytes(8, "big", signed=True))
     digest.update(part or b"")
 
 
 def _text(value: object) -> bytes | None:
+    """Return a value as bytes; None stays None."""
     return None if value is None else str(value).encode()
 
 
 def stored_bytes(stored: dict | None) -> bytes | None:
-    """The encoded picture of a cell that is not decoded: held there, or in the file that it names."""
+    """Return the encoded picture of a cell that is not decoded: from the cell, or from the file that it names."""
     if stored is None:
         return None
     return Path(stored["path"]).read_bytes() if stored["bytes"] is None else stored["bytes"]

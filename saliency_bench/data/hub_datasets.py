@@ -33,7 +33,11 @@ class UnknownSplitError(UserError):
 
 
 def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
-    """A split, or a part of one, of what a builder has prepared. Raises: UnknownSplitError."""
+    """Return a split, or a part of one, of what a builder has prepared.
+
+    Raises:
+        UnknownSplitError: There is no such split.
+    """
     if split.isidentifier() and builder.info.splits and split not in builder.info.splits:
         raise UnknownSplitError(name, split, builder.info.splits)
     return builder.as_dataset(split)
@@ -41,7 +45,14 @@ def split_of(builder: DatasetBuilder, split: str, name: str) -> Dataset:
 
 @dataclass(frozen=True)
 class Commit:
-    """A commit of a dataset repository. reached: whether the Hub named it, and its `files`; else the cache did."""
+    """Hold a commit of a dataset repository.
+
+    Attributes:
+        repo: the repository.
+        sha: the commit.
+        reached: whether the Hub named it, and its `files`; else the cache did.
+        files: names of its files, where the Hub was reached.
+    """
 
     repo: str
     sha: str
@@ -50,19 +61,20 @@ class Commit:
 
     @property
     def cache(self) -> Path:
-        """Where the files of the repository are kept on this machine."""
+        """The place on this machine of the files of the repository."""
         return folder_of("dataset", self.repo)
 
     @property
     def snapshot(self) -> Path:
-        """Where those of this commit are."""
+        """The place of the files of this commit."""
         return snapshot_of("dataset", self.repo, self.sha)
 
 
 def commit_of(repo: str, revision: str | None = None) -> Commit:
-    """What a revision (default "main") stands for, by one short request; without a Hub, what it stood for last.
+    """Return what a revision (None: "main") stands for, by one short request; without a Hub, what it stood for last.
 
-    Raises: UserError for a dataset or revision that does not exist, or that is neither reachable nor in the cache.
+    Raises:
+        UserError: The dataset or revision does not exist, or is neither reachable nor in the cache.
     """
     offline = constants.HF_HUB_OFFLINE or datasets.config.HF_HUB_OFFLINE
     if not offline:
@@ -82,17 +94,18 @@ def commit_of(repo: str, revision: str | None = None) -> Commit:
             sha, files = info.sha or "", tuple(file.rfilename for file in info.siblings or ())
             remember("dataset", repo, revision, sha)
             return Commit(repo, sha, True, files)
-    if (found := remembered("dataset", repo, revision)) is None:
+    if (last := remembered("dataset", repo, revision)) is None:
         why = "the Hub cannot be reached" + (" (HF_HUB_OFFLINE is set)" if offline else "")
         at = f" at {revision}" if revision else ""
         raise UserError(f"{why}, and {repo}{at} is not in the cache; {alternative_to(repo)}")
-    return Commit(repo, found, False)
+    return Commit(repo, last, False)
 
 
 def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Dataset:
-    """One split of a commit; only its own tables and pictures are opened.
+    """Return one split of a commit; only its own tables and pictures are opened.
 
-    Raises: UserError for a split that does not exist, a connection that breaks, or data that is not to be trusted.
+    Raises:
+        UserError: A split does not exist, a connection breaks, or data is not to be trusted.
     """
     repo = commit.repo
     try:
@@ -115,9 +128,13 @@ def load_from_hub(commit: Commit, split: str, config: str | None = None) -> Data
 def published_report(
     repo: str, revision: str | None = None, api: HfApi | None = None, *, cached: bool = False
 ) -> dict[str, Any]:
-    """The `build_report.json` of a repository; {} if there is none, or if it is neither cached nor reachable.
+    """Return the `build_report.json` of a repository; {} if there is none, or if it is neither cached nor reachable.
 
-    cached: ask the cache only.
+    Args:
+        repo: the repository.
+        revision: its branch, tag or commit.
+        api: client of the Hub.
+        cached: ask the cache only.
     """
     try:
         with no_bars():
@@ -134,7 +151,7 @@ def published_report(
 
 
 def loading_error(error: Exception, otherwise: str, config: str | None = None) -> UserError:
-    """A readable error for one raised by `datasets`, which lists the splits itself when one is unknown."""
+    """Return a readable error for one raised by `datasets`, which lists the splits itself when one is unknown."""
     if isinstance(error, UserError):
         return error
     if named := storage_error(error):
@@ -147,7 +164,7 @@ def loading_error(error: Exception, otherwise: str, config: str | None = None) -
 
 
 def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
-    """What `datasets.load_dataset` does, with a look at the files before any is read."""
+    """Do what `datasets.load_dataset` does, with a look at the files before any is read."""
     check_names(commit.files, commit.repo)
     for card in set(CARDS) & set(commit.files):
         with no_bars():
@@ -164,7 +181,7 @@ def _downloaded(commit: Commit, config: str | None) -> DatasetBuilder:
 
 
 def _cached(commit: Commit, config: str | None) -> DatasetBuilder:
-    """Of this commit and no other, which `datasets` itself would not promise."""
+    """Return the dataset of this commit and no other, which `datasets` itself would not promise."""
     owner, _, name = commit.repo.rpartition("/")
     place = Path(datasets.config.HF_DATASETS_CACHE) / "___".join(filter(None, [owner, camelcase_to_snakecase(name)]))
     configs = sorted(path.parts[-3] for path in place.glob(f"*/*/{commit.sha}") if path.is_dir())

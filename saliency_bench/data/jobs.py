@@ -1,5 +1,4 @@
-"""Runs the jobs of a build on several threads and stores their samples on disk in batches, in an order that never
-changes.
+"""The jobs of a build, run on several threads, and their samples, stored in batches in an order that never changes.
 
 A builder yields a `Job` per image; pictures are decoded and encoded outside Python's lock, so threads use all cores.
 Jobs that are pure Python (headers of DICOM files, XML) run in processes. A batch is one Parquet file, written
@@ -49,19 +48,22 @@ class BuildLog:
     remarks: list[dict[str, str]] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def leave_out(self, image_id: str, what: str, reason: str) -> None:
-        """`what` is "image" (there will be no such sample) or "mask" (the sample has none)."""
-        if what not in ("image", "mask"):
-            raise ValueError(f"only an image or a mask is left out, not {what!r}")
-        self.left_out.append({"id": image_id, "what": what, "reason": reason})
+    def leave_out(self, image_id: str, kind: str, reason: str) -> None:
+        """Note that there will be no such sample (`kind` is "image") or that the sample has no mask ("mask")."""
+        if kind not in ("image", "mask"):
+            raise ValueError(f"only an image or a mask is left out, not {kind!r}")
+        self.left_out.append({"id": image_id, "what": kind, "reason": reason})
 
     def remark(self, image_id: str, text: str) -> None:
+        """Note a text about a sample."""
         self.remarks.append({"id": image_id, "text": text})
 
-    def count(self, what: str) -> int:
-        return sum(entry["what"] == what for entry in self.left_out)
+    def count(self, kind: str) -> int:
+        """Return how many images or masks were left out."""
+        return sum(entry["what"] == kind for entry in self.left_out)
 
     def add(self, other: "BuildLog") -> None:
+        """Take the notes of another log."""
         self.left_out += other.left_out
         self.remarks += other.remarks
 
@@ -73,16 +75,20 @@ class Job:
         self.make, self.args = make, args
 
     def samples(self, log: BuildLog) -> list[dict]:
+        """Return the samples of the call."""
         result = self.make(log, *self.args)
         return [] if result is None else [result] if isinstance(result, dict) else list(result)
 
     def key(self) -> str:
-        """Identifies the call, with size and time of the files in it (of a folder: of its files), so that a job whose
-        files have changed is recomputed."""
+        """Identify the call, with size and time of the files in it (of a folder: of its files).
+
+        So a job whose files have changed is computed anew.
+        """
         return json.dumps([self.make.__module__, self.make.__qualname__, self.args], default=_as_json)
 
 
 def _as_json(value: object) -> object:
+    """Return a value as JSON holds it."""
     if isinstance(value, Path):
         files = sorted(value.iterdir()) if value.is_dir() else [value]
         return [str(value), [[file.name, *_file_state(file)] for file in files]]
@@ -92,6 +98,7 @@ def _as_json(value: object) -> object:
 
 
 def _file_state(file: Path) -> list[int]:
+    """Return size and time of a file."""
     if not file.exists():
         return []
     state = file.stat()
@@ -99,7 +106,7 @@ def _file_state(file: Path) -> list[int]:
 
 
 def samples_of(items: Iterable[dict | Job], log: BuildLog) -> Iterator[dict]:
-    """The samples of all jobs, one after the other, in this thread."""
+    """Yield the samples of all jobs, one after the other, in this thread."""
     for item in items:
         yield from item.samples(log) if isinstance(item, Job) else [item]
 
@@ -111,14 +118,15 @@ class StoppedError(Exception):
 class JobBatches:
     """Runs jobs in batches and gives their samples as tables.
 
-    folder: where the batches are stored
-    to_row: makes a row of a sample
-    schema: of the rows
-    workers: number of threads, or of processes
-    on_done: called with the number of jobs that have just finished
-    in_processes: use processes; `to_row` must be importable there
-    size: jobs per batch
-    source: the folder that no link of a job's files may lead out of
+    Attributes:
+        folder: where the batches are stored.
+        to_row: makes a row of a sample.
+        schema: of the rows.
+        workers: number of threads, or of processes.
+        on_done: called with the number of jobs that have just finished.
+        in_processes: use processes; `to_row` must be importable there.
+        size: jobs per batch.
+        source: the folder that no link of a job's files may lead out of.
     """
 
     def __init__(
@@ -136,9 +144,10 @@ class JobBatches:
         self.stop, self.in_processes, self.size, self.source = Event(), in_processes, size, source
 
     def tables(self, items: Iterable[dict | Job]) -> Iterator[tuple[pa.Table, BuildLog]]:
-        """The rows and the log of each batch, in order. A few batches are in memory at once.
+        """Yield the rows and the log of each batch, in order; a few batches are in memory at once.
 
-        Raises: UserError if a process was terminated from outside.
+        Raises:
+            UserError: A process was terminated from outside.
         """
         waiting: deque[Future[Path]] = deque()
         items = iter(items)
@@ -158,6 +167,7 @@ class JobBatches:
 
     @contextmanager
     def _pool(self) -> Iterator[Executor]:
+        """Open the threads or processes, and end them whatever happens."""
         if not self.in_processes:
             with ThreadPoolExecutor(self.workers) as threads:
                 yield threads
@@ -176,6 +186,7 @@ class JobBatches:
             processes.shutdown(kill_workers=True)
 
     def _submit(self, pool: Executor, number: int, jobs: list[dict | Job]) -> Future[Path]:
+        """Start a batch."""
         batch = (self.folder, number, jobs, self.to_row, self.schema, self.source)
         if not self.in_processes:
             return pool.submit(run_batch, *batch, self._count_done)
@@ -184,11 +195,13 @@ class JobBatches:
         return future
 
     def _count_done(self, count: int) -> None:
+        """Report finished jobs; threads do so at the same time."""
         if self.stop.is_set():
             raise StoppedError
         self.on_done(count)
 
     def _read(self, path: Path) -> tuple[pa.Table, BuildLog]:
+        """Return the rows and the log of a batch."""
         table = pq.read_table(path)
         notes = json.loads(table.schema.metadata[NOTES])
         return table, BuildLog(left_out=notes["left_out"], remarks=notes["remarks"])
@@ -203,7 +216,7 @@ def run_batch(
     source: Path | None = None,
     on_done: Callable[[int], object] = lambda count: None,
 ) -> Path:
-    """The file of a batch; its jobs run only if there is none that is whole."""
+    """Return the file of a batch; its jobs run only if there is none that is whole."""
     keys = (job.key() if isinstance(job, Job) else job["image_id"] for job in jobs)
     batch_key = seed_of(schema.metadata, *keys)  # the schema's metadata holds the class names
     path = folder / f"{number:06d}-{batch_key:016x}.parquet"
@@ -223,6 +236,7 @@ def run_batch(
 
 
 def _is_whole(path: Path) -> bool:
+    """Return whether a file of a batch can be read."""
     try:
         json.loads(pq.read_table(path).schema.metadata[NOTES])
         return True

@@ -50,29 +50,40 @@ def load_dataset(
     revision: str | None = None,
     **builder_options: Any,
 ) -> Dataset:
-    """One split of a dataset.
+    """Load one split of a dataset.
 
-    `name` is a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),
-    a Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the Hub, a
-    `datasets.DatasetDict`, or a `datasets.Dataset`, which is one split already, as a file is. Labels that are text
-    become classes, sorted by name. A folder of exactly the given name is used, and a line says so;
+    Labels that are text become classes, sorted by name. A folder of exactly the given name is used, and a line says so;
     "hub:owner/name" is never a folder. A dataset that the package draws itself (shapes-xai) is built on first use and
-    kept in the cache folder; `builder_options` are for these only.
-    source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is built
-    from it, once, in the cache folder, and every image is compared with the published checksum.
-    revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision". A
-    dataset loaded from the Hub is compared with the fingerprint in its `build_report.json`, once.
-    Where `train` is the only split, as of a folder of pictures, it is used in the place of `test`, and a line says so.
-    Nothing downloaded is executed, no archive is opened, and no file outside of the folder or repository.
-    Raises: UserError for an unknown name, split or option, a folder without a dataset, or a Hub that cannot be reached.
+    kept in the cache folder. Where `train` is the only split, as of a folder of pictures, it is used in the place of
+    `test`, and a line says so. A dataset loaded from the Hub is compared with the fingerprint in its
+    `build_report.json`, once. Nothing downloaded is executed, no archive is opened, and no file outside of the folder
+    or repository.
+
+    Args:
+        name: a folder (as `saliency-bench build` writes it, saved by `save_to_disk`, or of Parquet files or pictures),
+            a Parquet file, a name such as "pet-xai" (the same as "saliency-bench/pet-xai"), any "owner/name" on the
+            Hub, a `datasets.DatasetDict`, or a `datasets.Dataset`, which is one split already, as a file is.
+        split: its name; also a part of one, such as "test[:10%]".
+        source: for a dataset published without its images, the folder with your copy of the raw data. The dataset is
+            built from it, once, in the cache folder, and every image is compared with the published checksum.
+        revision: branch, tag or commit of a repository on the Hub (default "main"); also written "owner/name@revision".
+        **builder_options: options of a dataset that the package draws itself.
+
+    Raises:
+        UserError: A name, split or option is unknown, a folder holds no dataset, or the Hub cannot be reached.
     """
     return with_classes(find(name, source=source, revision=revision, **builder_options).load_usual(split)[0])
 
 
 def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
-    """Rows whose `label`, where it is text, is a class instead.
+    """Return rows whose `label`, where it is text, is a class instead.
 
-    names: of the classes; default: the texts, sorted. Raises: UserError for a text that is none of them.
+    Args:
+        rows: of a split.
+        names: of the classes; None: the texts, sorted.
+
+    Raises:
+        UserError: A text is none of the names.
     """
     if not is_text(rows.features.get("label")):
         return rows
@@ -86,7 +97,7 @@ def with_classes(rows: Dataset, names: list[str] | None = None) -> Dataset:
 
 
 def is_text(kind: object) -> bool:
-    """Whether a column holds text."""
+    """Return whether a column holds text."""
     return isinstance(kind, Value) and (pa.types.is_string(kind.pa_type) or pa.types.is_large_string(kind.pa_type))
 
 
@@ -122,7 +133,11 @@ class Found:
         return read_report(self.folder).get("title") if self.folder else None
 
     def load(self, split: str) -> Dataset:
-        """Raises: UserError for an unknown split, or data that cannot be read or trusted."""
+        """Load a split.
+
+        Raises:
+            UserError: The split is unknown, or data cannot be read or trusted.
+        """
         if isinstance(self.rows, DatasetDict):
             return _with_images(_of_dict(self.rows, split, self.text), self.text)
         if self.rows is not None:
@@ -137,7 +152,7 @@ class Found:
         return rows
 
     def load_usual(self, split: str) -> tuple[Dataset, str]:
-        """`load`, and its split: where `train` is the only one, it stands in for `test`, and a line says so."""
+        """Return a split and its name: where `train` is the only one, it stands in for `test`, and a line says so."""
         try:
             return self.load(split), split
         except UnknownSplitError as error:
@@ -148,12 +163,13 @@ class Found:
         return rows, "train"
 
     def _report(self) -> dict[str, Any]:
+        """The build report that comes with the data; {} if none does."""
         if self.commit is None:
             return {} if self.folder is None else read_report(self.folder)
         return published_report(self.commit.repo, self.commit.sha, cached=not self.commit.reached)
 
     def _joined(self, source: Path, split: str) -> Dataset:
-        """The annotations in a folder or repository, joined with the images of the user's own copy of the source."""
+        """Return the annotations in a folder or repository, joined with the images of the user's copy of the source."""
         if self.commit is None:
             assert self.folder is not None
             notes = _load_folder(self.folder, split, ANNOTATIONS)
@@ -172,9 +188,11 @@ def find(
     revision: str | None = None,
     **builder_options: Any,
 ) -> Found:
-    """What `load_dataset` would load, before it is: the Hub is asked once, for the commit; nothing else is downloaded.
+    """Return what `load_dataset` would load, before it is: the Hub is asked once, for the commit.
 
-    Parameters and `Raises` as of `load_dataset`.
+    Nothing else is downloaded.
+
+    Arguments and errors are those of `load_dataset`.
     """
     if not isinstance(name, str | Path):
         return _in_memory(name)
@@ -209,23 +227,27 @@ def find(
 
 
 def _name_of(folder: Path) -> str:
-    """That of the dataset that was built there; of any other folder, and of one that was changed since, its own."""
+    """Return the name of the dataset that was built there.
+
+    Of any other folder, and of one changed since, the folder's.
+    """
     place = folder.resolve()
     build_report = read_report(folder)
-    own, built = f"folder:{place.name}", build_report.get("dataset")
+    by_folder, built = f"folder:{place.name}", build_report.get("dataset")
     if built not in list_datasets():
-        return own
+        return by_folder
     if changed := changed_files(folder, build_report):
         several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         _complain_once(
-            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; results call it {own}, not "
-            f"{built} (build it again, or delete {REPORT} if the change is yours)"
+            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; results call it {by_folder}, "
+            f"not {built} (build it again, or delete {REPORT} if the change is yours)"
         )
-        return own
+        return by_folder
     return built
 
 
 def _in_memory(rows: object) -> Found:
+    """Return a dataset that was given as an object."""
     if not isinstance(rows, Dataset | DatasetDict):
         raise UserError(
             f"a dataset is a name, a folder, a Parquet file or a datasets.Dataset; got {type(rows).__name__}: give its "
@@ -235,21 +257,28 @@ def _in_memory(rows: object) -> Found:
 
 
 def _of_dict(splits: DatasetDict, split: str, name: str) -> Dataset:
-    """One split, whose classes, where labels are text, are those of all splits. Raises: UnknownSplitError."""
+    """Return one split, whose classes, where labels are text, are those of all splits.
+
+    Raises:
+        UnknownSplitError: There is no such split.
+    """
     whole, bracket, _ = split.partition("[")
     if whole not in splits:
         raise UnknownSplitError(name, split, splits)
     if bracket:
         raise UserError(f"a part of a split, {split}, is taken from files only; give dataset['{whole}'].select(...)")
-    held = [rows["label"] for rows in splits.values() if is_text(rows.features.get("label"))]
-    return with_classes(splits[whole], sorted({text for texts in held for text in texts if text is not None}))
+    labels = [rows["label"] for rows in splits.values() if is_text(rows.features.get("label"))]
+    return with_classes(splits[whole], sorted({text for texts in labels for text in texts if text is not None}))
 
 
 _complain_once = cache(complain)
 
 
 def embedded(name: str, options: dict[str, Any]) -> Path:
-    """The cached folder of a dataset that needs no source, built if missing; safe when two processes ask at once."""
+    """Return the cached folder of a dataset that needs no source, built if missing.
+
+    Safe when two processes ask at once.
+    """
     builder = registry.load("hub_builders", name)
     settings = settings_of(name, builder, options)
     identity = f"{seed_of(sorted(settings.items())):016x}"
@@ -264,7 +293,11 @@ def embedded(name: str, options: dict[str, Any]) -> Path:
 
 
 def class_names(dataset: Dataset) -> list[str]:
-    """The names of the classes, in the order of the labels. Raises: UserError if `label` is not a ClassLabel."""
+    """Return the names of the classes, in the order of the labels.
+
+    Raises:
+        UserError: `label` is not a ClassLabel.
+    """
     kind = dataset.features.get("label")
     if not isinstance(kind, ClassLabel):
         raise UserError('the dataset has no column "label" with class names; cast it to datasets.ClassLabel')
@@ -272,7 +305,7 @@ def class_names(dataset: Dataset) -> list[str]:
 
 
 def _folder(name: str) -> Path | None:
-    """The folder or Parquet file of exactly this name, if any.
+    """Return the folder or Parquet file of exactly this name, if any.
 
     A known name refers to a folder only if that is a built dataset.
     """
@@ -292,10 +325,12 @@ def _folder(name: str) -> Path | None:
 
 
 def _local(folder: Path, name: str, split: str) -> Dataset:
+    """Load a split of a folder, whatever has written it."""
     return _with_images(_load_folder(folder, split), name)
 
 
 def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset:
+    """Load a split of a folder of tables or pictures."""
     place = folder.resolve()
     problem = f"{folder} holds no dataset that can be read; build one with `saliency-bench build`"
     try:
@@ -313,19 +348,23 @@ def _load_folder(folder: Path, split: str, config: str | None = None) -> Dataset
 
 
 def _of_split(rows: Dataset, split: str, name: str) -> Dataset:
-    """The rows of one split, unless they know themselves to be of another. Raises: UserError that names it."""
-    own = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
-    if own.isidentifier() and own != split.partition("[")[0]:
-        text = f"{name} is the split {own}, not {split}; give split='{own}' (--split {own})"
-        raise UnknownSplitError(name, split, [own], text)
+    """Return the rows of one split, unless they know themselves to be of another.
+
+    Raises:
+        UserError: They do; the other is named.
+    """
+    stated = str(rows.split).partition("[")[0] if rows.split is not None else split  # also of a slice
+    if stated.isidentifier() and stated != split.partition("[")[0]:
+        text = f"{name} is the split {stated}, not {split}; give split='{stated}' (--split {stated})"
+        raise UnknownSplitError(name, split, [stated], text)
     return rows
 
 
 def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
-    """What `datasets.load_dataset` does, with a look at the files before any is read.
+    """Do what `datasets.load_dataset` does, with a look at the files before any is read.
 
-    `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here
-    by what is in them. Pictures beside a table are not kept but opened when they are asked for.
+    `datasets` keeps what it has read in its cache and finds it again by the names of the files, or their dates: here by
+    what is in them. Pictures beside a table are not kept but opened when they are asked for.
     """
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
     builder = datasets.load_dataset_builder(str(place), config, cache_dir=str(cache))
@@ -337,7 +376,7 @@ def _built(place: Path, name: str, split: str, config: str | None) -> Dataset:
 
 
 def _of_file(place: Path, split: str) -> Dataset:
-    """A Parquet file, which is the split that is asked for, whichever it is; kept in the cache by its content."""
+    """Load a Parquet file, which is the split that is asked for, whichever it is; kept in the cache by its content."""
     whole = split.partition("[")[0]
     builder = datasets.load_dataset_builder("parquet", data_files={whole: str(place)})
     cache = Path(datasets.config.HF_DATASETS_CACHE) / "by_content"
@@ -346,7 +385,7 @@ def _of_file(place: Path, split: str) -> Dataset:
 
 
 def _saved(place: Path, split: str) -> Dataset | None:
-    """One split of what `save_to_disk` wrote; None for any other folder."""
+    """Return one split of what `save_to_disk` wrote; None for any other folder."""
     if (place / "state.json").is_file():
         return _of_split(datasets.load_from_disk(str(place)), split, str(place))
     if not (place / "dataset_dict.json").is_file():
@@ -357,7 +396,11 @@ def _saved(place: Path, split: str) -> Dataset | None:
 
 
 def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, split: str) -> None:
-    """Once per content: compare the rows with the build report, if there is one. Raises: UserError if they differ."""
+    """Compare the rows with the build report, if there is one, once per content.
+
+    Raises:
+        UserError: They differ.
+    """
     part = build_report.get("splits", {}).get(split)
     if part is None:
         return
@@ -374,6 +417,7 @@ def _check_fingerprint(rows: Dataset, build_report: dict[str, Any], name: str, s
 
 
 def _with_images(dataset: Dataset, name: str) -> Dataset:
+    """Return rows whose column of images holds images; raise UserError where it cannot."""
     if not isinstance(dataset, Dataset):
         raise UserError(f"{name}: name one split, such as split='test'")
     if "image" not in dataset.features and "image_sha256" in dataset.features:
@@ -388,7 +432,7 @@ def _with_images(dataset: Dataset, name: str) -> Dataset:
 
 
 def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
-    """Rows of which those of these columns that hold encoded pictures are pictures."""
+    """Return rows of which those of these columns that hold encoded pictures are pictures."""
     for column in columns:
         if _is_encoded(dataset.features.get(column)):
             dataset = dataset.cast_column(column, Image())
@@ -396,20 +440,21 @@ def with_pictures(dataset: Dataset, columns: Iterable[str]) -> Dataset:
 
 
 def _is_encoded(kind: object) -> bool:
-    """Whether a column holds the bytes of picture files, as tables do that `datasets` has not written."""
+    """Return whether a column holds the bytes of picture files, as tables do that `datasets` has not written."""
     if isinstance(kind, dict):
         return set(kind) == {"bytes", "path"}
-    held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
-    return held is not None and (pa.types.is_binary(held) or pa.types.is_large_binary(held))
+    type_held = getattr(kind, "pa_type", None) if isinstance(kind, Value) else None
+    return type_held is not None and (pa.types.is_binary(type_held) or pa.types.is_large_binary(type_held))
 
 
 def _listed(names: Iterable[str]) -> str:
+    """Return names in a sentence."""
     return ", ".join(sorted(names))
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No progress bars and no log lines for a local folder, which loads in a moment."""
+    """Show no progress bars and no log lines for a local folder, which loads in a moment."""
     level, shown = datasets.logging.get_verbosity(), not datasets.are_progress_bars_disabled()
     datasets.logging.set_verbosity(logging.CRITICAL)
     datasets.disable_progress_bars()

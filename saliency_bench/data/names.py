@@ -9,33 +9,33 @@ NAMESPACE = "saliency-bench"
 
 
 def list_datasets() -> list[str]:
-    """The names of the datasets that can be built and loaded; not the layouts of anyone's own data."""
+    """Return the names of the datasets that can be built and loaded; not the layouts of anyone's own data."""
     return [name for name, path in registry.files("hub_builders").items() if not _is_layout(path)]
 
 
 def _is_layout(path: Path) -> bool:
-    """Whether a builder is for anyone's own data (`OWN_DATA`); it is not imported."""
+    """Return whether a builder is for anyone's own data (`OWN_DATA`); it is not imported."""
     return registry.constant(path, "OWN_DATA") is not None
 
 
 def short_name(name: str | Path) -> str:
-    """A known dataset without our namespace; anything else unchanged."""
+    """Return a known dataset without our namespace; anything else unchanged."""
     text = str(name).removeprefix(f"{NAMESPACE}/")
     return text if text in list_datasets() else str(name)
 
 
 def repo_of(name: str) -> str:
-    """The repository on the Hub that a name refers to."""
+    """Return the repository on the Hub that a name refers to."""
     return name if "/" in name or "\\" in name else f"{NAMESPACE}/{name}"
 
 
 def is_embedded(name: str) -> bool:
-    """Whether the package itself draws the dataset, so that it needs no source."""
+    """Return whether the package itself draws the dataset, so that it needs no source."""
     return name in list_datasets() and getattr(registry.load("hub_builders", name), "EMBEDDED", False)
 
 
 def alternative_to(repo: str) -> str:
-    """How to get a dataset without the Hub, for error messages."""
+    """Return how to get a dataset without the Hub, for error messages."""
     namespace, _, name = repo.partition("/")
     if namespace == NAMESPACE and name in list_datasets():
         return f"build it with `saliency-bench build {name} --source DIR --out DIR` and give the folder"

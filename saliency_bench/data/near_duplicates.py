@@ -17,7 +17,7 @@ AT_ONCE = 2**22  # comparisons in memory
 
 
 def difference_hash(data: bytes) -> int:
-    """64 bits of an encoded picture, the first (top left) the highest."""
+    """Return 64 bits of an encoded picture, the first (top left) the highest."""
     image = Image.open(BytesIO(data))
     image.draft("L", (72, 64))  # a JPEG is decoded at the smallest sufficient size
     grey = np.asarray(image.convert("L").resize((9, 8), Image.Resampling.BOX), np.int16)
@@ -25,10 +25,16 @@ def difference_hash(data: bytes) -> int:
 
 
 def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]:
-    """(i, j, number of differing bits) for each i that has a near-duplicate j in an earlier split.
+    """Return (i, j, number of differing bits) for each i that has a near-duplicate j in an earlier split.
 
-    hashes: uint64 (N,); splits: int (N,), the number of each picture's split. j is the nearest one, the first of
-    several. Memory grows by only a few numbers per picture.
+    Memory grows by only a few numbers per picture.
+
+    Args:
+        hashes: uint64 (N,).
+        splits: int (N,), the number of each picture's split.
+
+    Returns:
+        Of several near-duplicates j is the nearest one, of equally near ones the first.
     """
     pairs = np.zeros(len(hashes), [("split", np.int64), ("hash", np.uint64)])
     pairs["split"], pairs["hash"] = splits, hashes
@@ -42,7 +48,7 @@ def across(hashes: np.ndarray, splits: np.ndarray) -> list[tuple[int, int, int]]
 
 
 def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[tuple[int, int]]:
-    """For each distinct (split, hash): the smallest (distance, index) of a picture in an earlier split."""
+    """Return for each distinct (split, hash) the smallest (distance, index) of a picture in an earlier split."""
     best = [(65, -1)] * len(hashes)
     for band in range(BANDS):
         keys = (hashes >> np.uint64(band * WIDTH)) & np.uint64(2**WIDTH - 1)
@@ -56,6 +62,7 @@ def _nearest(hashes: np.ndarray, splits: np.ndarray, first: np.ndarray) -> list[
 def _update_nearest(
     members: np.ndarray, hashes: np.ndarray, splits: np.ndarray, first: np.ndarray, best: list[tuple[int, int]]
 ) -> None:
+    """Lower the distances in `best` by comparing the pictures of one bucket."""
     members = members[np.argsort(first[members])]
     later = members[splits[members] > splits[members].min()]
     for block in np.array_split(later, -(-len(later) * len(members) // AT_ONCE)):

@@ -18,7 +18,11 @@ IDENTITY, MOVED = "made_by.json", "moved"  # of a workspace: its settings; the h
 
 
 def source_folder(source: str | Path, out: Path) -> Path:
-    """Raises: UserError for a source folder that does not exist, or that lies inside `out`."""
+    """Return the path of a source.
+
+    Raises:
+        UserError: The folder does not exist, or lies inside `out`.
+    """
     source = Path(source).expanduser().resolve()
     if not source.is_dir():
         raise UserError(f"source folder {source} does not exist; give the folder that holds the raw data")
@@ -28,7 +32,7 @@ def source_folder(source: str | Path, out: Path) -> Path:
 
 
 def check_replaceable(out: Path, overwrite: bool) -> None:
-    """Only a dataset built earlier is ever replaced, whatever the flags say. Raises: UserError."""
+    """Raise UserError unless `out` is new, empty, or a dataset built earlier and `overwrite` is given."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return
     if not (out / REPORT).is_file():
@@ -39,7 +43,7 @@ def check_replaceable(out: Path, overwrite: bool) -> None:
 
 @contextmanager
 def build_lock(out: Path) -> Iterator[None]:
-    """One build of a folder at a time; a second one waits. The lock is released when its process ends."""
+    """Let one build of a folder run at a time; a second one waits, and the lock ends with its process."""
     lock: AbstractContextManager
     try:
         locks = cache_folder() / "locks"
@@ -53,7 +57,10 @@ def build_lock(out: Path) -> Iterator[None]:
 
 @contextmanager
 def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
-    """A temporary folder next to `out`. The batches of an interrupted build with the same settings are reused."""
+    """Open a temporary folder next to `out`.
+
+    The batches of an interrupted build with the same settings are used again.
+    """
     folder = _workspace(out)
     identity = folder / IDENTITY
     try:
@@ -75,7 +82,10 @@ def build_workspace(out: Path, made_by: str) -> Iterator[Path]:
 
 
 def finish_move(out: Path, made_by: str) -> bool:
-    """Whether a build with these settings was killed when `out` was complete; what it left beside it is removed."""
+    """Return whether a build with these settings was killed when `out` was complete.
+
+    What it left beside it is removed.
+    """
     folder = _workspace(out)
     identity, moved = folder / IDENTITY, folder / MOVED
     if not (moved.is_file() and (out / REPORT).is_file()) or (folder / "dataset").exists():
@@ -109,14 +119,19 @@ def move_into_place(folder: Path, out: Path) -> None:
 
 
 def _remove(workspace: Path) -> None:
-    """What says that it is of a complete build goes last, so that whoever is killed here does not leave the batches."""
+    """Remove a workspace, last what says that it is of a complete build.
+
+    So a kill here does not leave the batches.
+    """
     shutil.rmtree(workspace / "batches", ignore_errors=True)
     shutil.rmtree(workspace, ignore_errors=True)
 
 
 def _workspace(out: Path) -> Path:
+    """Return the folder next to `out` that a build writes to."""
     return out.parent / f".{out.name}.building"
 
 
 def _replaced(out: Path) -> Path:
+    """Return the folder next to `out` that what it held is moved to."""
     return out.parent / f".{out.name}.replaced"

@@ -21,7 +21,7 @@ class Shards:
         self.part_bytes = self.num_bytes = self.num_examples = 0
 
     def add(self, row: dict) -> None:
-        """`row` as `features.encode_example` returns it."""
+        """Take a row as `features.encode_example` returns it."""
         self.rows.append(row)
         if len(self.rows) == ROW_GROUP:
             self._flush()
@@ -38,11 +38,13 @@ class Shards:
         ]
 
     def abandon(self) -> None:
+        """Close the file that is being written."""
         if self.writer:
             self.writer.close()
             self.writer = None
 
     def _flush(self) -> None:
+        """Write the rows that wait."""
         table = pa.Table.from_pylist(self.rows, schema=self.features.arrow_schema)
         self._open().write_table(table)
         self.num_examples += len(self.rows)
@@ -53,6 +55,7 @@ class Shards:
             self.abandon()
 
     def _open(self) -> pq.ParquetWriter:
+        """Open the next file."""
         if self.writer is None:
             self.parts.append(self.folder / f"{self.split}-{len(self.parts):05d}.part")
             self.writer = pq.ParquetWriter(self.parts[-1], self.features.arrow_schema, compression="zstd")

@@ -75,17 +75,31 @@ class Report(BaseModel):
 
 
 def check_names(files: Iterable[str], name: str) -> None:
-    """Whether there is any table or picture. files: the names of all. Raises: UserError that names what there is."""
-    own = [file for file in files if file not in CARDS and not file.startswith(".")]
-    if not any(PurePosixPath(file).suffix.lower() in READ for file in own):
-        held = f"it holds {', '.join(own[:3])}{', ...' if len(own) > 3 else ''}" if own else "it is empty"
-        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor pictures that could be read; {held}")
+    """Check that there is any table or picture among the names of all files.
+
+    Raises:
+        UserError: There is none; names what there is.
+    """
+    data_files = [file for file in files if file not in CARDS and not file.startswith(".")]
+    if not any(PurePosixPath(file).suffix.lower() in READ for file in data_files):
+        content = (
+            f"it holds {', '.join(data_files[:3])}{', ...' if len(data_files) > 3 else ''}"
+            if data_files
+            else "it is empty"
+        )
+        raise UserError(f"{name} has neither tables ({', '.join(TABLES)}) nor pictures that could be read; {content}")
 
 
 def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
-    """Whether every file that would be read is a table or a picture of this dataset.
+    """Check that every file that would be read is a table or a picture of this dataset.
 
-    root: the folder, or the address of the repository's commit. Raises: UserError that names the first other file.
+    Args:
+        builder: would read them.
+        name: of the dataset.
+        root: the folder, or the address of the repository's commit.
+
+    Raises:
+        UserError: Another file would be read; names the first.
     """
     for file in (file for files in (builder.config.data_files or {}).values() for file in files):
         if not (file.startswith(f"{root}/") if "://" in root else _inside(file, Path(root))):
@@ -98,7 +112,7 @@ def check_files(builder: DatasetBuilder, name: str, root: str) -> None:
 
 
 def check_cards(folder: Path, name: str) -> None:
-    """Whether the YAML that `datasets` reads in a folder can be parsed safely. Raises: UserError."""
+    """Raise UserError unless the YAML that `datasets` reads in a folder can be parsed safely."""
     for path in (folder / card for card in CARDS):
         if not path.is_file():
             continue
@@ -116,9 +130,10 @@ def check_cards(folder: Path, name: str) -> None:
 
 
 def check_rows(rows: Dataset, name: str, root: Path) -> None:
-    """Whether each picture of the rows comes with its bytes, or lies inside `root`.
+    """Check that each picture of the rows comes with its bytes, or lies inside `root`.
 
-    Raises: UserError that names the first file that does not.
+    Raises:
+        UserError: A picture does not; names the first.
     """
     for column in rows.column_names:
         for chunk in rows.data.column(column).chunks:
@@ -131,7 +146,7 @@ def check_rows(rows: Dataset, name: str, root: Path) -> None:
 
 
 def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
-    """Of pictures and other media, at any depth: the paths that would be opened."""
+    """Yield the paths that would be opened, of pictures and other media at any depth."""
     kind = array.type
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         yield from _paths_without_bytes(array.flatten())
@@ -146,9 +161,10 @@ def _paths_without_bytes(array: pa.Array) -> Iterator[str]:
 
 
 def check_samples(rows: Dataset) -> None:
-    """Whether the rows of a split can be run: ids, labels, and the presence of pictures. No picture is opened.
+    """Check that the rows of a split can be run: ids, labels, and the presence of pictures; no picture is opened.
 
-    Raises: UserError that names the first sample for which they cannot, and how to fix it.
+    Raises:
+        UserError: A sample cannot; names the first, and how to fix it.
     """
     ids = _checked_ids(rows)
     _check_labels(rows, ids)
@@ -158,7 +174,7 @@ def check_samples(rows: Dataset) -> None:
 
 
 def _checked_ids(rows: Dataset) -> list[str]:
-    """Records, random draws and pictures go by them."""
+    """Return the ids of the images, by which records, random draws and pictures go, after checking them."""
     if "image_id" not in rows.features:
         return [str(position) for position in range(len(rows))]
     kind = getattr(rows.features["image_id"], "pa_type", None)
@@ -184,16 +200,19 @@ def _checked_ids(rows: Dataset) -> list[str]:
 
 
 def _check_labels(rows: Dataset, ids: list[str]) -> None:
-    """A label is null, negative (none), or one of the classes; `labels` are lists of their names or numbers."""
+    """Check that a label is null, negative (none), or one of the classes.
+
+    `labels` are lists of their names or numbers.
+    """
     kind = rows.features.get("label")
     if kind is None:
         return
     if not isinstance(kind, ClassLabel):
-        if not pa.types.is_integer(held := getattr(kind, "pa_type", None) or pa.binary()) and not pa.types.is_null(
-            held
+        if not pa.types.is_integer(type_held := getattr(kind, "pa_type", None) or pa.binary()) and not pa.types.is_null(
+            type_held
         ):
-            fix = "dataset.class_encode_column('label')" if pa.types.is_string(held) else "whole numbers"
-            raise UserError(f"the column label holds {held}, not classes; make it {fix}")
+            fix = "dataset.class_encode_column('label')" if pa.types.is_string(type_held) else "whole numbers"
+            raise UserError(f"the column label holds {type_held}, not classes; make it {fix}")
         return
     for image_id, label in zip(ids, rows["label"], strict=True):
         class_name(kind, label, image_id)
@@ -210,11 +229,12 @@ def _check_labels(rows: Dataset, ids: list[str]) -> None:
 
 
 def _is_class(kind: ClassLabel, label: object) -> bool:
+    """Return whether a label is a number or a name of a class."""
     return isinstance(label, int) and not isinstance(label, bool) and 0 <= label < kind.num_classes
 
 
 def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
-    """An image must be there, a mask may be null; a file that is named must be there."""
+    """Check that an image is there (a mask may be null), and that a file that is named exists."""
     kind = rows.features[column]
     if not isinstance(kind, Image):
         if column == "mask" and pa.types.is_null(getattr(kind, "pa_type", None) or pa.binary()):
@@ -229,20 +249,20 @@ def _check_pictures(rows: Dataset, column: str, ids: list[str]) -> None:
 
 
 def _absence(array: pa.Array, column: str) -> list[str]:
-    """For each row of a column of pictures why there is none, "" where there is one; a file is not opened."""
+    """Return for each row of a column of pictures why there is none, "" where there is one; a file is not opened."""
     missing = pc.is_null(pc.struct_field(array, "bytes")).to_pylist()
     paths = pc.struct_field(array, "path").filter(pa.array(missing)).to_pylist()
     named = iter(paths)
-    found = [next(named) if is_missing else "" for is_missing in missing]
+    reasons = [next(named) if is_missing else "" for is_missing in missing]
     none = "it has no picture" if column == "image" else ""
     return [
         none if path is None else "" if path == "" or os.path.isfile(path) else f"its {column} {path} is not there"
-        for path in found
+        for path in reasons
     ]
 
 
 def _inside(path: str, root: Path) -> bool:
-    """Whether a path, with its links followed, lies inside a folder, with its links followed."""
+    """Return whether a path lies inside a folder, links of both followed."""
     try:
         return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(root))
     except (OSError, ValueError):  # a null byte, a loop of links
@@ -250,18 +270,24 @@ def _inside(path: str, root: Path) -> bool:
 
 
 def complete(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """The report, if nothing is missing in it. where: its name in messages. Raises: UserError naming what is."""
+    """Return a report of which nothing is missing; `where` is its name in messages.
+
+    Raises:
+        UserError: Something is missing; it is named.
+    """
     if missing := [name for name in Report.model_fields if name not in build_report and name != "title"]:
         raise UserError(f"the build report of {where} has no {missing[0]}; build or download the dataset again")
     return build_report
 
 
 def options_of(build_report: dict[str, Any], where: str) -> dict[str, Any]:
-    """The options in a downloaded report, to be given to the builder that it names.
+    """Return the options in a downloaded report, to be given to the builder that it names.
 
     A text among them is plain words or the builder's default: never a path or an address of someone else's. What is
     private to a machine (a token, a server) is refused.
-    Raises: UserError naming the option that is refused.
+
+    Raises:
+        UserError: An option is refused; it is named.
     """
     builder = registry.load("hub_builders", build_report["dataset"])
     known = {key: value for key, value in defaults(builder.samples).items() if key not in private(builder)} | {

@@ -25,45 +25,52 @@ LIMITS = {"IoU": (0.0, 1.0), "Dice": (0.0, 1.0), "Cohen's kappa": (-1.0, 1.0), "
 
 
 def votes(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """uint16 (H, W): how many of the masks (bool, H x W) mark each pixel. Raises: UserError for different sizes."""
+    """Return uint16 (H, W), how many of the masks (bool, H x W) mark each pixel.
+
+    Raises:
+        UserError: The masks are of different sizes.
+    """
     if len({mask.shape for mask in masks}) != 1:
         raise UserError("the masks of an image have different sizes")
     return np.stack(masks).sum(axis=0, dtype=np.uint16)
 
 
 def consensus(masks: Sequence[np.ndarray]) -> np.ndarray:
-    """bool (H, W): the pixels that at least half of the masks mark."""
+    """Return bool (H, W), the pixels that at least half of the masks mark."""
     return 2 * votes(masks).astype(np.int64) >= len(masks)
 
 
 def iou(first: np.ndarray, second: np.ndarray) -> float:
-    """1 where both are empty."""
+    """Return intersection over union; 1 where both masks are empty."""
     either = np.count_nonzero(first | second)
     return np.count_nonzero(first & second) / either if either else 1.0
 
 
 def dice(first: np.ndarray, second: np.ndarray) -> float:
-    """1 where both are empty."""
+    """Return the Dice coefficient; 1 where both masks are empty."""
     total = np.count_nonzero(first) + np.count_nonzero(second)
     return 2 * np.count_nonzero(first & second) / total if total else 1.0
 
 
 def cohens_kappa(first: np.ndarray, second: np.ndarray) -> float:
-    """By scikit-learn, of the four counts of a pair; 1 where both masks are empty, or both full."""
+    """Return Cohen's kappa by scikit-learn, from the four counts of a pair.
+
+    1 where both masks are empty, or both full.
+    """
     try:
         from sklearn.metrics import cohen_kappa_score
     except ModuleNotFoundError as error:
         raise UserError(f"agreement needs scikit-learn: {install_hint('studies')}") from error
     if (first.all() and second.all()) or not (first.any() or second.any()):
         return 1.0
-    both, one = np.count_nonzero(first & second), np.count_nonzero(first)
-    other = np.count_nonzero(second)
-    counts = [first.size - one - other + both, other - both, one - both, both]
+    both, in_first = np.count_nonzero(first & second), np.count_nonzero(first)
+    in_second = np.count_nonzero(second)
+    counts = [first.size - in_first - in_second + both, in_second - both, in_first - both, both]
     return float(cohen_kappa_score([0, 0, 1, 1], [0, 1, 0, 1], labels=[0, 1], sample_weight=counts))
 
 
 def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
-    """Of at least two masks, by the package krippendorff; 1 where all are empty, or all full."""
+    """Return alpha of at least two masks by the package krippendorff; 1 where all are empty, or all full."""
     try:
         import krippendorff
     except ModuleNotFoundError as error:
@@ -76,7 +83,7 @@ def krippendorffs_alpha(masks: Sequence[np.ndarray]) -> float:
 
 
 def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
-    """The four numbers of an image, of at least two masks."""
+    """Return the four numbers of an image, of at least two masks."""
     pairs = list(combinations(masks, 2))
     scores = {"IoU": iou, "Dice": dice, "Cohen's kappa": cohens_kappa}
     means = {name: float(np.mean([score(*pair) for pair in pairs])) for name, score in scores.items()}
@@ -84,9 +91,9 @@ def image_agreement(masks: Sequence[np.ndarray]) -> dict[str, float]:
 
 
 def study_agreement(images: Iterable[Sequence[np.ndarray]]) -> dict[str, Estimate]:
-    """{name: mean over the images with at least two masks, with its interval}."""
-    found = [image_agreement(masks) for masks in images if len(masks) > 1]
-    columns = {name: np.array([one[name] for one in found]) for name in LIMITS}
+    """Return {name: mean over the images with at least two masks, with its interval}."""
+    of_images = [image_agreement(masks) for masks in images if len(masks) > 1]
+    columns = {name: np.array([numbers[name] for numbers in of_images]) for name in LIMITS}
     # Alpha may lie below -1 by rounding alone.
     return {
         name: bounded(np.clip(values, *LIMITS[name]), np.arange(len(values)), LIMITS[name])

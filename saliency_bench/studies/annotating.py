@@ -32,12 +32,19 @@ LEAST = {"annotators": 1, "per_person": 0, "honeypots": 0, "honeypot_every": 2}
 
 
 def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, **settings: int | bool) -> "Annotating":
-    """The study of this name, over these images; made if there is none.
+    """Return the study of this name, over these images; it is made if there is none.
 
-    settings: `DEFAULTS`, or those of the study that is there: annotators, people per image; per_person, most images of
-    a person, 0 for all; only_missing, leave out images that have a mask; honeypots, how many, and honeypot_every, one
-    among so many images; seed of the order.
-    Raises: UserError for invalid settings, or others than those of the study that is there.
+    Args:
+        store: of studies.
+        name: of the study.
+        images: to annotate.
+        fingerprint: of the dataset.
+        **settings: those that differ from `DEFAULTS`, or from the study that is there: annotators, people per image;
+            per_person, most images of a person, 0 for all; only_missing, leave out images that have a mask; honeypots,
+            how many, and honeypot_every, how many images apart; seed of the order.
+
+    Raises:
+        UserError: Settings are invalid, or not those of the study that is there.
     """
     for key, least in LEAST.items():
         if settings.get(key, least) < least:
@@ -52,7 +59,11 @@ def open_study(store: Store, name: str, images: StudyImages, fingerprint: str, *
 
 
 def choose_honeypots(images: StudyImages, count: int, seed: int) -> list[str]:
-    """Units whose mask the dataset holds, drawn by the seed. Raises: UserError where there are too few."""
+    """Return units whose mask the dataset holds, drawn by the seed.
+
+    Raises:
+        UserError: There are too few.
+    """
     known = images.with_masks() if count else []
     if len(known) < count:
         raise UserError(f"{count} honeypots need images with a mask, of which the dataset has {len(known)}")
@@ -68,10 +79,12 @@ class Annotating:
 
     @property
     def settings(self) -> dict[str, Any]:
+        """The settings of the study."""
         return self.study.configuration["settings"]
 
     @property
     def honeypots(self) -> list[str]:
+        """The units that check people."""
         return self.study.configuration["honeypots"]
 
     @property
@@ -85,7 +98,7 @@ class Annotating:
     # for annotators
 
     def state(self, person: str) -> dict[str, Any]:
-        """What the page of a person shows: progress, and the next images."""
+        """Return what the page of a person shows: progress, and the next images."""
         answered = self.study.answered(person)
         redo = self._rejected(person)
         waiting = self._waiting(person, answered)
@@ -100,18 +113,21 @@ class Annotating:
         }
 
     def _total(self, person: str) -> int:
-        """How many images this person will have done in the end, if nobody else joins."""
+        """Return how many images this person will have done in the end, if nobody else joins."""
         units, most = self.units, self.settings["per_person"]
-        own = {one.unit for one in self.study.assignments(person)}
+        assigned = {assignment.unit for assignment in self.study.assignments(person)}
         taken = self.study.takers()
-        left = sum(unit not in own and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
-        whole = len(own) + left
+        left = sum(unit not in assigned and taken.get(unit, 0) < self.settings["annotators"] for unit in units)
+        whole = len(assigned) + left
         return min(whole, most) if most else whole
 
     def _waiting(self, person: str, answered: list[str]) -> list[str]:
-        """The units that are given to a person and not answered, up to `AHEAD`; further ones are drawn for that."""
+        """Return the units that are given to a person and not answered, up to `AHEAD`.
+
+        Further ones are drawn for that.
+        """
         most, done = self.settings["per_person"], set(answered)
-        given = [one.unit for one in self.study.assignments(person)]
+        given = [assignment.unit for assignment in self.study.assignments(person)]
         waiting = [unit for unit in given if unit not in done]
         while len(waiting) < AHEAD and not (most and len(given) >= most):
             before = len(given)
@@ -119,14 +135,14 @@ class Annotating:
                 self.study.assign(person, [pot])
             else:
                 self.study.draw(person, self.units, per_unit=self.settings["annotators"], open_units=len(waiting) + 1)
-            given = [one.unit for one in self.study.assignments(person)]
+            given = [assignment.unit for assignment in self.study.assignments(person)]
             waiting = [unit for unit in given if unit not in done]
             if len(given) == before:
                 break
         return waiting[:AHEAD]
 
     def _honeypot(self, person: str, given: list[str]) -> str | None:
-        """The honeypot that is due at the next place of a person's order, if one is."""
+        """Return the honeypot that is due at the next place of a person's order, if there is such."""
         every = self.settings["honeypot_every"]
         left = [unit for unit in self.honeypots if unit not in given]
         block, place = divmod(len(given), every)
@@ -135,17 +151,17 @@ class Annotating:
         return min(left, key=lambda unit: seed_of(self.study.seed, person, unit))
 
     def _rejected(self, person: str) -> dict[str, str]:
-        """{unit: comment} of this person's answers that a reviewer sent back."""
+        """Return {unit: comment} of this person's answers that a reviewer sent back."""
         reviews = self.study.reviews()
         last = self.study.answers(person, masks=False)
         return {
-            one.unit: reviews[one.id].comment
-            for one in last
-            if one.id in reviews and reviews[one.id].verdict == "reject"
+            answer.unit: reviews[answer.id].comment
+            for answer in last
+            if answer.id in reviews and reviews[answer.id].verdict == "reject"
         }
 
     def _task(self, unit: str, person: str | None = None, comment: str | None = None) -> dict[str, Any]:
-        """An image as the page gets to know it; of one that was sent back, also the answer and the comment."""
+        """Return an image as the page gets to know it; of one that was sent back, also the answer and the comment."""
         task: dict[str, Any] = {"unit": unit, "label": self.images.label(unit)}
         try:
             shown = self.images.shown(unit)
@@ -153,28 +169,33 @@ class Annotating:
         except UnreadableError as error:  # it can only be skipped
             task |= {"height": 1, "width": 1, "error": str(error)}
         if person is not None:
-            task |= {"comment": comment, "again": True} | self.own(person, unit)
+            task |= {"comment": comment, "again": True} | self.last_answer(person, unit)
         return task
 
-    def own(self, person: str, unit: str) -> dict[str, Any]:
-        """A person's own last answer to a unit: its kind, runs and reason; {} without one."""
-        found = self.study.answers(person, unit)
-        if not found:
+    def last_answer(self, person: str, unit: str) -> dict[str, Any]:
+        """Return a person's own last answer to a unit: its kind, runs and reason; {} without one."""
+        answers = self.study.answers(person, unit)
+        if not answers:
             return {}
-        pixels = found[0].pixels
-        return found[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
+        pixels = answers[0].pixels
+        return answers[0].payload | {"runs": None if pixels is None else runs_of(pixels)}
 
     def task_again(self, person: str, unit: str) -> dict[str, Any]:
-        """An image that a person has answered, to correct the answer."""
+        """Return an image that a person has answered, to correct the answer."""
         self._check_given(person, unit)
         return self._task(unit, person)
 
     def _check_given(self, person: str, unit: str) -> None:
-        if unit not in (one.unit for one in self.study.assignments(person)):
+        """Raise UserError for an image that this person was not given."""
+        if unit not in (assignment.unit for assignment in self.study.assignments(person)):
             raise UserError("this image was not given to you; reload the page")
 
     def save(self, person: str, sent: dict[str, Any]) -> Answer:
-        """Store what the page of a person sent. Raises: UserError for anything that is not an answer to its image."""
+        """Store what the page of a person sent.
+
+        Raises:
+            UserError: It is no answer to its image.
+        """
         unit, kind = str(sent.get("unit")), sent.get("kind")
         self._check_given(person, unit)
         if kind not in KINDS:
@@ -201,39 +222,46 @@ class Annotating:
         )
 
     def may_see(self, person: Person, unit: str) -> bool:
-        """Annotators see the images that they were given."""
+        """Return whether a person may see an image: annotators see those that they were given."""
         if unit not in self.images.positions:
             return False
-        return person.role == "reviewer" or unit in {one.unit for one in self.study.assignments(person.name)}
+        return person.role == "reviewer" or unit in {
+            assignment.unit for assignment in self.study.assignments(person.name)
+        }
 
     # for reviewers
 
     def to_review(self) -> list[Answer]:
-        """The last answers, without masks, that nobody has reviewed yet, oldest first; no honeypots or skips."""
+        """Return the last answers, without masks, that nobody has reviewed yet, oldest first; no honeypots or skips."""
         seen, pots = self.study.reviews(), set(self.honeypots)
         last = self.study.answers(masks=False)
-        return [one for one in last if one.id not in seen and one.unit not in pots and one.payload["kind"] != "skip"]
+        return [
+            answer
+            for answer in last
+            if answer.id not in seen and answer.unit not in pots and answer.payload["kind"] != "skip"
+        ]
 
     def review_state(self) -> dict[str, Any]:
-        """What the page of a reviewer shows: the next answers, without the names of those who gave them."""
+        """Return what the page of a reviewer shows: the next answers, without the names of those who gave them."""
         waiting = self.to_review()
         done = len(self.study.reviews())
         return {
             "done": done,
             "total": done + len(waiting),
             "tasks": [
-                self._task(one.unit) | self.own(one.person, one.unit) | {"answer": one.id} for one in waiting[:AHEAD]
+                self._task(answer.unit) | self.last_answer(answer.person, answer.unit) | {"answer": answer.id}
+                for answer in waiting[:AHEAD]
             ],
         }
 
     # results
 
     def counted(self) -> dict[str, list[Answer]]:
-        """`counted_answers` of this study."""
+        """Return `counted_answers` of this study."""
         return counted_answers(self.study)
 
     def pixels(self, answer: Answer) -> np.ndarray:
-        """bool (H, W): what an answer marks; nothing where it says that there is no region."""
+        """Return bool (H, W), what an answer marks; nothing where it says that there is no region."""
         if answer.pixels is not None:
             return answer.pixels
         shown = self.images.shown(answer.unit)
@@ -241,16 +269,19 @@ class Annotating:
 
 
 def counted_answers(study: Study) -> dict[str, list[Answer]]:
-    """{unit: answers} that count: the last of each person, skipped and rejected ones and honeypots apart."""
-    found: dict[str, list[Answer]] = {}
+    """Return {unit: answers} that count: the last of each person, without skipped and rejected ones and honeypots."""
+    by_unit: dict[str, list[Answer]] = {}
     reviews, pots = study.reviews(), set(study.configuration["honeypots"])
-    for one in study.answers(masks=True):
-        rejected = one.id in reviews and reviews[one.id].verdict == "reject"
-        if one.unit not in pots and one.payload["kind"] != "skip" and not rejected:
-            found.setdefault(one.unit, []).append(one)
-    return found
+    for answer in study.answers(masks=True):
+        rejected = answer.id in reviews and reviews[answer.id].verdict == "reject"
+        if answer.unit not in pots and answer.payload["kind"] != "skip" and not rejected:
+            by_unit.setdefault(answer.unit, []).append(answer)
+    return by_unit
 
 
 def pixels_of(answer: Answer, size: tuple[int, ...]) -> np.ndarray:
-    """bool (H, W): what an answer marks, of an image of this size; nothing where it says that there is no region."""
+    """Return bool (H, W), what an answer marks of an image of this size.
+
+    Nothing where it says that there is no region.
+    """
     return np.zeros(size, bool) if answer.pixels is None else answer.pixels

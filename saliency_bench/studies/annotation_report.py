@@ -13,51 +13,61 @@ from saliency_bench.studies.study import Answer
 
 
 def annotation_report(annotating: Annotating) -> dict[str, Any]:
-    """The report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none."""
+    """Return the report as plain data; estimates are {"value", "low", "high", "n"}, null where there is none."""
     last = annotating.study.answers(masks=False)
     counted = annotating.counted()
-    masks = ([annotating.pixels(one) for one in answers] for answers in counted.values() if len(answers) > 1)
-    verdicts = Counter(one.verdict for one in annotating.study.reviews().values())
+    masks = ([annotating.pixels(entry) for entry in answers] for answers in counted.values() if len(answers) > 1)
+    verdicts = Counter(entry.verdict for entry in annotating.study.reviews().values())
     per_unit = annotating.settings["annotators"]
     return {
         "study": annotating.study.name,
         "images": len(annotating.units),
         "images complete": sum(len(answers) >= per_unit for answers in counted.values()),
         "images with an answer": len(counted),
-        "people": len({one.person for one in last}),
-        "answers": dict(sorted(Counter(one.payload["kind"] for one in last).items())),
-        "reasons to skip": dict(Counter(one.payload["reason"] for one in last if one.payload["kind"] == "skip")),
-        "median seconds": float(np.median([one.seconds for one in last])) if last else None,
+        "people": len({entry.person for entry in last}),
+        "answers": dict(sorted(Counter(entry.payload["kind"] for entry in last).items())),
+        "reasons to skip": dict(Counter(entry.payload["reason"] for entry in last if entry.payload["kind"] == "skip")),
+        "median seconds": float(np.median([entry.seconds for entry in last])) if last else None,
         "reviews": {"accept": verdicts["accept"], "reject": verdicts["reject"], "open": len(annotating.to_review())},
-        "agreement": {name: _plain(one) for name, one in study_agreement(masks).items()},
-        "honeypots": {person: _plain(one) for person, one in honeypot_scores(annotating).items()},
+        "agreement": {name: _plain(entry) for name, entry in study_agreement(masks).items()},
+        "honeypots": {person: _plain(entry) for person, entry in honeypot_scores(annotating).items()},
     }
 
 
 def honeypot_scores(annotating: Annotating) -> dict[str, Estimate]:
-    """{person: IoU with the known masks}, of the first answer to each honeypot; a skipped one is left out."""
+    """Return {person: IoU with the known masks}, of the first answer to each honeypot; a skipped one is left out."""
     scores: dict[str, list[float]] = {}
     pots = set(annotating.honeypots)
-    for one in annotating.study.answers(last=False):
-        if one.unit in pots and one.revision == 1 and one.payload["kind"] != "skip":
-            known = _known(annotating, one)
-            scores.setdefault(one.person, []).append(iou(annotating.pixels(one), known))
-    return {person: bounded(np.array(own), np.arange(len(own)), (0.0, 1.0)) for person, own in sorted(scores.items())}
+    for answer in annotating.study.answers(last=False):
+        if answer.unit in pots and answer.revision == 1 and answer.payload["kind"] != "skip":
+            known = _known(annotating, answer)
+            scores.setdefault(answer.person, []).append(iou(annotating.pixels(answer), known))
+    return {
+        person: bounded(np.array(values), np.arange(len(values)), (0.0, 1.0))
+        for person, values in sorted(scores.items())
+    }
 
 
 def _known(annotating: Annotating, answer: Answer) -> np.ndarray:
+    """Return the mask that the dataset has of a honeypot."""
     known = annotating.images.known_mask(answer.unit)
     assert known is not None, "honeypots are chosen among images with a mask"
     return known
 
 
 def _plain(estimate: Estimate) -> dict[str, float | int | None]:
+    """Return an estimate as JSON holds it."""
     numbers = {"value": estimate.value, "low": estimate.low, "high": estimate.high}
-    return {name: float(one) if np.isfinite(one) else None for name, one in numbers.items()} | {"n": estimate.n}
+    return {name: float(number) if np.isfinite(number) else None for name, number in numbers.items()} | {
+        "n": estimate.n
+    }
 
 
 def report_rows(report: dict[str, Any]) -> list[list[str]]:
-    """The report as a table of two columns, with a header; what people wrote is escaped, so that it forges no line."""
+    """Return the report as a table of two columns, with a header.
+
+    What people wrote is escaped, so that it forges no line.
+    """
     rows = [["annotation study", report["study"]]]
     for name in ("images", "images with an answer", "images complete", "people"):
         rows.append([name, f"{report[name]:,}"])
@@ -69,13 +79,17 @@ def report_rows(report: dict[str, Any]) -> list[list[str]]:
     if report["median seconds"] is not None:
         rows.append(["median time of an answer", f"{report['median seconds']:.0f} s"])
     rows += [[f"reviews: {verdict}", f"{count:,}"] for verdict, count in report["reviews"].items()]
-    rows += [[f"agreement: {name}", _shown(one, "images")] for name, one in report["agreement"].items()]
-    rows += [[f"honeypots: {person}", f"IoU {_shown(one, 'images')}"] for person, one in report["honeypots"].items()]
+    rows += [[f"agreement: {name}", _shown(estimate, "images")] for name, estimate in report["agreement"].items()]
+    rows += [
+        [f"honeypots: {person}", f"IoU {_shown(estimate, 'images')}"]
+        for person, estimate in report["honeypots"].items()
+    ]
     return [[one_line(cell) for cell in row] for row in rows]
 
 
-def _shown(estimate: dict[str, Any], what: str) -> str:
+def _shown(estimate: dict[str, Any], unit: str) -> str:
+    """Return an estimate as text, and of how many images it is."""
     if estimate["value"] is None:
         return "-"
     ends = "" if estimate["low"] is None else f" ({estimate['low']:.3f} to {estimate['high']:.3f})"
-    return f"{estimate['value']:.3f}{ends}, {estimate['n']} {what}"
+    return f"{estimate['value']:.3f}{ends}, {estimate['n']} {unit}"

@@ -20,12 +20,12 @@ LOCK = 20231008537  # the number of the lock that writers of a PostgreSQL store 
 
 
 def now() -> str:
-    """UTC, ISO 8601, always with microseconds, so that the order of the texts is that of the times."""
+    """Return the time in UTC, ISO 8601, with microseconds, so that the order of the texts is that of the times."""
     return datetime.now(UTC).isoformat(timespec="microseconds")
 
 
 def hours_ago(hours: float) -> str:
-    """As `now`."""
+    """Return the time so many hours ago, as `now` does."""
     return (datetime.now(UTC) - timedelta(hours=hours)).isoformat(timespec="microseconds")
 
 
@@ -57,23 +57,31 @@ class Database:
             raise UserError(f"{self.text} cannot be used as a store: {_reason(error)}") from error
 
     def _open(self) -> None:
+        """Make the tables, or check those that are there.
+
+        Raises:
+            UserError: The database is of another program or of another version.
+        """
         with self.writing() as connection:
             names = inspect(connection).get_table_names()
             if names and versions.name not in names:
                 raise UserError(f"{self.text} is a database of another program; give another place for the store")
             metadata.create_all(connection)
-            found = connection.scalars(select(versions.c.number)).all()
-            if not found:
+            formats = connection.scalars(select(versions.c.number)).all()
+            if not formats:
                 connection.execute(insert(versions).values(number=FORMAT))
-            elif list(found) != [FORMAT]:
+            elif list(formats) != [FORMAT]:
                 raise UserError(
-                    f"{self.text} has format {found[0]}, but this version reads {FORMAT}; install the version of "
+                    f"{self.text} has format {formats[0]}, but this version reads {FORMAT}; install the version of "
                     "saliency-bench that wrote it, or start a new store"
                 )
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """A transaction that may write; it is stored whole or not at all. Only one of a store runs at a time."""
+        """Open a transaction that may write.
+
+        It is stored whole or not at all, and only one of a store runs at a time.
+        """
         with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
             if self.path is None:
                 connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({LOCK})")
@@ -81,6 +89,7 @@ class Database:
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
+        """Open a transaction that reads."""
         with self.engine.connect() as connection, connection.begin():
             yield connection
 
@@ -94,25 +103,35 @@ class Database:
         return target
 
     def close(self) -> None:
+        """Close all connections."""
         self.engine.dispose()
 
 
 def plain_json(value: object) -> str:
-    """Raises: UserError for what is not JSON, NaN included."""
+    """Return a value as JSON.
+
+    Raises:
+        UserError: It is none, as with NaN.
+    """
     try:
         return json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise UserError(f"not to be stored as JSON: {one_line(error)}") from None
 
 
-def check_text(what: str, text: object, most: int = 500) -> str:
-    """Raises: UserError for an empty or very long name, or one with control characters."""
+def check_text(name: str, text: object, most: int = 500) -> str:
+    """Return a text that may be stored as a name.
+
+    Raises:
+        UserError: It is empty or very long, or has control characters.
+    """
     if not isinstance(text, str) or not text.strip() or len(text) > most or not text.isprintable():
-        raise UserError(f"{what} is a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
+        raise UserError(f"{name} is a printable text of 1 to {most} characters, not {one_line(ascii(text), 60)}")
     return text
 
 
 def _without_password(text: str) -> str:
+    """Return the address of a database without its password."""
     try:
         return make_url(text).render_as_string(hide_password=True)
     except (ArgumentError, ValueError):
@@ -120,11 +139,13 @@ def _without_password(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    """Return why a database cannot be opened, in a line."""
     cause = error.orig if isinstance(error, DBAPIError) and error.orig else error
     return one_line(cause)
 
 
 def _check_file(path: Path, create: bool) -> None:
+    """Raise UserError for a file that is no SQLite store, or that is not there and shall not be made."""
     if path.is_dir():
         raise UserError(f"{path} is a folder; give a file for the store, such as {path / 'study.db'}")
     if not path.exists():

@@ -21,7 +21,11 @@ from saliency_bench.utils.seeds import seed_of
 
 
 def module_of(format: str) -> ModuleType:
-    """Raises: UserError for an unknown format."""
+    """Return the module of a format.
+
+    Raises:
+        UserError: The format is unknown.
+    """
     if format not in FORMATS:
         raise unknown("format", format, FORMATS)
     return import_module(f"saliency_bench.studies.formats.{MODULES[format]}")
@@ -30,9 +34,15 @@ def module_of(format: str) -> ModuleType:
 def export(annotating: Annotating, out: Path, format: str, *, people: bool = True) -> int:
     """Write the masks that count, and the consensus of each image, into a new folder; return the number of images.
 
-    people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs from
-    image to image, so that nobody's masks can be put together.
-    Raises: UserError for a folder that exists, a study without a mask, or names that the format cannot hold.
+    Args:
+        annotating: the study.
+        out: the new folder.
+        format: of the files.
+        people: False to leave out the pseudonyms: the masks of an image are then numbered, in an order that differs
+            from image to image, so that nobody's masks can be put together.
+
+    Raises:
+        UserError: The folder exists, the study has no mask, or the format cannot hold a name.
     """
     if out.exists():
         raise UserError(f"{out} exists; give a new folder")
@@ -40,7 +50,7 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
     drawn = list(all_drawn(annotating, people))
     if not drawn:
         raise UserError(f"the study {annotating.study.name} has no mask to export")
-    if any(one.person.casefold() == CONSENSUS and one.votes is None for one in drawn):
+    if any(entry.person.casefold() == CONSENSUS and entry.votes is None for entry in drawn):
         raise UserError(
             f"the study {annotating.study.name} has a person called {CONSENSUS}, as the mask of most people is; "
             "export it with --without-people"
@@ -48,27 +58,35 @@ def export(annotating: Annotating, out: Path, format: str, *, people: bool = Tru
     writer.check(drawn)
     out.mkdir(parents=True)
     writer.write(out, drawn)
-    return len({one.image_id for one in drawn})
+    return len({entry.image_id for entry in drawn})
 
 
 def all_drawn(annotating: Annotating, people: bool = True) -> Iterator[Drawn]:
-    """For each image, in the order of the dataset: the mask of every person, then the consensus."""
+    """Yield for each image, in the order of the dataset, the mask of every person, then the consensus."""
     counted = annotating.counted()
     for unit in annotating.images.units:
         answers = counted.get(unit)
         if not answers:
             continue
-        answers.sort(key=lambda one: one.person if people else str(seed_of(one.mask, one.person, one.created)))
-        masks = [annotating.pixels(one) for one in answers]
+        answers.sort(
+            key=lambda answer: answer.person if people else str(seed_of(answer.mask, answer.person, answer.created))
+        )
+        masks = [annotating.pixels(answer) for answer in answers]
         label = annotating.images.label(unit) or "region"
-        for number, (one, mask) in enumerate(zip(answers, masks, strict=True), 1):
-            yield Drawn(unit, label, one.person if people else str(number), mask)
+        for number, (answer, mask) in enumerate(zip(answers, masks, strict=True), 1):
+            yield Drawn(unit, label, answer.person if people else str(number), mask)
         yield Drawn(unit, label, CONSENSUS, consensus(masks), votes(masks))
 
 
 @dataclass(frozen=True)
 class Imported:
-    """Masks of a person that were drawn elsewhere. masks: {unit: bool (H, W)}. strange: names that fit no image."""
+    """Masks of a person that were drawn elsewhere.
+
+    Attributes:
+        person: the pseudonym.
+        masks: {unit: bool (H, W)}.
+        strange: names that fit no image.
+    """
 
     person: str
     masks: dict[str, np.ndarray]
@@ -76,48 +94,52 @@ class Imported:
 
 
 def import_masks(annotating: Annotating, path: Path, format: str, person: str) -> tuple[int, list[str]]:
-    """`read_masks` and `store_masks`: (how many images, names that fit none)."""
-    found = read_masks(annotating.images, path, format, person)
-    store_masks(annotating, found)
-    return len(found.masks), found.strange
+    """Read masks and store them; return (how many images, names that fit none)."""
+    imported = read_masks(annotating.images, path, format, person)
+    store_masks(annotating, imported)
+    return len(imported.masks), imported.strange
 
 
 def read_masks(images: StudyImages, path: Path, format: str, person: str) -> Imported:
-    """The masks of a person in a file; all of them where it names nobody.
+    """Return the masks of a person in a file; all of them where it names nobody.
 
     An image is found by its id, or by the last part of it without ending.
-    Raises: UserError for a file that cannot be read or is of other people, or a mask of another size than its image.
+
+    Raises:
+        UserError: The file cannot be read or is of other people, or a mask has another size than its image.
     """
     check_person(person)
     units = _units_by_name(images)
-    found = module_of(format).read(path, person)
-    named = {name: units.get(name) or units.get(_stem(name)) for name in found}
-    masks = {unit: found[name] for name, unit in named.items() if unit is not None}
+    by_name = module_of(format).read(path, person)
+    named = {name: units.get(name) or units.get(_stem(name)) for name in by_name}
+    masks = {unit: by_name[name] for name, unit in named.items() if unit is not None}
     for name, unit in named.items():
         if unit is not None:
-            _check_mask(images, unit, name, found[name])
+            _check_mask(images, unit, name, by_name[name])
     return Imported(person, masks, [name for name, unit in named.items() if unit is None])
 
 
-def store_masks(annotating: Annotating, found: Imported) -> None:
-    """Store masks as the answers of a person; one that this person has already is not stored again."""
-    for unit, mask in found.masks.items():
-        _store(annotating, unit, mask, found.person)
+def store_masks(annotating: Annotating, imported: Imported) -> None:
+    """Store masks as the answers of their person."""
+    for unit, mask in imported.masks.items():
+        _store(annotating, unit, mask, imported.person)
 
 
 def _units_by_name(images: StudyImages) -> dict[str, str]:
-    """{what a file may call an image: its unit}, of the names that only one has."""
+    """Return {what a file may call an image: its unit}, of the names that only one has."""
     names = [(name, unit) for unit in images.units for name in {unit, unit.replace("/", "_"), _stem(unit)}]
     counts = Counter(name for name, _ in names)
     return {name: unit for name, unit in names if counts[name] == 1}
 
 
 def _stem(name: str) -> str:
+    """Return the last part of a name, without ending."""
     last = PurePosixPath(name).name
     return last.rsplit(".", 1)[0] if "." in last else last
 
 
 def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> None:
+    """Raise UserError for a mask of another size than its image."""
     try:
         shown = images.shown(unit)
     except UnreadableError as error:
@@ -130,6 +152,7 @@ def _check_mask(images: StudyImages, unit: str, name: str, mask: np.ndarray) -> 
 
 
 def _store(annotating: Annotating, unit: str, mask: np.ndarray, person: str) -> Answer:
+    """Store a mask, or that there is no region."""
     study = annotating.study
     digest = sha256(b"\0".join([str(study.id).encode(), person.encode(), unit.encode(), png(mask)])).hexdigest()
     study.assign(person, [unit])

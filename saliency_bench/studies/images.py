@@ -39,13 +39,15 @@ class StudyImages:
     def __init__(self, rows: Dataset):
         plain = rows.with_format(None)
         kind = plain.features.get("label")
-        ids = [str(one) for one in plain["image_id"]] if "image_id" in plain.features else map(str, range(len(plain)))
+        ids = (
+            [str(value) for value in plain["image_id"]] if "image_id" in plain.features else map(str, range(len(plain)))
+        )
         labels = list(plain["label"]) if "label" in plain.features else [None] * len(plain)
         self.ids = list(ids)
-        self.labels = [class_name(kind, one, "") if isinstance(kind, ClassLabel) else one for one in labels]
+        self.labels = [class_name(kind, value, "") if isinstance(kind, ClassLabel) else value for value in labels]
         units = self.ids
         if len(set(units)) < len(units):
-            units = [f"{one}, {label}" for one, label in zip(self.ids, self.labels, strict=True)]
+            units = [f"{value}, {label}" for value, label in zip(self.ids, self.labels, strict=True)]
         if not units or (twice := [unit for unit, count in Counter(units).items() if count > 1]):
             problem = "no image" if not units else f"several rows of the image {twice[0]}"
             raise UserError(f"the dataset has {problem}; a study asks about each image (and class) once")
@@ -58,27 +60,32 @@ class StudyImages:
 
     @property
     def units(self) -> list[str]:
-        """In the order of the rows."""
+        """All units, in the order of the rows."""
         return list(self.positions)
 
     def image_id(self, unit: str) -> str:
+        """Return the id of a unit's image."""
         return self.ids[self.positions[unit]]
 
     def label(self, unit: str) -> str:
-        """The name of the class; "" without one."""
+        """Return the name of the class; "" without one."""
         label = self.labels[self.positions[unit]]
         return "" if label is None else str(label)
 
     def with_masks(self) -> list[str]:
-        """The units whose mask the dataset holds."""
+        """Return the units whose mask the dataset holds."""
         if "mask" not in self.rows.features:
             return []
         masks = self.rows.data.column("mask").combine_chunks() if self.rows._indices is None else self.rows["mask"]
-        known = [one is not None and (not hasattr(one, "is_valid") or one.is_valid) for one in masks]
+        known = [mask is not None and (not hasattr(mask, "is_valid") or mask.is_valid) for mask in masks]
         return [unit for unit, has in zip(self.units, known, strict=True) if has]
 
     def _shown(self, unit: str) -> Shown:
-        """Raises: UnreadableError."""
+        """Return an image as people see it.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
         stored = self.rows[self.positions[unit]]["image"]
         data = stored_bytes(stored)
         if data is None:
@@ -88,7 +95,11 @@ class StudyImages:
         return Shown(picture.data, MEDIA[picture.suffix], picture.height, picture.width, sha256)
 
     def _known_mask(self, unit: str) -> np.ndarray | None:
-        """bool (H, W), in the size of the image; None without one. Raises: UnreadableError."""
+        """Return bool (H, W), the dataset's mask in the size of the image; None without one.
+
+        Raises:
+            UnreadableError: It cannot be read.
+        """
         stored = self.rows[self.positions[unit]].get("mask")
         if stored is None:
             return None

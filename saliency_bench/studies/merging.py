@@ -33,9 +33,12 @@ SETTINGS = ("kind", "dataset", "configuration", "seed")
 
 @dataclass(frozen=True)
 class Merged:
-    """added: rows that came in. left_out: rows that contradict one here, such as another first answer of a person.
+    """What a merge has done.
 
-    ahead: whether this copy holds rows that the other one lacks.
+    Attributes:
+        added: rows that came in.
+        left_out: rows that contradict one here, such as another first answer of a person.
+        ahead: whether this copy holds rows that the other one lacks.
     """
 
     added: int
@@ -46,7 +49,8 @@ class Merged:
 def merge(here: Path, other: Path) -> Merged:
     """Add to the store `here` what only the store `other` holds, in one transaction.
 
-    Raises: UserError where both hold a study of one name with other settings.
+    Raises:
+        UserError: Both hold a study of one name with other settings.
     """
     with _attached(here, other) as connection:
         before = _count(connection)
@@ -58,6 +62,7 @@ def merge(here: Path, other: Path) -> Merged:
 
 @contextmanager
 def _attached(here: Path, other: Path) -> Iterator[sqlite3.Connection]:
+    """Open a store with another one attached to it."""
     with closing(sqlite3.connect(here, timeout=60, isolation_level=None)) as connection:
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("ATTACH ? AS other", (str(other),))
@@ -71,12 +76,13 @@ def _attached(here: Path, other: Path) -> Iterator[sqlite3.Connection]:
 
 
 def _count(connection: sqlite3.Connection, copy: str = "main") -> int:
+    """Return the number of rows of a copy."""
     tables = ("study", *SAME)
     return sum(connection.execute(f"SELECT count(*) FROM {copy}.{table}").fetchone()[0] for table in tables)
 
 
 def _studies(connection: sqlite3.Connection) -> None:
-    """Studies of the other copy, by name, and the temporary table `same_study` of their numbers (there, here)."""
+    """Add studies of the other copy, and make the temporary table `same_study` of their numbers (there, here)."""
     settings = ", ".join(SETTINGS)
     for name, *there in connection.execute(f"SELECT name, {settings} FROM other.study").fetchall():
         here = connection.execute(f"SELECT {settings} FROM main.study WHERE name = ?", (name,)).fetchone()
@@ -93,13 +99,14 @@ def _studies(connection: sqlite3.Connection) -> None:
 
 
 def _different(here: Sequence[Any], there: Sequence[Any]) -> list[str]:
+    """Return the settings in which two studies of a name differ."""
     pairs = zip(SETTINGS, here, there, strict=True)
     same = {"configuration": json.loads}  # the text of JSON may differ where its meaning does not
-    return [key for key, own, their in pairs if same.get(key, str)(own) != same.get(key, str)(their)]
+    return [key for key, our, their in pairs if same.get(key, str)(our) != same.get(key, str)(their)]
 
 
 def _add(connection: sqlite3.Connection, table: str) -> int:
-    """Returns: rows that are missing here and cannot be added, as another row has their place."""
+    """Add rows that are missing here; return how many cannot be added, as another row has their place."""
     names = ", ".join(COLUMNS[table])
     missing = (
         f"FROM other.{table} t JOIN same_study s ON s.there = t.study "
@@ -114,7 +121,7 @@ def _add(connection: sqlite3.Connection, table: str) -> int:
 
 
 def _add_reviews(connection: sqlite3.Connection) -> int:
-    """Of answers that are here; those of answers that were left out are left out, too."""
+    """Add reviews of answers that are here; those of answers that were left out are left out, too."""
     missing = f"FROM other.review t WHERE NOT EXISTS (SELECT 1 FROM main.review o WHERE {SAME['review']})"
     wanted = connection.execute(f"SELECT count(*) {missing}").fetchone()[0]
     connection.execute(

@@ -38,12 +38,12 @@ OF_A_RUN = ["run.json", "summary.json", "predictions.parquet", "maps/*"]  # what
 
 
 def unit_of(image: str, explainer: str | None) -> str:
-    """The unit of a study: what one answer is about. Control characters are escaped."""
+    """Return the unit of a study, what an answer is about; control characters are escaped."""
     return json.dumps([image, explainer])
 
 
 def pair_of(unit: str) -> tuple[str, str | None]:
-    """(image id, explainer) of a unit."""
+    """Return (image id, explainer) of a unit."""
     image, explainer = json.loads(unit)
     return image, explainer
 
@@ -52,11 +52,17 @@ def pair_of(unit: str) -> tuple[str, str | None]:
 class RunImages:
     """Images with a label and a map of each explainer.
 
-    run: a hash of the dataset, the model and the explainers; another one is another study. dataset: its fingerprint.
-    ids: in the run's order. labels, groups: of each of `ids`, the name of its class and its cluster (None: it stands
-    for itself). classes: the names of all. frames: uint8 (H, W, 3) of an id. maps: {explainer: {id: (H, W)}}.
-    explained: the class that the maps of an image explain, where it is one class of the dataset. masks: {id: bool
-    (H, W)}, the masks of the dataset, where they are wanted.
+    Attributes:
+        run: a hash of the dataset, the model and the explainers; another one is another study.
+        dataset: fingerprint of the dataset.
+        ids: of the images, in the run's order.
+        labels: {id: the name of its class}.
+        groups: {id: its cluster; None: it stands for itself}.
+        classes: the names of all.
+        frames: {id: uint8 (H, W, 3)}.
+        maps: {explainer: {id: (H, W)}}.
+        explained: the class that the maps of an image explain, where it is one class of the dataset.
+        masks: {id: bool (H, W)}, the masks of the dataset, where they are wanted.
     """
 
     run: str
@@ -72,12 +78,20 @@ class RunImages:
     reading: Lock = field(default_factory=Lock, repr=False)  # a file of maps is read by one thread at a time
 
     def frame(self, image_id: str) -> np.ndarray:
-        """Uint8 (H, W, 3). Raises: UnreadableError."""
+        """Return uint8 (H, W, 3).
+
+        Raises:
+            UnreadableError: The image cannot be read.
+        """
         with self.reading:
             return self.frames(image_id)
 
     def map(self, image_id: str, explainer: str) -> np.ndarray:
-        """Float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks. Raises: UserError."""
+        """Return float32 (H, W), of the size of the frame; `HUMAN` is the explainer of the masks.
+
+        Raises:
+            UserError: There is no such map.
+        """
         frame = self.frame(image_id)
         with self.reading:
             if explainer == HUMAN and self.masks is not None:
@@ -90,9 +104,10 @@ class RunImages:
 
 
 def run_folder(run: str) -> tuple[Path, str]:
-    """The folder of a run and its name; `hub:OWNER/NAME`, a dataset repository that holds one, is downloaded.
+    """Return the folder of a run and its name; `hub:OWNER/NAME`, a dataset repository that holds one, is downloaded.
 
-    Raises: UserError for a repository that is not there, cannot be reached, or holds no run.
+    Raises:
+        UserError: The repository is not there, cannot be reached, or holds no run.
     """
     if not run.startswith(FORCED):
         return Path(run), Path(run).name
@@ -104,26 +119,31 @@ def run_folder(run: str) -> tuple[Path, str]:
         with no_bars():
             given: dict[str, Any] = {"repo_type": "dataset", "revision": revision}
             api.hf_hub_download(name, "summary.json", **given)
-            found = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
+            folder = api.snapshot_download(name, allow_patterns=OF_A_RUN, **given)
     except EntryNotFoundError as error:
         raise UserError(f"{name} is not the folder of a finished run (no summary.json); upload one to it") from error
     except Exception as error:
         refuse(error, name, token_of(api))
-    if not (Path(found) / "summary.json").is_file():
+    if not (Path(folder) / "summary.json").is_file():
         raise UserError(
             f"{name} is not the folder of a finished run (no summary.json); upload the --out of a run to it"
         )
-    return Path(found), name.rpartition("/")[2]
+    return Path(folder), name.rpartition("/")[2]
 
 
 def run_images(
     run: str | Path, explainers: Sequence[str] = (), dataset: str | None = None, *, with_masks: bool = False
 ) -> RunImages:
-    """Of a run that kept its maps. explainers: as in the run (default: all). dataset: where it is now, if it moved.
+    """Return the images of a run that kept its maps.
 
-    with_masks: also the masks of the dataset.
-    Raises: UserError for a run without kept maps, an explainer it does not have, or a dataset that is another or,
-    with_masks, has none.
+    Args:
+        run: its folder, or `hub:OWNER/NAME`.
+        explainers: as in the run; (): all.
+        dataset: where it is now, if it moved.
+        with_masks: also the masks of the dataset.
+
+    Raises:
+        UserError: The run kept no maps, does not have an explainer, or the dataset is another or, with_masks, has none.
     """
     folder = Path(run)
     maps = load_maps(folder)
@@ -141,11 +161,13 @@ def run_images(
     positions = {image_id: position for position, image_id in enumerate(known)}
     numbers = dict(zip(known, rows["label"], strict=True))
     groups = dict(zip(known, rows["group"], strict=True)) if "group" in rows.features else {}
-    ids = [one for one in next(iter(chosen.values())) if all(one in own for own in chosen.values())]
-    ids = [one for one in ids if (numbers[one] if numbers[one] is not None else -1) >= 0]
+    ids = [
+        image for image in next(iter(chosen.values())) if all(image in of_explainer for of_explainer in chosen.values())
+    ]
+    ids = [image for image in ids if (numbers[image] if numbers[image] is not None else -1) >= 0]
     if not ids:
         raise UserError(f"{folder} has no image with a label and a kept map of each of {', '.join(chosen)}")
-    labels = {one: classes[numbers[one]] for one in ids}
+    labels = {image: classes[numbers[image]] for image in ids}
     pictures = rows.select_columns(["image"]).cast_column("image", Image(decode=False))
     geometry = _geometry(identity.geometry)
     return RunImages(
@@ -153,28 +175,29 @@ def run_images(
         dataset=identity.fingerprint,
         ids=ids,
         labels=labels,
-        groups={one: None if groups.get(one) is None else str(groups[one]) for one in ids},
+        groups={image: None if groups.get(image) is None else str(groups[image]) for image in ids},
         classes=classes,
         frames=lru_cache(AT_ONCE)(lambda image_id: _frame(pictures[positions[image_id]]["image"], geometry)),
         maps=chosen,
         explained=_explained(folder, identity, labels, classes),
-        masks=RunMasks(rows, {one: positions[one] for one in ids}, geometry) if with_masks else None,
+        masks=RunMasks(rows, {image: positions[image] for image in ids}, geometry) if with_masks else None,
     )
 
 
 def _explained(folder: Path, identity: Identity, labels: dict[str, str], classes: list[str]) -> dict[str, str]:
-    """{image id: the class that its maps explain}, of the label or the predicted class; {} of other targets."""
+    """Return {image id: the class that its maps explain}, of the label or the predicted class; {} of other targets."""
     if identity.target == "label":
         return labels
     if identity.target != "predicted":
         return {}
-    names = {number: classes[index] for index, own in enumerate(identity.labels) for number in own}
+    names = {number: classes[index] for index, members in enumerate(identity.labels) for number in members}
     table = pq.read_table(folder / "predictions.parquet", columns=["image_id", "prediction"]).to_pydict()
     predicted = dict(zip(table["image_id"], table["prediction"], strict=True))
-    return {one: names[predicted[one]] for one in labels if predicted.get(one) in names}
+    return {image: names[predicted[image]] for image in labels if predicted.get(image) in names}
 
 
 def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
+    """Return an image in the prepared frame of the network."""
     picture = open_picture(stored).convert("RGB")
     height, width = geometry.resized(picture.height, picture.width)
     way = getattr(Pillow.Resampling, geometry.resample.upper(), Pillow.Resampling.BILINEAR)
@@ -182,15 +205,20 @@ def _frame(stored: Any, geometry: Geometry) -> np.ndarray:
 
 
 def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
+    """Return the dataset of a run.
+
+    Raises:
+        UserError: It is not there, or is another one.
+    """
     if not isinstance(dataset, str):
         raise UserError(f"the dataset of this run was {dataset}; give --dataset, a folder or name that holds it")
     try:
-        found = find(dataset).load_usual(split)[0]
+        rows_there = find(dataset).load_usual(split)[0]
     except UserError as error:
         raise UserError(f"the dataset of this run: {error}; if it has moved, give --dataset") from error
-    if fingerprint(found) != expected:
+    if fingerprint(rows_there) != expected:
         raise UserError(f"{dataset} is not the dataset of the run; give --dataset")
-    rows = with_classes(found.with_format(None))
+    rows = with_classes(rows_there.with_format(None))
     if label != "label":
         rows = rows.remove_columns([name for name in ["label"] if name in rows.features]).rename_column(label, "label")
     if not isinstance(rows.features.get("label"), ClassLabel):
@@ -199,5 +227,6 @@ def _rows(dataset: Any, split: str, expected: str, label: str) -> Dataset:
 
 
 def _geometry(stored: dict[str, Any]) -> Geometry:
+    """Return how the network's images were prepared."""
     sizes: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in stored.items()}
     return Geometry(**sizes)

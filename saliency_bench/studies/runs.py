@@ -8,7 +8,7 @@ from saliency_bench.errors import UserError
 
 
 def runs_of(mask: np.ndarray) -> list[int]:
-    """The runs of a bool mask (H, W).
+    """Return the runs of a bool mask (H, W).
 
     >>> runs_of(np.array([[True, True, False], [False, False, True]]))
     [0, 2, 3, 1]
@@ -19,8 +19,12 @@ def runs_of(mask: np.ndarray) -> list[int]:
 
 
 def mask_of(runs: Sequence[int], height: int, width: int) -> np.ndarray:
-    """bool (height, width) of its runs. Raises: UserError for runs that are not those of a mask of this size."""
-    plain = isinstance(runs, list) and all(type(one) is int and one >= 0 for one in runs)
+    """Return bool (height, width) of its runs.
+
+    Raises:
+        UserError: The runs are not those of a mask of this size.
+    """
+    plain = isinstance(runs, list) and all(type(length) is int and length >= 0 for length in runs)
     if not plain or sum(runs) != height * width:
         raise UserError(f"the runs are not those of a mask of {height} x {width} pixels")
     return np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(height, width)

@@ -39,10 +39,17 @@ class Store(Database):
     def study(
         self, kind: str, name: str, *, dataset: str = "", configuration: dict[str, Any] | None = None, seed: int = 0
     ) -> Study:
-        """The study of this name, made if there is none.
+        """Return the study of this name, made if there is none.
 
-        kind: "annotate", "assess", "peekaboom". dataset: fingerprint of its images. configuration: settings, as JSON.
-        Raises: UserError for a study of this name of another kind, dataset, configuration or seed.
+        Args:
+            kind: "annotate", "assess" or "peekaboom".
+            name: of the study.
+            dataset: fingerprint of its images.
+            configuration: settings, as JSON.
+            seed: of its orders.
+
+        Raises:
+            UserError: There is a study of this name of another kind, dataset, configuration or seed.
         """
         wanted = {
             "kind": kind,
@@ -64,25 +71,31 @@ class Store(Database):
         return self._study(dict(row))
 
     def get(self, name: str) -> Study | None:
-        """The study of this name; None if there is none."""
+        """Return the study of this name; None if there is none."""
         with self.reading() as connection:
             row = connection.execute(select(studies).where(studies.c.name == name)).mappings().first()
         return None if row is None else self._study(dict(row))
 
     def find(self, name: str | None = None, kind: str | None = None) -> Study:
-        """The study of this name, or the only one (of a kind). Raises: UserError if there is none, or several."""
+        """Return the study of this name, or the only one (of a kind).
+
+        Raises:
+            UserError: There is none, or there are several.
+        """
         with self.reading() as connection:
             rows = connection.execute(select(studies).order_by(studies.c.id)).mappings().all()
-        found = [row for row in rows if name in (None, row["name"]) and kind in (None, row["kind"])]
-        if len(found) == 1:
-            return self._study(dict(found[0]))
+        fitting = [row for row in rows if name in (None, row["name"]) and kind in (None, row["kind"])]
+        if len(fitting) == 1:
+            return self._study(dict(fitting[0]))
         known = ", ".join(f"{row['name']} ({row['kind']})" for row in rows) or "none"
-        problem = "several studies; give --name" if found else "no such study"
+        problem = "several studies; give --name" if fitting else "no such study"
         raise UserError(f"{self.text} holds {problem}; it has: {known}")
 
     def _study(self, row: dict[str, Any]) -> Study:
+        """Return the study of a row."""
         return Study(self, **{key: row[key] for key in ("id", "kind", "name", "dataset", "configuration", "seed")})
 
 
 def _shown(row: Any, keys: list[str]) -> str:
+    """Return the values of a row as text."""
     return ", ".join(f"{key} {json.dumps(row[key])}" for key in keys)

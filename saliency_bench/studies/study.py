@@ -24,7 +24,13 @@ VERDICTS = ("accept", "reject")
 
 @dataclass(frozen=True)
 class Person:
-    """A pseudonym. key: the secret by which its owner is known again; the store holds only its SHA-256."""
+    """A pseudonym.
+
+    Attributes:
+        name: the pseudonym.
+        role: of `ROLES`.
+        key: the secret by which its owner is known again; the store holds only its SHA-256.
+    """
 
     name: str
     role: str
@@ -33,7 +39,14 @@ class Person:
 
 @dataclass(frozen=True)
 class Assignment:
-    """A unit that a person was given. position: from 0, in this person's order."""
+    """A unit that a person was given.
+
+    Attributes:
+        person: the pseudonym.
+        unit: what is asked about.
+        position: from 0, in this person's order.
+        created: when it was given.
+    """
 
     person: str
     unit: str
@@ -43,7 +56,19 @@ class Assignment:
 
 @dataclass(frozen=True)
 class Answer:
-    """A stored answer. revision: 1, 2, ... of this person and unit. mask: PNG, decoded by `pixels`."""
+    """A stored answer.
+
+    Attributes:
+        id: its number.
+        person: the pseudonym.
+        unit: what it is about.
+        revision: 1, 2, ... of this person and unit.
+        payload: what was answered.
+        mask: PNG, decoded by `pixels`.
+        image_sha256: of the image that was shown.
+        seconds: time spent.
+        created: when it was stored.
+    """
 
     id: int
     unit: str
@@ -87,9 +112,13 @@ class Study:
     # people
 
     def join(self, request: str | None = None, role: str = "annotator") -> Person:
-        """A new person. request: an id made by the page; the same again returns the same person.
+        """Return a new person.
 
         The key is made from the request, of which 128 bits must be random, so that a repeated request has the same one.
+
+        Args:
+            request: an id made by the page; the same again returns the same person. None: one is made.
+            role: of `ROLES`.
         """
         request = check_text("request", secrets.token_urlsafe(24) if request is None else request, 200)
         if len(request) < 16:
@@ -101,26 +130,27 @@ class Study:
             if known := self._person(connection, key):
                 return Person(known.name, known.role, key)
             taken = set(connection.scalars(select(people.c.name).where(people.c.study == self.id)))
-            name = next(one for one in iter(_pseudonym, None) if one not in taken)
+            name = next(pseudonym for pseudonym in iter(_pseudonym, None) if pseudonym not in taken)
             values = {"study": self.id, "name": name, "role": role, "created": now()}
             hashes = {"key_sha256": _hash(key), "request": _hash(request + role + str(self.id))}
             connection.execute(insert(people).values(**values, **hashes))
         return Person(name, role, key)
 
     def person(self, key: str) -> Person | None:
-        """The owner of a key; None for an unknown one."""
+        """Return the owner of a key; None for an unknown one."""
         with self.store.reading() as connection:
             return self._person(connection, key)
 
     def _person(self, connection: Connection, key: str) -> Person | None:
-        found = select(people.c.name, people.c.role).where(
+        """Return the owner of a key."""
+        query = select(people.c.name, people.c.role).where(
             people.c.study == self.id, people.c.key_sha256 == _hash(str(key))
         )
-        row = connection.execute(found).first()
+        row = connection.execute(query).first()
         return None if row is None else Person(row.name, row.role)
 
     def people(self, role: str | None = None) -> list[str]:
-        """Pseudonyms, in the order in which they joined."""
+        """Return the pseudonyms, in the order in which they joined."""
         rows = select(people.c.name).where(people.c.study == self.id).order_by(people.c.id)
         with self.store.reading() as connection:
             return list(connection.scalars(rows if role is None else rows.where(people.c.role == role)))
@@ -136,49 +166,60 @@ class Study:
     def draw(
         self, person: str, units: Sequence[str], *, per_unit: int, open_units: int = 1, stale_hours: float = 24.0
     ) -> list[Assignment]:
-        """What a person is asked now: up to `open_units` assignments without an answer, the first of them first.
+        """Return what a person is asked now: up to `open_units` assignments without an answer, the first of them first.
 
         Where there are fewer, further units are drawn: those given to the fewest people first, equal ones in an order
-        seeded by study and unit, none to more than `per_unit` people. Somebody who was given a unit `stale_hours` ago
-        and has not answered does not count. [] where nothing is left for this person.
+        seeded by study and unit. [] where nothing is left for this person.
+
+        Args:
+            person: the pseudonym.
+            units: that may be drawn.
+            per_unit: people that a unit is given to at most.
+            open_units: assignments without an answer.
+            stale_hours: somebody who was given a unit so long ago and has not answered does not count.
         """
         with self.store.writing() as connection:
-            own = self._assignments(connection, person)
+            assigned = self._assignments(connection, person)
             answered = set(
                 connection.scalars(select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person))
             )
-            waiting = [one for one in own if one.unit not in answered]
+            waiting = [assignment for assignment in assigned if assignment.unit not in answered]
             if missing := open_units - len(waiting):
-                given = {one.unit for one in own}
+                given = {assignment.unit for assignment in assigned}
                 takers = self._takers(connection, stale_hours)
                 left = [unit for unit in units if unit not in given and takers.get(unit, 0) < per_unit]
                 left.sort(key=lambda unit: (takers.get(unit, 0), seed_of(self.seed, "order", unit)))
                 self._append(connection, person, left[: max(missing, 0)])
-                waiting = [one for one in self._assignments(connection, person) if one.unit not in answered]
+                waiting = [
+                    assignment
+                    for assignment in self._assignments(connection, person)
+                    if assignment.unit not in answered
+                ]
         return waiting
 
     def takers(self, stale_hours: float = 24.0) -> dict[str, int]:
-        """{unit: people who answered it, or were given it less than so many hours ago}."""
+        """Return {unit: people who answered it, or were given it less than so many hours ago}."""
         with self.store.reading() as connection:
             return self._takers(connection, stale_hours)
 
     def give(self, person: str, choose: Callable[[list[Assignment]], Iterable[str]]) -> list[Assignment]:
-        """What a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
+        """Return what a person is asked; of a person who was given nothing yet, what `choose` makes of all assignments.
 
         No other assignment is made in between, so that what is chosen is still needed when it is given.
         """
         with self.store.writing() as connection:
             everyone = self._assignments(connection, None)
-            if not any(one.person == person for one in everyone):
+            if not any(assignment.person == person for assignment in everyone):
                 self._append(connection, person, choose(everyone))
             return self._assignments(connection, person)
 
     def assignments(self, person: str | None = None) -> list[Assignment]:
-        """Of one person in this person's order, or of all."""
+        """Return the assignments of a person in this person's order, or of all."""
         with self.store.reading() as connection:
             return self._assignments(connection, person)
 
     def _assignments(self, connection: Connection, person: str | None) -> list[Assignment]:
+        """Return the assignments of a person, or of all."""
         columns = assignments.c.person, assignments.c.unit, assignments.c.position, assignments.c.created
         rows = select(*columns).where(assignments.c.study == self.id)
         rows = rows if person is None else rows.where(assignments.c.person == person)
@@ -186,8 +227,9 @@ class Study:
         return [Assignment(*row) for row in connection.execute(ordered)]
 
     def _append(self, connection: Connection, person: str, units: Iterable[str]) -> None:
-        own = self._assignments(connection, person)
-        given, first = {one.unit for one in own}, len(own)
+        """Append units to a person's assignments."""
+        assigned = self._assignments(connection, person)
+        given, first = {assignment.unit for assignment in assigned}, len(assigned)
         new = [check_text("unit", unit) for unit in dict.fromkeys(units) if unit not in given]
         rows = [
             {"study": self.id, "person": person, "unit": unit, "position": first + index, "created": now()}
@@ -197,14 +239,16 @@ class Study:
             connection.execute(insert(assignments), rows)
 
     def _takers(self, connection: Connection, stale_hours: float) -> dict[str, int]:
+        """Return how many people took each unit."""
         since = hours_ago(stale_hours)
-        own = and_(
+        answered = and_(
             answers.c.study == assignments.c.study,
             answers.c.unit == assignments.c.unit,
             answers.c.person == assignments.c.person,
         )
         counted = select(assignments.c.unit, func.count()).where(
-            assignments.c.study == self.id, (assignments.c.created >= since) | select(answers.c.id).where(own).exists()
+            assignments.c.study == self.id,
+            (assignments.c.created >= since) | select(answers.c.id).where(answered).exists(),
         )
         return dict(connection.execute(counted.group_by(assignments.c.unit)).tuples().all())
 
@@ -223,8 +267,17 @@ class Study:
     ) -> Answer:
         """Store an answer, once however often this request is repeated; return the stored one.
 
-        mask: bool (H, W), in the size of the image; kept as PNG. seconds: time spent, at most a day.
-        Raises: UserError for a request that was another person's or about another unit, or for an invalid value.
+        Args:
+            person: the pseudonym.
+            unit: what it is about.
+            request: an id made by the page.
+            payload: what was answered, as JSON.
+            mask: bool (H, W), in the size of the image; kept as PNG.
+            image_sha256: of the image that was shown.
+            seconds: time spent, at most a day.
+
+        Raises:
+            UserError: The request was another person's or about another unit, or a value is invalid.
         """
         values = {
             "study": self.id,
@@ -252,9 +305,13 @@ class Study:
     def answers(
         self, person: str | None = None, unit: str | None = None, *, last: bool = True, masks: bool = True
     ) -> list[Answer]:
-        """Answers in the order in which they were stored.
+        """Return answers in the order in which they were stored.
 
-        last: only the last revision of each person and unit. masks: False leaves them out, which is much faster.
+        Args:
+            person: of this person only.
+            unit: to this unit only.
+            last: only the last revision of each person and unit.
+            masks: False leaves them out, which is much faster.
         """
         names = ["id", "unit", "person", "revision", "payload", "image_sha256", "seconds", "created"]
         rows = select(*(answers.c[name] for name in names + ["mask"] * masks)).where(answers.c.study == self.id)
@@ -266,12 +323,13 @@ class Study:
             return [_answer(row) for row in connection.execute(rows.order_by(answers.c.id)).mappings()]
 
     def answered(self, person: str) -> list[str]:
-        """The units that a person has answered, in the order of the first answers."""
+        """Return the units that a person has answered, in the order of the first answers."""
         rows = select(answers.c.unit).where(answers.c.study == self.id, answers.c.person == person)
         with self.store.reading() as connection:
             return list(dict.fromkeys(connection.scalars(rows.order_by(answers.c.id))))
 
     def _last(self) -> Select[Any]:
+        """Return a query of the last revision of each person and unit."""
         newest = select(func.max(answers.c.id)).where(answers.c.study == self.id)
         return newest.group_by(answers.c.unit, answers.c.person)
 
@@ -280,7 +338,8 @@ class Study:
     def review(self, answer: int, reviewer: str, verdict: str, request: str, comment: str = "") -> Review:
         """Store "accept" or "reject" for an answer, once however often this request is repeated.
 
-        Raises: UserError for what is no answer of this study, or one that was corrected in the meantime.
+        Raises:
+            UserError: There is no such answer in this study, or it was corrected in the meantime.
         """
         if type(answer) is not int or not 0 < answer < 2**31:  # True is 1, and a database has no larger numbers
             raise UserError("answer is the number of an answer")
@@ -301,17 +360,18 @@ class Study:
         return Review(row["answer"], row["reviewer"], row["verdict"], row["comment"], row["created"])
 
     def _check_newest(self, connection: Connection, answer: int) -> None:
-        own = connection.execute(
+        """Raise UserError for an answer that was corrected, or is of another study."""
+        reviewed = connection.execute(
             select(answers.c.unit, answers.c.person).where(answers.c.study == self.id, answers.c.id == answer)
         ).first()
-        if own is None:
+        if reviewed is None:
             raise UserError(f"study {self.name} has no answer {answer}")
-        same = and_(answers.c.study == self.id, answers.c.unit == own.unit, answers.c.person == own.person)
+        same = and_(answers.c.study == self.id, answers.c.unit == reviewed.unit, answers.c.person == reviewed.person)
         if connection.scalar(select(func.max(answers.c.id)).where(same)) != answer:
             raise UserError("this answer was corrected in the meantime; review the new one")
 
     def reviews(self) -> dict[int, Review]:
-        """{id of an answer: its last review}."""
+        """Return {id of an answer: its last review}."""
         columns = (reviews.c[name] for name in ("answer", "reviewer", "verdict", "comment", "created"))
         rows = select(*columns).join(answers, answers.c.id == reviews.c.answer).where(answers.c.study == self.id)
         with self.store.reading() as connection:
@@ -319,12 +379,13 @@ class Study:
 
 
 def _pseudonym() -> str:
-    """Such as "p-7kq3xw": no name, and no count of the people before."""
+    """Return a name such as "p-7kq3xw": no name of a person, and no count of the people before."""
     letters = "abcdefghjkmnpqrstuvwxyz23456789"  # none that look alike
     return "p-" + "".join(secrets.choice(letters) for _ in range(6))
 
 
 def _hash(text: str) -> str:
+    """Return the SHA-256 of a text."""
     return sha256(text.encode()).hexdigest()
 
 

@@ -14,11 +14,13 @@ LONGEST = 1000  # pixels of the longest side on which pieces are computed
 
 
 def superpixels(content: bytes) -> np.ndarray:
-    """uint16 (H, W): the number of each pixel's piece, from 0, of an encoded RGB picture.
+    """Return uint16 (H, W), the number of each pixel's piece, from 0, of an encoded RGB picture.
 
     A larger picture than `LONGEST` is reduced first, and each of its pixels gets the piece of the nearest reduced one:
     SLIC takes 20 s for 12 megapixels, and about one second for these.
-    Raises: UserError with the line that installs scikit-image.
+
+    Raises:
+        UserError: scikit-image is not installed; has the line that installs it.
     """
     try:
         from skimage.segmentation import slic
@@ -28,10 +30,10 @@ def superpixels(content: bytes) -> np.ndarray:
     width, height = picture.size
     if max(width, height) > LONGEST:
         picture.thumbnail((LONGEST, LONGEST), Image.Resampling.BOX)
-    found = slic(np.asarray(picture), n_segments=PIECES, compactness=COMPACTNESS, start_label=0).astype(np.uint16)
-    return found[_nearest(found.shape[0], height)][:, _nearest(found.shape[1], width)]
+    pieces = slic(np.asarray(picture), n_segments=PIECES, compactness=COMPACTNESS, start_label=0).astype(np.uint16)
+    return pieces[_nearest(pieces.shape[0], height)][:, _nearest(pieces.shape[1], width)]
 
 
 def _nearest(small: int, large: int) -> np.ndarray:
-    """The place, among `small` ones, nearest to the centre of each of `large` ones."""
+    """Return the place, among `small` ones, nearest to the centre of each of `large` ones."""
     return (2 * np.arange(large) + 1) * small // (2 * large)

@@ -43,17 +43,27 @@ MINUTES = 5.0
 
 @dataclass(frozen=True)
 class Remote:
-    """The copy in the repository at a commit. content: its hash; None where there is none."""
+    """The copy in the repository at a commit.
+
+    Attributes:
+        commit: the commit.
+        content: hash of the copy; None where there is none.
+    """
 
     commit: str
     content: str | None
 
 
 class Sync:
-    """store: path of the file. repo: OWNER/NAME of a private dataset repository, made if there is none.
+    """Keeps a store in a private dataset repository.
 
-    say: is told, in one line, what was restored and committed. Raises: UserError for a store or name that cannot be
-    synced.
+    Args:
+        store: path of the file.
+        repo: OWNER/NAME of a private dataset repository, made if there is none.
+        say: gets a line on what was restored and committed.
+
+    Raises:
+        UserError: The store or the name cannot be synced.
     """
 
     def __init__(
@@ -80,9 +90,13 @@ class Sync:
         self._thread = Thread(target=self._run, name="sync", daemon=True)
 
     def restore(self, *, writing: bool = True) -> None:
-        """Make the store hold what the repository holds. writing: the repository is made if there is none.
+        """Make the store hold what the repository holds.
 
-        Raises: UserError for a repository that is public, cannot be reached or written, or holds another study.
+        Args:
+            writing: make the repository if there is none.
+
+        Raises:
+            UserError: The repository is public, cannot be reached or written, or holds another study.
         """
         if token_of(self.api) is None:
             raise UserError(f"--sync {self.repo} needs a token: log in with `hf auth login`, or set HF_TOKEN")
@@ -114,7 +128,10 @@ class Sync:
         self._try()
 
     def status(self) -> str:
-        """Lines for the page: when answers were last committed, and whether that works. They name no repository."""
+        """Return lines for the page: when answers were last committed, and whether that works.
+
+        They name no repository.
+        """
         earlier = "before this start" if self._sent else "not yet"
         time = earlier if self.synced is None else f"at {self.synced:%Y-%m-%d %H:%M:%S} UTC"
         waiting = self._rows()[3] - (self._sent[3] if self._sent else 0)
@@ -124,7 +141,7 @@ class Sync:
         return "\n".join(lines) + "\n"
 
     def push(self) -> None:
-        """Commit a consistent copy, if rows were added since the last. Raises: UserError, and errors of the Hub."""
+        """Commit a consistent copy, if rows were added since the last; raise UserError, and errors of the Hub."""
         with self._lock:
             for _ in range(RACES):
                 rows = self._rows()
@@ -141,11 +158,12 @@ class Sync:
         raise UserError(f"other servers keep changing {self.repo}")
 
     def _run(self) -> None:
+        """Push again and again until the server ends."""
         while not self._ending.wait(60 * self.minutes):
             self._try()
 
     def _try(self) -> None:
-        """A study goes on whatever becomes of its copies."""
+        """Push, and go on whatever becomes of the copy: a study is not stopped by it."""
         try:
             self.push()
             self.problem = ""
@@ -156,12 +174,13 @@ class Sync:
             complain(f"NOT SYNCED, answers since {since} are in {self.path.name} only: {self.problem}; {then}")
 
     def _reason(self, error: Exception) -> str:
+        """Return why a copy could not be committed, in a line without secrets."""
         return reason(error, self.repo, token_of(self.api))
 
     # the repository
 
     def _remote(self, create: bool = False) -> Remote:
-        """Raises: UserError for a public repository; errors of the Hub."""
+        """Return the newest copy; raise UserError for a public repository, and errors of the Hub."""
         try:
             info: Any = self.api.repo_info(self.repo, repo_type="dataset")
         except RepositoryNotFoundError as error:
@@ -177,16 +196,18 @@ class Sync:
         return self._file(info.sha)
 
     def _file(self, commit: str) -> Remote:
-        found = self.api.get_paths_info(self.repo, [self.path.name], repo_type="dataset", revision=commit)
-        file = next((one for one in found if isinstance(one, RepoFile)), None)
+        """Return the copy at a commit."""
+        infos = self.api.get_paths_info(self.repo, [self.path.name], repo_type="dataset", revision=commit)
+        file = next((info for info in infos if isinstance(info, RepoFile)), None)
         return Remote(commit, None if file is None else file.lfs.sha256 if file.lfs else file.blob_id)
 
     def _stores(self, commit: str) -> str:
+        """Return the names of other stores in the repository, as text."""
         listed = self.api.list_repo_files(self.repo, repo_type="dataset", revision=commit)
         return ", ".join(name for name in listed if name.endswith(Path(self.path.name).suffix)) or "no store"
 
     def _commit(self, follows: Remote) -> bool:
-        """False if another commit came first."""
+        """Commit the store; return False if another commit came first."""
         with TemporaryDirectory(prefix="saliency-bench-") as folder, no_bars():
             copy = _copy(self.path, Path(folder))
             try:
@@ -212,6 +233,7 @@ class Sync:
         self._seen = remote.content
 
     def _add(self, got: Path, remote: Remote) -> None:
+        """Add to the store what the downloaded copy holds."""
         where = f"{self.path.name} of {self.repo}"
         try:
             Database(got, create=False).close()  # a store of ours, and of this format
@@ -237,7 +259,7 @@ class Sync:
             )
 
     def _rows(self) -> tuple[int, ...]:
-        """The rows of each table, which are only ever added."""
+        """Return the number of rows of each table, which are only ever added."""
         if not self.path.exists():
             return ()
         with closing(sqlite3.connect(self.path, timeout=60)) as connection:
@@ -245,7 +267,7 @@ class Sync:
 
 
 def _copy(store: Path, folder: Path) -> Path:
-    """A copy in one file, whole and consistent while others write."""
+    """Return a copy in one file, whole and consistent while others write."""
     database = Database(store, create=False)
     try:
         path = database.backup(folder / store.name)

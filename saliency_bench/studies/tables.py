@@ -31,19 +31,22 @@ metadata = MetaData()
 
 
 def _key() -> Column[int]:
+    """Return the column of a row's number."""
     return Column("id", Integer, primary_key=True)
 
 
 def _of(table: str) -> Column[int]:
+    """Return a column that names a row of another table."""
     return Column(table, ForeignKey(f"{table}.id"), nullable=False, index=True)
 
 
 def _text(name: str, *, unique: bool | None = None) -> Column[str]:
+    """Return a column of text."""
     return Column(name, Text, nullable=False, unique=unique)
 
 
 def _created() -> Column[str]:
-    """UTC, ISO 8601 with microseconds: sorted as text, it is sorted by time."""
+    """Return a column of times in UTC, ISO 8601 with microseconds: sorted as text, it is sorted by time."""
     return _text("created")
 
 
@@ -121,6 +124,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION saliency_bench_append_only()"""
 
 
 def _guard(table: Table) -> None:
+    """Add triggers that refuse changes of a table."""
     for verb in ("UPDATE", "DELETE"):
         text = SQLITE_GUARD.format(table=table.name, verb=verb)
         event.listen(table, "after_create", DDL(text).execute_if(dialect="sqlite"))
@@ -133,7 +137,7 @@ for _table in (studies, people, assignments, answers, reviews):
 
 
 def prepare_sqlite(engine: Engine) -> None:
-    """WAL, so that reading waits for nobody; FULL, so that an answer is on the disk before it is confirmed.
+    """Set WAL, so that reading waits for nobody, and FULL, so that an answer is on the disk before it is confirmed.
 
     Writing takes the lock at its beginning (BEGIN IMMEDIATE): a transaction that reads first and writes later could
     otherwise fail halfway.

@@ -30,14 +30,16 @@ from saliency_bench.utils.messages import complain
 
 @dataclass(frozen=True)
 class Table:
-    """A split of a dataset, in its own order.
+    """Hold a split of a dataset, in its own order.
 
-    spec       with the split that was found
-    published  as it was loaded, further columns as pictures where they are
-    labelled   the same with the label that the spec names
-    names      of its classes; None of a dataset without labels
-    further    the columns that metrics ask for and that are there
-    selection  the samples that are explained; None: all
+    Attributes:
+        spec: the settings, with the split that was found.
+        source: where the dataset was found.
+        published: as it was loaded, further columns as pictures where they are.
+        labelled: the same with the label that the spec names.
+        names: of its classes; None of a dataset without labels.
+        further: the columns that metrics ask for and that are there.
+        selection: the samples that are explained; None: all.
     """
 
     spec: RunSpec

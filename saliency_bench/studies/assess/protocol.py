@@ -42,20 +42,31 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The settings of a study, as the store keeps them. questions: as `read_questions` gives them.
+    """Return the settings of a study, as the store keeps them.
 
-    The masks of people are rated too where `images` has them. limit: images to rate (default: all but the checks).
-    Raises: UserError for numbers that do not fit.
+    The masks of people are rated too where `images` has them.
+
+    Args:
+        images: of a run.
+        questions: as `read_questions` gives them.
+        raters: people per map.
+        per_person: images of a person.
+        checks: attention checks of a person.
+        limit: images to rate; None: all but those of the checks.
+        seed: of all that is drawn.
+
+    Raises:
+        UserError: Numbers do not fit.
     """
     for name, value in (("raters", raters), ("per_person", per_person)):
         if value < 1:
             raise UserError(f"{name} is a number from 1; got {value}")
     with_masks = images.masks is not None
     if not 2 <= len(images.maps) + with_masks <= MAPS:
-        what = "the human mask included, " if with_masks else ""
-        raise UserError(f"people compare 2 to {MAPS} maps of an image, {what}not {len(images.maps) + with_masks}; "
+        included = "the human mask included, " if with_masks else ""
+        raise UserError(f"people compare 2 to {MAPS} maps of an image, {included}not {len(images.maps) + with_masks}; "
                         "give --explainers")  # fmt: skip
-    drawn = sorted(_rateable(images), key=lambda one: seed_of(seed, "images", one))
+    drawn = sorted(_rateable(images), key=lambda image: seed_of(seed, "images", image))
     most = len(drawn) - checks
     if checks < 0 or most < 1:
         raise UserError(f"{len(drawn)} images are too few for one to rate and {checks} attention checks")
@@ -67,8 +78,8 @@ def configuration(
         "explainers": list(images.maps),
         "masks": with_masks,
         "images": drawn[:shown],
-        "checks": {one: _stranger(images, one, drawn, seed) for one in drawn[shown : shown + checks]},
-        "groups": {one: group for one in drawn[:shown] if (group := images.groups[one]) is not None},
+        "checks": {image: _stranger(images, image, drawn, seed) for image in drawn[shown : shown + checks]},
+        "groups": {image: group for image in drawn[:shown] if (group := images.groups[image]) is not None},
         "raters": raters,
         "per_person": per_person,
         **questions,
@@ -76,21 +87,23 @@ def configuration(
 
 
 def _rateable(images: RunImages) -> list[str]:
-    """The images whose maps explain one class; where masks are rated, those with a mask of this class."""
+    """Return the images whose maps explain one class; where masks are rated, those with a mask of this class."""
     if not images.explained:
         raise UserError("people rate maps that explain one class; this run has another target than label or predicted")
     if images.masks is None:
         return list(images.explained)
-    found = [one for one in images.masks if images.explained.get(one) == images.labels[one]]
-    if not found:
+    with_mask = [image for image in images.masks if images.explained.get(image) == images.labels[image]]
+    if not with_mask:
         raise UserError("no image of the run has a mask of the class that its maps explain; leave out --with-masks")
-    return found
+    return with_mask
 
 
 def _stranger(images: RunImages, image: str, drawn: Sequence[str], seed: int) -> str:
-    """The other image of an attention check: of another class, if there is one."""
-    others = [one for one in drawn if one != image]
-    return min(others, key=lambda one: (images.explained[one] == images.explained[image], seed_of(seed, image, one)))
+    """Return the other image of an attention check: of another class, if there is such."""
+    others = [other for other in drawn if other != image]
+    return min(
+        others, key=lambda other: (images.explained[other] == images.explained[image], seed_of(seed, image, other))
+    )
 
 
 @dataclass(frozen=True)
@@ -103,40 +116,40 @@ class Assess:
     # what a person is asked
 
     def given(self, person: str) -> list[list[Assignment]]:
-        """The maps that this person rates, image by image; drawn when they are first asked for."""
-        found = self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
-        return [list(own) for _, own in groupby(found, key=lambda one: pair_of(one.unit)[0])]
+        """Return the maps that this person rates, image by image; drawn when they are first asked for."""
+        assigned = self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
+        return [list(maps) for _, maps in groupby(assigned, key=lambda assignment: pair_of(assignment.unit)[0])]
 
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """Maps of the images that the fewest people rate, none by more than `raters`, and of the attention checks."""
-        own, seed = self.study.configuration, self.study.seed
+        """Return maps of the images that the fewest people rate, none by more than `raters`, and of the checks."""
+        settings, seed = self.study.configuration, self.study.seed
         since = hours_ago(STALE_HOURS)
-        rated = {(one.person, one.unit) for one in self.study.answers(masks=False)}
-        raters: dict[str, int] = dict.fromkeys(own["images"], 0)
-        by_image = groupby(everyone, key=lambda one: (one.person, pair_of(one.unit)[0]))
+        rated = {(entry.person, entry.unit) for entry in self.study.answers(masks=False)}
+        raters: dict[str, int] = dict.fromkeys(settings["images"], 0)
+        by_image = groupby(everyone, key=lambda entry: (entry.person, pair_of(entry.unit)[0]))
         for (_, image), maps in by_image:
             if image in raters:
-                raters[image] += all(one.created >= since or (one.person, one.unit) in rated for one in maps)
-        left = [image for image in own["images"] if raters[image] < own["raters"]]
+                raters[image] += all(entry.created >= since or (entry.person, entry.unit) in rated for entry in maps)
+        left = [image for image in settings["images"] if raters[image] < settings["raters"]]
         left.sort(key=lambda image: (raters[image], seed_of(seed, "order", image)))
-        images = insert_checks(left[: own["per_person"]], own["checks"], person, seed) if left else []
+        images = insert_checks(left[: settings["per_person"]], settings["checks"], person, seed) if left else []
         return [unit for image in images for unit in self._units(image, person)]
 
     def _units(self, image: str, person: str) -> list[str]:
-        """The maps of an image in this person's order. On a check one of them is that of another image."""
-        own, seed = self.study.configuration, self.study.seed
-        names: list[str | None] = [*own["explainers"], *([HUMAN] if own["masks"] else [])]
-        if image in own["checks"]:
+        """Return the maps of an image in this person's order; on a check one of them is that of another image."""
+        settings, seed = self.study.configuration, self.study.seed
+        names: list[str | None] = [*settings["explainers"], *([HUMAN] if settings["masks"] else [])]
+        if image in settings["checks"]:
             names[seed_of(seed, "stranger", image) % len(names)] = None
-        return sorted((unit_of(image, name) for name in names), key=lambda one: seed_of(seed, person, one))
+        return sorted((unit_of(image, name) for name in names), key=lambda unit: seed_of(seed, person, unit))
 
     def state(self, person: str) -> dict[str, Any]:
-        """All that the page of a person receives: the first image with a map that is not rated, and its ratings."""
+        """Return all that the page of a person receives: the first image with an unrated map, and its ratings."""
         given = self.given(person)
         about = {"total": len(given), "scale": self.study.configuration["scale"]}
         ratings = self._ratings(person)
         for number, maps in enumerate(given):
-            if any(one.unit not in ratings for one in maps):
+            if any(rated_map.unit not in ratings for rated_map in maps):
                 explained = self.images.explained[pair_of(maps[0].unit)[0]]
                 return about | {
                     "done": number,
@@ -145,26 +158,37 @@ class Assess:
                         for key, text in self.study.configuration["questions"].items()
                     },
                     "class": explained,
-                    "maps": [{"place": one.position, "ratings": ratings.get(one.unit)} for one in maps],
+                    "maps": [
+                        {"place": rated_map.position, "ratings": ratings.get(rated_map.unit)} for rated_map in maps
+                    ],
                 }
         return about | {"done": len(given), "questions": {}, "maps": []}
 
     def _ratings(self, person: str) -> dict[str, dict[str, int]]:
-        return {one.unit: one.payload["ratings"] for one in self.study.answers(person, masks=False)}
+        """Return {unit: this person's ratings of it}."""
+        return {answer.unit: answer.payload["ratings"] for answer in self.study.answers(person, masks=False)}
 
     def _shown(self, person: str, place: object) -> tuple[str, int]:
-        """(unit, its place among those of its image) of a place that this person has got to. Raises: UserError."""
+        """Return (unit, its place among those of its image) of a place that this person has got to.
+
+        Raises:
+            UserError: The person has not got there yet.
+        """
         ratings = self._ratings(person)
         for maps in self.given(person):
-            for number, one in enumerate(maps):
-                if one.position == place and type(place) is int:
-                    return one.unit, number
-            if any(one.unit not in ratings for one in maps):
+            for number, assignment in enumerate(maps):
+                if assignment.position == place and type(place) is int:
+                    return assignment.unit, number
+            if any(assignment.unit not in ratings for assignment in maps):
                 break
         raise UserError("you were not asked about this map yet; reload the page")
 
     def picture(self, person: str, place: object, *, plain: bool = False) -> bytes:
-        """PNG of the image with the map over it; plain: of the image alone. Raises: UserError for any other place."""
+        """Return a PNG of the image with the map over it; plain: of the image alone.
+
+        Raises:
+            UserError: The person has not got to this place.
+        """
         image, name = pair_of(self._shown(person, place)[0])
         if plain:
             return png(self.images.frame(image))
@@ -179,17 +203,18 @@ class Assess:
     def save(self, person: str, sent: dict[str, Any]) -> None:
         """Store the ratings of a map, once however often a request is repeated.
 
-        Raises: UserError for what are no ratings of a map that this person was asked about.
+        Raises:
+            UserError: They are no ratings of a map that this person was asked about.
         """
         unit, number = self._shown(person, sent.get("place"))
-        ratings, own = sent.get("ratings"), self.study.configuration
-        if not isinstance(ratings, dict) or ratings.keys() != own["questions"].keys():
-            raise UserError(f"ratings has one number for each of {', '.join(own['questions'])}")
-        levels = len(own["scale"])
-        if not all(type(one) is int and 1 <= one <= levels for one in ratings.values()):
+        ratings, settings = sent.get("ratings"), self.study.configuration
+        if not isinstance(ratings, dict) or ratings.keys() != settings["questions"].keys():
+            raise UserError(f"ratings has one number for each of {', '.join(settings['questions'])}")
+        levels = len(settings["scale"])
+        if not all(type(rating) is int and 1 <= rating <= levels for rating in ratings.values()):
             raise UserError(f"a rating is a whole number from 1 to {levels}")
         request = sent.get("request")
         if not isinstance(request, str) or not 16 <= len(request) <= 100:
             raise UserError("request is a random text of 16 to 100 characters")
-        payload = {"place": number, "ratings": {key: ratings[key] for key in own["questions"]}}
+        payload = {"place": number, "ratings": {key: ratings[key] for key in settings["questions"]}}
         self.study.record(person, unit, f"{self.study.id} {person} {request}", payload, seconds=sent.get("seconds"))

@@ -16,10 +16,11 @@ CLASS = "{class}"
 
 
 def read_questions(path: str | Path | None = None) -> dict[str, Any]:
-    """{"scale": [text, ...] from the worst to the best, "questions": {id: text}} of a file (default: the package's).
+    """Return {"scale": [text, ...] from worst to best, "questions": {id: text}} of a file (None: the package's).
 
-    Raises: UserError for a file that does not hold 2 to 9 levels and 1 to 6 questions, all of them text, or names a
-    question twice.
+    Raises:
+        UserError: The file does not hold 2 to 9 levels and 1 to 6 questions, all of them text, or names a question
+            twice.
     """
     path = DEFAULT if path is None else Path(path)
     try:
@@ -42,4 +43,5 @@ def read_questions(path: str | Path | None = None) -> dict[str, Any]:
 
 
 def _is_text(value: object) -> bool:
+    """Return whether a value is a text that is not empty."""
     return isinstance(value, str) and bool(value.strip()) and len(value) <= LONGEST and value.isprintable()

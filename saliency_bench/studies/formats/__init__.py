@@ -35,7 +35,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Region:
-    """A region in a file. person: "" where the file does not say whose it is. mask: decodes it, if it is wanted."""
+    """A region in a file.
+
+    Attributes:
+        person: the pseudonym; "" where the file does not say whose it is.
+        image_id: what the file calls the image.
+        mask: decodes the region, if it is wanted.
+    """
 
     person: str
     image_id: str
@@ -43,7 +49,11 @@ class Region:
 
 
 def check_person(name: str) -> str:
-    """A pseudonym for what is imported. Raises: UserError for one that is reserved or could be more than a name."""
+    """Return a pseudonym for what is imported.
+
+    Raises:
+        UserError: It is reserved or could be more than a name.
+    """
     if not re.fullmatch(r"[\w-][\w.-]{0,99}", name) or len(name.encode()) > MOST_BYTES:
         raise UserError(
             f"--person is 1 to 100 letters, digits, '.', '_' and '-', the first of them no '.', "
@@ -55,7 +65,11 @@ def check_person(name: str) -> str:
 
 
 def folder_name(person: str) -> str:
-    """The name of a person as that of a folder. Raises: UserError for one that is a path or no name."""
+    """Return the name of a person as that of a folder.
+
+    Raises:
+        UserError: It is a path or no name.
+    """
     if person.startswith(".") or "/" in person or not _is_name(person):
         raise UserError(
             f"the person {ascii(person)[:100]} cannot be the name of a folder; export as {OTHERS}, or --without-people"
@@ -64,7 +78,11 @@ def folder_name(person: str) -> str:
 
 
 def file_stem(image_id: str) -> str:
-    """The name of the files of an image: its id, "/" replaced by "_". Raises: UserError for no file name."""
+    """Return the name of the files of an image: its id, "/" replaced by "_".
+
+    Raises:
+        UserError: That is no file name.
+    """
     stem = image_id.replace("/", "_")
     if stem in (".", "..") or not _is_name(stem):
         raise UserError(f"the image id {ascii(image_id)[:100]} cannot be the name of a file; export another format")
@@ -72,23 +90,28 @@ def file_stem(image_id: str) -> str:
 
 
 def _is_name(text: str) -> bool:
+    """Return whether a text is the name of a file and no path."""
     return bool(text) and text.isprintable() and "\\" not in text and len(text.encode()) <= MOST_BYTES
 
 
 def check_stems(drawn: Iterable[Drawn]) -> None:
-    """Raises: UserError for two images whose files would have one name."""
+    """Raise UserError for two images whose files would have the same name."""
     names: dict[str, str] = {}
-    for one in drawn:
-        stem = file_stem(one.image_id)
-        if names.setdefault(stem, one.image_id) != one.image_id:
+    for entry in drawn:
+        stem = file_stem(entry.image_id)
+        if names.setdefault(stem, entry.image_id) != entry.image_id:
             raise UserError(
-                f"the images {names[stem]} and {one.image_id} would share a file name; export as {OTHERS} or cvat, "
+                f"the images {names[stem]} and {entry.image_id} would share a file name; export as {OTHERS} or cvat, "
                 "which keep their names"
             )
 
 
 def file_in(path: Path, name: str) -> Path:
-    """A file, or the one of this name in a folder. Raises: UserError for a folder without it."""
+    """Return a file, or the one of this name in a folder.
+
+    Raises:
+        UserError: The folder has no such file.
+    """
     if not path.is_dir():
         return path
     if not (path / name).is_file():
@@ -97,51 +120,72 @@ def file_in(path: Path, name: str) -> Path:
 
 
 def folder_of(path: Path, folders: Iterable[Path], person: str) -> Path:
-    """Of folders in `path` that are named after people, that of a person. Raises: UserError if there is none."""
+    """Return the folder of a person, of folders in `path` that are named after people.
+
+    Raises:
+        UserError: There is none.
+    """
     named = {folder.name: folder for folder in sorted(folders)}
     return named[_chosen(named, person, str(path))]
 
 
 def masks_of(regions: Iterable[Region], person: str, path: Path) -> dict[str, np.ndarray]:
-    """{image id: mask}, of several regions of an image all together; only those of `person` where a file names people.
+    """Return {image id: mask}, of several regions of an image all together.
 
-    Raises: UserError for a file of other people.
+    Only those of `person` where a file names people.
+
+    Raises:
+        UserError: The file is of other people.
     """
     regions = list(regions)
-    people = {one.person for one in regions}
+    people = {region.person for region in regions}
     wanted = "" if people <= {""} else _chosen(people - {""}, person, str(path))
     masks: dict[str, np.ndarray] = {}
-    for one in regions:
-        if one.person == wanted:
-            joined(masks, one.image_id, one.mask())
+    for region in regions:
+        if region.person == wanted:
+            joined(masks, region.image_id, region.mask())
     return masks
 
 
 def _chosen(people: Iterable[str], person: str, path: str) -> str:
-    """Raises: UserError for a person whom the file does not name."""
+    """Return the person whose masks are taken.
+
+    Raises:
+        UserError: The file does not name this person.
+    """
     people = sorted(set(people) - {CONSENSUS})
     if person in people:
         return person
-    some = ", ".join(one[:40] for one in people[:SHOWN]) + (f" and {len(people) - SHOWN} more" * (len(people) > SHOWN))
-    raise UserError(f"{path} has no masks of {person}; give --person, one of: {some or 'nobody'}")
+    names = ", ".join(name[:40] for name in people[:SHOWN]) + (
+        f" and {len(people) - SHOWN} more" * (len(people) > SHOWN)
+    )
+    raise UserError(f"{path} has no masks of {person}; give --person, one of: {names or 'nobody'}")
 
 
 def check_size(height: object, width: object) -> tuple[int, int]:
-    """Raises: UserError for anything but the size of a picture."""
+    """Return the size of a picture.
+
+    Raises:
+        UserError: It is none.
+    """
     if type(height) is not int or type(width) is not int or not 0 < height * width <= MAX_PIXELS or height < 1:
         raise UserError("an image has no usable height and width; export the annotations again")
     return height, width
 
 
 def box_of(mask: np.ndarray) -> tuple[int, int, int, int]:
-    """(left, top, width, height) of the marked pixels of a mask that marks some."""
+    """Return (left, top, width, height) of the marked pixels of a mask that marks some."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     left, top = int(columns[0]), int(rows[0])
     return left, top, int(columns[-1]) + 1 - left, int(rows[-1]) + 1 - top
 
 
 def joined(masks: dict[str, np.ndarray], image_id: str, mask: np.ndarray) -> None:
-    """Add a region to the mask of an image. Raises: UserError for one of another size."""
+    """Add a region to the mask of an image.
+
+    Raises:
+        UserError: The region has another size.
+    """
     if image_id in masks and masks[image_id].shape != mask.shape:
         raise UserError(f"image {image_id[:100]} has regions for images of different sizes")
     masks[image_id] = masks[image_id] | mask if image_id in masks else mask

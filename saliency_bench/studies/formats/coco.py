@@ -23,18 +23,19 @@ LARGEST = 2**30  # bytes
 
 
 def check(drawn: Sequence[Drawn]) -> None:
-    """Every name can be written."""
+    """Accept everything: every name can be written."""
 
 
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
-    labels = sorted({one.label for one in drawn})
-    images = {one.image_id: one.mask.shape for one in drawn}
+    """Write annotations.json."""
+    labels = sorted({entry.label for entry in drawn})
+    images = {entry.image_id: entry.mask.shape for entry in drawn}
     numbers = {image_id: number for number, image_id in enumerate(images, 1)}
     empty: dict[str, list[str]] = {}
-    for one in drawn:
-        if not one.mask.any():
-            empty.setdefault(one.image_id, []).append(one.person)
-    marked = [one for one in drawn if one.mask.any()]
+    for entry in drawn:
+        if not entry.mask.any():
+            empty.setdefault(entry.image_id, []).append(entry.person)
+    marked = [entry for entry in drawn if entry.mask.any()]
     content = {
         "images": [
             {"id": numbers[key], "file_name": key, "height": height, "width": width}
@@ -43,52 +44,60 @@ def write(out: Path, drawn: Sequence[Drawn]) -> None:
         ],
         "categories": [{"id": number, "name": label} for number, label in enumerate(labels, 1)],
         "annotations": [
-            _annotation(number, numbers[one.image_id], labels.index(one.label) + 1, one)
-            for number, one in enumerate(marked, 1)
+            _annotation(number, numbers[entry.image_id], labels.index(entry.label) + 1, entry)
+            for number, entry in enumerate(marked, 1)
         ],
     }
     (out / "annotations.json").write_text(json.dumps(content), encoding="utf-8")
 
 
-def _annotation(number: int, image: int, category: int, one: Drawn) -> dict[str, Any]:
+def _annotation(number: int, image: int, category: int, entry: Drawn) -> dict[str, Any]:
+    """Return a mask as an annotation."""
     return {
         "id": number,
         "image_id": image,
         "category_id": category,
         "iscrowd": 1,
-        "area": int(one.mask.sum()),
-        "bbox": list(box_of(one.mask)),
-        "segmentation": {"size": list(one.mask.shape), "counts": runs_of(one.mask.T)},  # column by column
-        "person": one.person,
+        "area": int(entry.mask.sum()),
+        "bbox": list(box_of(entry.mask)),
+        "segmentation": {"size": list(entry.mask.shape), "counts": runs_of(entry.mask.T)},  # column by column
+        "person": entry.person,
     }
 
 
 def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """{file name without ending: mask}; of several annotations of an image, all together."""
+    """Return {file name without ending: mask}; of several annotations of an image, all together."""
     path = file_in(path, "annotations.json")
     try:
         content = parse_json(read_bytes(path, LARGEST))
-        images = {one["id"]: one for one in content["images"]}
-        regions = [_region(images[one["image_id"]], one) for one in content["annotations"]]
-        return masks_of(regions + [one for image in content["images"] for one in _empty(image)], person, path)
+        images = {annotation["id"]: annotation for annotation in content["images"]}
+        regions = [_region(images[annotation["image_id"]], annotation) for annotation in content["annotations"]]
+        return masks_of(
+            regions + [annotation for image in content["images"] for annotation in _empty(image)], person, path
+        )
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} cannot be read as COCO annotations ({one_line(error)}); export them again") from None
 
 
-def _region(image: dict[str, Any], one: dict[str, Any]) -> Region:
+def _region(image: dict[str, Any], annotation: dict[str, Any]) -> Region:
+    """Return an annotation as a region."""
     size = check_size(image["height"], image["width"])
-    return Region(str(one.get("person") or ""), str(image["file_name"]), partial(_mask, one["segmentation"], *size))
+    return Region(
+        str(annotation.get("person") or ""), str(image["file_name"]), partial(_mask, annotation["segmentation"], *size)
+    )
 
 
 def _empty(image: dict[str, Any]) -> Iterator[Region]:
+    """Yield an empty region of everybody who found no region on an image."""
     for person in image.get("no_region") or []:
         size = check_size(image["height"], image["width"])
         yield Region(str(person), str(image["file_name"]), partial(np.zeros, size, bool))
 
 
 def _mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """Return the mask of a segmentation."""
     if isinstance(segmentation, dict) and isinstance(segmentation.get("counts"), list):
         return np.ascontiguousarray(mask_of(segmentation["counts"], width, height).T)
     try:

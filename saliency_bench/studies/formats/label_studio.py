@@ -30,24 +30,28 @@ LARGEST = 2**30  # bytes
 
 
 def check(drawn: Sequence[Drawn]) -> None:
-    """Every name can be written."""
+    """Accept everything: every name can be written."""
 
 
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
+    """Write tasks.json and the configuration of a project."""
     tasks: dict[str, dict[str, Any]] = {}
-    for one in drawn:
-        task = tasks.setdefault(one.image_id, {"data": {"image": one.image_id, "label": one.label}, "annotations": []})
-        empty = {} if one.mask.any() else {"no_region": list(one.mask.shape)}
-        task["annotations"].append({"completed_by": {"email": one.person}, "result": _result(one)} | empty)
+    for entry in drawn:
+        task = tasks.setdefault(
+            entry.image_id, {"data": {"image": entry.image_id, "label": entry.label}, "annotations": []}
+        )
+        empty = {} if entry.mask.any() else {"no_region": list(entry.mask.shape)}
+        task["annotations"].append({"completed_by": {"email": entry.person}, "result": _result(entry)} | empty)
     (out / "tasks.json").write_text(json.dumps(list(tasks.values())), encoding="utf-8")
     (out / "labelling_config.xml").write_text(_config(drawn), encoding="utf-8")
 
 
-def _result(one: Drawn) -> list[dict[str, Any]]:
-    if not one.mask.any():
+def _result(entry: Drawn) -> list[dict[str, Any]]:
+    """Return a mask as results of an annotation."""
+    if not entry.mask.any():
         return []
-    height, width = one.mask.shape
-    value = {"format": "rle", "rle": encode(one.mask).tolist(), "brushlabels": [one.label]}
+    height, width = entry.mask.shape
+    value = {"format": "rle", "rle": encode(entry.mask).tolist(), "brushlabels": [entry.label]}
     return [
         {
             "type": "brushlabels",
@@ -62,15 +66,16 @@ def _result(one: Drawn) -> list[dict[str, Any]]:
 
 
 def _config(drawn: Sequence[Drawn]) -> str:
+    """Return the configuration of a project with these labels."""
     from xml.sax.saxutils import quoteattr
 
-    labels = "".join(f"    <Label value={quoteattr(label)}/>\n" for label in sorted({one.label for one in drawn}))
+    labels = "".join(f"    <Label value={quoteattr(label)}/>\n" for label in sorted({entry.label for entry in drawn}))
     brush = f'  <BrushLabels name="tag" toName="image">\n{labels}  </BrushLabels>\n'
     return f'<View>\n  <Image name="image" value="$image"/>\n{brush}</View>\n'
 
 
 def encode(mask: np.ndarray) -> np.ndarray:
-    """uint8 (n,): the run lengths of a bool mask (H, W)."""
+    """Return uint8 (n,), the run lengths of a bool mask (H, W)."""
     flat = mask.ravel()
     starts = np.concatenate([[0], np.flatnonzero(flat[1:] != flat[:-1]) + 1, [flat.size]])
     parts = [f"{flat.size * CHANNELS:032b}{7:05b}" + "".join(f"{size - 1:04b}" for size in SIZES)]
@@ -88,7 +93,11 @@ def encode(mask: np.ndarray) -> np.ndarray:
 
 
 def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
-    """bool (H, W): where the last channel, which is what is shown, is not 0. Raises: UserError for another stream."""
+    """Return bool (H, W): where the last channel, which is what is shown, is not 0.
+
+    Raises:
+        UserError: The stream is of another size.
+    """
     broken = UserError("a brush mask is damaged, or of another size than its image; export the annotations again")
     packed = np.array(list(stream))
     if packed.ndim != 1 or packed.dtype.kind not in "iu" or len(packed) < 8 or packed.min() < 0 or packed.max() > 255:
@@ -98,7 +107,7 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
     sizes = [int(bits[at : at + 4], 2) + 1 for at in range(37, 53, 4)]
     if count != height * width * CHANNELS or word != 8:
         raise broken
-    found, at, done = np.zeros(count, np.uint8), 53, 0
+    values, at, done = np.zeros(count, np.uint8), 53, 0
     while done < count:
         if at + 3 > len(bits):
             raise broken
@@ -109,17 +118,17 @@ def decode(stream: Iterable[int], height: int, width: int) -> np.ndarray:
         if at + needed > len(bits) or done + length > count:
             raise broken
         read = [int(bits[place : place + 8], 2) for place in range(at, at + needed, 8)]
-        found[done : done + length] = read
+        values[done : done + length] = read
         at, done = at + needed, done + length
-    return found.reshape(height, width, CHANNELS)[:, :, -1] > 0
+    return values.reshape(height, width, CHANNELS)[:, :, -1] > 0
 
 
 def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """{image: mask} of an export as JSON; of several regions of an image, all together."""
+    """Return {image: mask} of an export as JSON; of several regions of an image, all together."""
     path = file_in(path, "tasks.json")
     try:
         tasks = parse_json(read_bytes(path, LARGEST))
-        return masks_of(_named([one for task in tasks for one in _regions(task)]), person, path)
+        return masks_of(_named([region for task in tasks for region in _regions(task)]), person, path)
     except UserError:
         raise
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -127,19 +136,20 @@ def read(path: Path, person: str) -> dict[str, np.ndarray]:
 
 
 def _regions(task: Any) -> Iterator[Region]:
+    """Yield the regions of a task."""
     name = str(task["data"]["image"])
     for annotation in task["annotations"]:
         person = _person(annotation)
         if annotation.get("no_region"):
             yield Region(person, name, partial(np.zeros, check_size(*annotation["no_region"]), bool))
-        for one in annotation["result"]:
-            if one.get("type") == "brushlabels":
-                size = check_size(one["original_height"], one["original_width"])
-                yield Region(person, name, partial(decode, one["value"]["rle"], *size))
+        for result in annotation["result"]:
+            if result.get("type") == "brushlabels":
+                size = check_size(result["original_height"], result["original_width"])
+                yield Region(person, name, partial(decode, result["value"]["rle"], *size))
 
 
 def _person(annotation: dict[str, Any]) -> str:
-    """A pseudonym of ours, or the account of Label Studio as its address or number; "" without one."""
+    """Return a pseudonym of ours, or the account of Label Studio as its address or number; "" without one."""
     account = annotation.get("completed_by")
     if isinstance(account, dict):
         account = account.get("email") or account.get("id")
@@ -147,13 +157,16 @@ def _person(annotation: dict[str, Any]) -> str:
 
 
 def _named(regions: list[Region]) -> list[Region]:
-    """Of a single account of Label Studio, regions of nobody named: --person says who it is.
+    """Return regions of nobody named, where a single account of Label Studio drew all: --person says who it is.
 
-    Of several, an address is what is before its @, where that is one person's, as --person has no @.
+    Of several accounts, an address is what is before its @, where that is one person's, as --person has no @.
     """
-    people = {one.person for one in regions}
-    if len(people) == 1 and all("@" in one or one.isdecimal() for one in people):
-        return [replace(one, person="") for one in regions]
-    short = Counter(one.partition("@")[0] for one in people)
-    names = {one: start if short[start := one.partition("@")[0]] == 1 else one.replace("@", ".") for one in people}
-    return [replace(one, person=names[one.person]) for one in regions]
+    people = {region.person for region in regions}
+    if len(people) == 1 and all("@" in region or region.isdecimal() for region in people):
+        return [replace(region, person="") for region in regions]
+    short = Counter(region.partition("@")[0] for region in people)
+    names = {
+        region: start if short[start := region.partition("@")[0]] == 1 else region.replace("@", ".")
+        for region in people
+    }
+    return [replace(region, person=names[region.person]) for region in regions]

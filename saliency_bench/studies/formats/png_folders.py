@@ -15,33 +15,36 @@ from saliency_bench.utils.pictures import UnreadableError, png, values
 
 
 def check(drawn: Sequence[Drawn]) -> None:
+    """Raise UserError for a person whose name is no folder."""
     check_stems(drawn)
-    for person in {one.person for one in drawn}:
+    for person in {entry.person for entry in drawn}:
         folder_name(person)
 
 
 def write(out: Path, drawn: Sequence[Drawn]) -> None:
-    for one in drawn:
-        name = f"{file_stem(one.image_id)}.png"
-        if one.votes is not None:
-            _save(out / "consensus" / name, one.mask)
-            _save(out / "votes" / name, np.minimum(one.votes, 255).astype(np.uint8))
+    """Write a PNG of each mask, consensus and count of votes."""
+    for entry in drawn:
+        name = f"{file_stem(entry.image_id)}.png"
+        if entry.votes is not None:
+            _save(out / "consensus" / name, entry.mask)
+            _save(out / "votes" / name, np.minimum(entry.votes, 255).astype(np.uint8))
         else:
-            _save(out / "masks" / folder_name(one.person) / name, one.mask)
+            _save(out / "masks" / folder_name(entry.person) / name, entry.mask)
 
 
 def _save(path: Path, pixels: np.ndarray) -> None:
+    """Write a PNG."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(png(pixels))
 
 
 def read(path: Path, person: str) -> dict[str, np.ndarray]:
-    """{name of the file without .png: bool (H, W), what is not 0} of the folder of a person, or of all people."""
+    """Return {name of the file without .png: bool (H, W), what is not 0} of the folder of a person, or of all."""
     if not path.is_dir():
         raise UserError(f"{path} is not a folder; give the folder of the PNG files of one person")
     files = sorted(path.glob("*.png"))
     above = path / "masks" if (path / "masks").is_dir() else path
-    if not files and (folders := [one for one in above.iterdir() if any(one.glob("*.png"))]):
+    if not files and (folders := [folder for folder in above.iterdir() if any(folder.glob("*.png"))]):
         path = folder_of(path, folders, person)
         files = sorted(path.glob("*.png"))
     try:

@@ -18,8 +18,15 @@ AT_ONCE = 64  # masks kept in memory
 class RunMasks(Mapping[str, np.ndarray]):
     """{image id: bool (H, W)} of the images whose mask can be shown: readable, and neither empty nor the whole frame.
 
-    positions: {image id: row}, of the images to look at. Each mask is read once now, and again when it is shown.
-    Raises: UserError for a dataset without a column of masks.
+    Each mask is read once now, and again when it is shown.
+
+    Args:
+        rows: of the dataset.
+        positions: {image id: row}, of the images to look at.
+        geometry: of the prepared frame.
+
+    Raises:
+        UserError: The dataset has no column of masks.
     """
 
     def __init__(self, rows: Dataset, positions: Mapping[str, int], geometry: Geometry):
@@ -30,9 +37,10 @@ class RunMasks(Mapping[str, np.ndarray]):
             self._rows = self._rows.cast_column(column, Image(decode=False))
         self._positions, self._geometry = positions, geometry
         self._read = lru_cache(AT_ONCE)(self._mask)
-        self._ids = {one: None for one in positions if _is_shown(self._mask(one))}
+        self._ids = {image: None for image in positions if _is_shown(self._mask(image))}
 
     def _mask(self, image_id: str) -> np.ndarray | None:
+        """Return the mask of an image in the prepared frame; None where there is none."""
         row = self._rows[self._positions[image_id]]
         return _framed(row["image"], row["mask"], self._geometry)
 
@@ -50,11 +58,12 @@ class RunMasks(Mapping[str, np.ndarray]):
 
 
 def _is_shown(mask: np.ndarray | None) -> bool:
+    """Return whether a mask is neither missing nor empty nor full."""
     return mask is not None and bool(mask.any()) and not bool(mask.all())
 
 
 def _framed(image: Any, stored: Any, geometry: Geometry) -> np.ndarray | None:
-    """None without a readable mask of the size of the image."""
+    """Return a mask in the prepared frame; None without a readable mask of the size of the image."""
     if stored is None:
         return None
     try:

@@ -17,18 +17,22 @@ WRITERS = {".csv": pa.csv.write_csv, ".parquet": pq.write_table}
 
 
 def codes_of(study: Study, images: Sequence[str]) -> np.ndarray:
-    """The cluster of each image, as a number."""
+    """Return the cluster of each image, as a number."""
     groups = study.configuration["groups"]
     return cluster_codes(images, [groups.get(image) for image in images])
 
 
 def numbered(rows: Sequence[tuple]) -> list[tuple]:
-    """Rows that begin with a pseudonym, with numbers instead, in the order of their other values."""
+    """Return rows that begin with a pseudonym, with numbers instead, in the order of their other values."""
     return [(str(number), *row) for number, row in enumerate(sorted((row[1:] for row in rows), key=str), 1)]
 
 
 def write_rows(path: Path, header: Sequence[str], rows: Sequence[tuple]) -> int:
-    """Write a table as CSV or Parquet; returns the number of rows. Raises: UserError for another suffix."""
+    """Write a table as CSV or Parquet; return the number of rows.
+
+    Raises:
+        UserError: The suffix is another one.
+    """
     if (write := WRITERS.get(path.suffix.lower())) is None:
         raise UserError(f"{path} is neither .csv nor .parquet")
     table = pa.table({name: [row[index] for row in rows] for index, name in enumerate(header)})

@@ -12,29 +12,34 @@ Pair = tuple[str, str]  # (image id, explainer)
 def sheets(
     images: Sequence[str], explainers: Sequence[str], judgements: int, pairs: int, seed: int
 ) -> list[list[Pair]]:
-    """What each person is asked, in the order in which people join.
+    """Return what each person is asked, in the order in which people join.
 
-    In each of `judgements` rounds the images are shuffled and dealt to blocks of nearly equal size, at most `pairs`.
-    k people, one after another, judge a block: number s sees image number i by explainer number (i + s) mod k, so that
+    In each of `judgements` rounds the images are shuffled and dealt to blocks of nearly equal size, at most `pairs`. k
+    people, one after another, judge a block: number s sees image number i by explainer number (i + s) mod k, so that
     the k people are the rows of a Latin square. Each round has every pair of image and explainer once, so the whole has
     it `judgements` times; on a sheet each image is once, and the counts of any two explainers differ by one at most.
     """
-    found: list[list[Pair]] = []
+    dealt: list[list[Pair]] = []
     for number in range(judgements):
         shuffled = sorted(images, key=lambda image: seed_of(seed, "round", number, image))
         order = sorted(explainers, key=lambda name: seed_of(seed, "explainers", number, name))
         count = -(-len(images) // pairs)
         for shift in range(len(order)):
             for block in range(count):
-                own = shuffled[block::count]
-                found.append([(image, order[(i + shift) % len(order)]) for i, image in enumerate(own)])
-    return found
+                of_block = shuffled[block::count]
+                dealt.append([(image, order[(i + shift) % len(order)]) for i, image in enumerate(of_block)])
+    return dealt
 
 
 def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
-    """A sheet of what people who left did not judge: images that lack most first, each by the explainer it lacks most.
+    """Return a sheet of what people who left did not judge.
 
-    missing: {pair: judgements that are still to be given}.
+    Images that lack most come first, each by the explainer that it lacks most.
+
+    Args:
+        missing: {pair: judgements that are still to be given}.
+        pairs: at most so many.
+        seed: of the order of equal ones.
     """
     by_image: dict[str, dict[str, int]] = {}
     for (image, explainer), count in missing.items():
@@ -44,14 +49,14 @@ def leftovers(missing: Mapping[Pair, int], pairs: int, seed: int) -> list[Pair]:
     used: Counter[str] = Counter()
     sheet: list[Pair] = []
     for image in order[:pairs]:
-        own = by_image[image]
-        explainer = min(own, key=lambda name: (-own[name], used[name], seed_of(seed, image, name)))
+        lacking = by_image[image]
+        explainer = min(lacking, key=lambda name: (-lacking[name], used[name], seed_of(seed, image, name)))
         used[explainer] += 1
         sheet.append((image, explainer))
     return sheet
 
 
 def with_checks(sheet: Iterable[str], checks: Iterable[str], person: str, seed: int) -> list[str]:
-    """The units of a sheet in an order of this person's own, and the attention checks at places of their own."""
+    """Return the units of a sheet in an order of this person's own, and the attention checks at places of their own."""
     units = sorted(sheet, key=lambda unit: seed_of(seed, "order", person, unit))
     return insert_checks(units, checks, person, seed)

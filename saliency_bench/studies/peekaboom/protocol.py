@@ -43,10 +43,21 @@ def configuration(
     limit: int | None = None,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """The settings of a study, as the store keeps them. limit: images to judge (default: all), drawn by the seed.
+    """Return the settings of a study, as the store keeps them.
 
     Attention checks are drawn from the other images, or else held back, so that no check shows an image that is judged.
-    Raises: UserError for numbers that do not fit.
+
+    Args:
+        images: of a run.
+        judgements: per image and explainer.
+        pairs: of a person.
+        choices: labels that a person chooses from.
+        checks: attention checks of a person.
+        limit: images to judge, drawn by the seed; None: all.
+        seed: of all that is drawn.
+
+    Raises:
+        UserError: Numbers do not fit.
     """
     for name, value in (("judgements", judgements), ("pairs", pairs)):
         if value < 1:
@@ -56,11 +67,11 @@ def configuration(
         raise UserError(f"choices is a number from 2 to {most} (of {len(images.classes)} classes); got {choices}")
     if len(images.maps) < 2:
         raise UserError("a study compares at least two explainers")
-    drawn = sorted(images.ids, key=lambda one: seed_of(seed, "images", one))
+    drawn = sorted(images.ids, key=lambda image: seed_of(seed, "images", image))
     shown = len(drawn) - checks if limit is None else limit
     if checks < 0 or not 1 <= shown <= len(drawn) - checks:
         raise UserError(f"{len(drawn)} images are too few for {max(shown, 1)} to judge and {checks} attention checks")
-    groups = {one: group for one in drawn[:shown] if (group := images.groups[one]) is not None}
+    groups = {image: group for image in drawn[:shown] if (group := images.groups[image]) is not None}
     return {
         "run": images.run,
         "explainers": list(images.maps),
@@ -76,7 +87,14 @@ def configuration(
 
 @dataclass(frozen=True)
 class Question:
-    """What a person is asked now. place: in this person's order; step: number of answers given to it, from 0."""
+    """What a person is asked now.
+
+    Attributes:
+        unit: image and explainer.
+        place: in this person's order.
+        step: number of answers given to it, from 0.
+        wrong: the labels that were chosen so far.
+    """
 
     unit: str
     place: int
@@ -85,6 +103,7 @@ class Question:
 
     @property
     def is_check(self) -> bool:
+        """Whether it is an attention check."""
         return pair_of(self.unit)[1] is None
 
 
@@ -97,70 +116,83 @@ class Peekaboom:
 
     @property
     def exposures(self) -> list[float]:
+        """The shares of pixels that are shown, one after the other."""
         return self.study.configuration["exposures"]
 
     @cached_property
     def _sheets(self) -> list[list[Pair]]:
-        own = self.study.configuration
-        return sheets(own["images"], own["explainers"], own["judgements"], own["pairs"], self.study.seed)
+        """All sheets of the study."""
+        settings = self.study.configuration
+        return sheets(
+            settings["images"], settings["explainers"], settings["judgements"], settings["pairs"], self.study.seed
+        )
 
     # what a person is asked
 
     def given(self, person: str) -> list[Assignment]:
-        """What this person is asked; drawn when it is first asked for."""
+        """Return what this person is asked; drawn when it is first asked for."""
         return self.study.assignments(person) or self.study.give(person, lambda all_of: self._drawn(person, all_of))
 
     def _drawn(self, person: str, everyone: list[Assignment]) -> list[str]:
-        """The next sheet, or, when all are given, what those who left did not judge. [] where nothing is left."""
-        own = self.study.configuration
-        number = len({one.person for one in everyone})
+        """Return the next sheet, or, when all are given, what those who left did not judge.
+
+        [] where nothing is left.
+        """
+        settings = self.study.configuration
+        number = len({assignment.person for assignment in everyone})
         if number < len(self._sheets):
             sheet = self._sheets[number]
         else:
-            sheet = leftovers(self._missing(everyone), own["pairs"], self.study.seed)
+            sheet = leftovers(self._missing(everyone), settings["pairs"], self.study.seed)
         if not sheet:
             return []
-        checks = [unit_of(image, None) for image in own["checks"]]
+        checks = [unit_of(image, None) for image in settings["checks"]]
         return with_checks([unit_of(*pair) for pair in sheet], checks, person, self.study.seed)
 
     def _missing(self, everyone: list[Assignment]) -> dict[Pair, int]:
-        """{pair: judgements that nobody has given or was lately asked for}."""
-        own = self.study.configuration
+        """Return {pair: judgements that nobody has given or was lately asked for}."""
+        settings = self.study.configuration
         since = hours_ago(STALE_HOURS)
         ended = {key for key, steps in by_judgement(self.study.answers(last=False)).items() if self._has_ended(steps)}
-        missing = {(image, name): own["judgements"] for image in own["images"] for name in own["explainers"]}
-        for one in everyone:
-            image, explainer = pair_of(one.unit)
-            if explainer is not None and (one.created >= since or (one.person, one.unit) in ended):
+        missing = {
+            (image, name): settings["judgements"] for image in settings["images"] for name in settings["explainers"]
+        }
+        for assignment in everyone:
+            image, explainer = pair_of(assignment.unit)
+            if explainer is not None and (assignment.created >= since or (assignment.person, assignment.unit) in ended):
                 missing[image, explainer] -= 1
         return missing
 
     def _has_ended(self, steps: Sequence[Answer]) -> bool:
+        """Return whether a judgement has ended."""
         return has_ended(steps, len(self.exposures))
 
     def question(self, person: str) -> Question | None:
-        """The first of this person's units that has not ended; None where there is none."""
+        """Return the first of this person's units that has not ended; None where there is none."""
         answers = by_judgement(self.study.answers(person, last=False))
-        for one in self.given(person):
-            steps = answers.get((person, one.unit), [])
+        for assignment in self.given(person):
+            steps = answers.get((person, assignment.unit), [])
             if not self._has_ended(steps):
-                return Question(one.unit, one.position, len(steps), [step.payload["choice"] for step in steps])
+                return Question(
+                    assignment.unit, assignment.position, len(steps), [step.payload["choice"] for step in steps]
+                )
         return None
 
     def exposure(self, question: Question) -> float:
+        """Return the share of pixels that a question shows."""
         return 1.0 if question.is_check else self.exposures[question.step]
 
     def choices(self, person: str, unit: str) -> list[str]:
-        """The right label among others: which others depends on the image alone, their order on the person too."""
+        """Return the right label among others: which others depends on the image, their order on the person too."""
         image, _ = pair_of(unit)
         seed, right = self.study.seed, self.images.labels[image]
         others = [name for name in self.images.classes if name != right]
         others.sort(key=lambda name: seed_of(seed, "choices", image, name))
-        found = [right, *others[: self.study.configuration["choices"] - 1]]
-        return sorted(found, key=lambda name: seed_of(seed, "order", person, image, name))
+        labels = [right, *others[: self.study.configuration["choices"] - 1]]
+        return sorted(labels, key=lambda name: seed_of(seed, "order", person, image, name))
 
     def state(self, person: str) -> dict[str, Any]:
-        """All that the page of a person receives."""
+        """Return all that the page of a person receives."""
         given, question = self.given(person), self.question(person)
         if question is None:
             return {"done": len(given), "total": len(given), "place": None}
@@ -178,7 +210,11 @@ class Peekaboom:
         }
 
     def picture(self, person: str, place: object, step: object) -> bytes:
-        """PNG of the pixels that this person may see now, all others grey. Raises: UserError for any other place."""
+        """Return a PNG of the pixels that this person may see now, all others grey.
+
+        Raises:
+            UserError: The person has not got to this place.
+        """
         question = self._asked(person, place, step)
         image, explainer = pair_of(question.unit)
         frame = self.images.frame(image)
@@ -187,6 +223,11 @@ class Peekaboom:
         return png(revealed(frame, self.images.map(image, explainer), self.exposure(question)))
 
     def _asked(self, person: str, place: object, step: object) -> Question:
+        """Return the question that a person is at.
+
+        Raises:
+            UserError: It is at another place.
+        """
         question = self.question(person)
         if question is None or (question.place, question.step) != (place, step) or type(step) is not int:
             raise UserError("this is not the question that you are at; reload the page")
@@ -195,9 +236,10 @@ class Peekaboom:
     # answers
 
     def save(self, person: str, sent: dict[str, Any]) -> dict[str, Any]:
-        """Store what the page of a person sent, once; {"right": bool}.
+        """Store what the page of a person sent, once; return {"right": bool}.
 
-        The same answer again is not stored again. Raises: UserError for what is no answer to the current question.
+        Raises:
+            UserError: It is no answer to the current question.
         """
         place, step, choice = (sent.get(name) for name in ("place", "step", "choice"))
         if "choice" in sent and (before := self._before(person, place, step)) and before["choice"] == choice:
@@ -218,14 +260,16 @@ class Peekaboom:
         return {"right": stored.payload["right"]}
 
     def _before(self, person: str, place: object, step: object) -> dict[str, Any] | None:
-        """The payload of this person's answer at a place and step; None where there is none."""
-        units = [one.unit for one in self.study.assignments(person) if one.position == place]
+        """Return the payload of this person's answer at a place and step; None where there is none."""
+        units = [assignment.unit for assignment in self.study.assignments(person) if assignment.position == place]
         steps = self.study.answers(person, units[0], last=False) if units else []
-        return next((one.payload for one in steps if one.payload["step"] == step), None)
+        return next((assignment.payload for assignment in steps if assignment.payload["step"] == step), None)
 
 
 def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarray:
-    """Uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them; the others grey.
+    """Return uint8 (H, W, 3): the first pixels in the order of `maps.descending`, as saliency_kae keeps them.
+
+    Others are grey.
 
     Their number is exposure * H * W, rounded, a half to the even number.
     """
@@ -236,15 +280,15 @@ def revealed(frame: np.ndarray, values: np.ndarray, exposure: float) -> np.ndarr
 
 
 def by_judgement(answers: Sequence[Answer]) -> dict[tuple[str, str], list[Answer]]:
-    """{(person, unit): answers in their order}."""
-    found: dict[tuple[str, str], list[Answer]] = {}
-    for one in answers:
-        found.setdefault((one.person, one.unit), []).append(one)
-    return found
+    """Return {(person, unit): answers in their order}."""
+    grouped: dict[tuple[str, str], list[Answer]] = {}
+    for answer in answers:
+        grouped.setdefault((answer.person, answer.unit), []).append(answer)
+    return grouped
 
 
 def has_ended(steps: Sequence[Answer], exposures: int) -> bool:
-    """Whether an answer was right, or the whole image was shown."""
+    """Return whether an answer was right, or the whole image was shown."""
     if not steps:
         return False
     whole = 1 if pair_of(steps[-1].unit)[1] is None else exposures

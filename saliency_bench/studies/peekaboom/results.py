@@ -39,7 +39,15 @@ OF_PEOPLE = ("person", "mean exposure", "right", "judgements", "checks right", "
 
 @dataclass(frozen=True)
 class Judgement:
-    """One person on one image by one explainer. first: the exposure of the right answer, NaN without; seconds: all."""
+    """One person on one image by one explainer.
+
+    Attributes:
+        person: the pseudonym.
+        image: its id.
+        explainer: its name.
+        first: the exposure of the right answer; NaN without.
+        seconds: of all answers.
+    """
 
     person: str
     image: str
@@ -50,7 +58,13 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Judged:
-    """The stored judgements. checks: {person: whether each attention check was right}; unfinished: left out."""
+    """The stored judgements.
+
+    Attributes:
+        judgements: those that have ended.
+        checks: {person: whether each attention check was right}.
+        unfinished: number of those that are left out.
+    """
 
     judgements: list[Judgement]
     checks: dict[str, list[bool]]
@@ -58,9 +72,9 @@ class Judged:
 
 
 def judged(study: Study) -> Judged:
-    """Of the stored answers of a study."""
+    """Return the stored judgements of a study."""
     exposures, unfinished = len(study.configuration["exposures"]), 0
-    found: list[Judgement] = []
+    judgements: list[Judgement] = []
     checks: dict[str, list[bool]] = {}
     for (person, unit), steps in by_judgement(study.answers(last=False)).items():
         image, explainer = pair_of(unit)
@@ -71,25 +85,30 @@ def judged(study: Study) -> Judged:
             unfinished += 1
         else:
             first = last["exposure"] if last["right"] else np.nan
-            found.append(Judgement(person, image, explainer, first, sum(one.seconds for one in steps)))
-    return Judged(found, checks, unfinished)
+            judgements.append(Judgement(person, image, explainer, first, sum(step.seconds for step in steps)))
+    return Judged(judgements, checks, unfinished)
 
 
 def results(study: Study, *, people: bool = True, without_failed: bool = False) -> Findings:
-    """Tables of the judgements that have ended.
+    """Return tables of the judgements that have ended.
 
-    people: False gives numbers instead of pseudonyms. without_failed: leave out the judgements of people who failed an
-    attention check.
+    Args:
+        study: of peek-a-boom.
+        people: False gives numbers instead of pseudonyms.
+        without_failed: leave out the judgements of people who failed an attention check.
 
-    Raises: UserError for a study without a judgement that has ended.
+    Raises:
+        UserError: No judgement has ended.
     """
     answers = judged(study)
     dropped = set(failed(answers.checks)) if without_failed else set()
-    kept = [one for one in answers.judgements if one.person not in dropped]
+    kept = [judgement for judgement in answers.judgements if judgement.person not in dropped]
     if not kept:
         raise UserError(f"study {study.name} has no judgement yet that has ended")
-    explainers = [name for name in study.configuration["explainers"] if any(one.explainer == name for one in kept)]
-    by_explainer = {name: [one for one in kept if one.explainer == name] for name in explainers}
+    explainers = [
+        name for name in study.configuration["explainers"] if any(judgement.explainer == name for judgement in kept)
+    ]
+    by_explainer = {name: [judgement for judgement in kept if judgement.explainer == name] for name in explainers}
     crowd, order = _crowd(study, by_explainer)
     tables = {
         "": (CROWD, crowd),
@@ -106,6 +125,7 @@ def results(study: Study, *, people: bool = True, without_failed: bool = False) 
 
 
 def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
+    """Return what must be known to read the tables."""
     notes = [order] if order else []
     if answers.unfinished:
         notes.append(f"Judgements that have not ended, and are left out: {answers.unfinished}.")
@@ -113,19 +133,29 @@ def _notes(answers: Judged, order: str, without_failed: bool) -> list[str]:
 
 
 def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list[tuple], str]:
-    """(rows of CROWD, why there are no ranks)"""
-    images = sorted({one.image for own in by_explainer.values() for one in own})
+    """Return (rows of CROWD, why there are no ranks)."""
+    images = sorted({judgement.image for of_explainer in by_explainer.values() for judgement in of_explainer})
     codes = codes_of(study, images)
     rows, means = [], []
-    for name, own in by_explainer.items():
+    for name, of_explainer in by_explainer.items():
         firsts: dict[str, list[float]] = {image: [] for image in images}
-        for one in own:
-            firsts[one.image].append(one.first)
-        arrays = [np.array(found) for found in firsts.values()]
-        found = crowd_auc(arrays, codes, study.seed)
-        means.append(np.array([judgement_areas(one).mean() if len(one) else np.nan for one in arrays]))
-        never = sum(bool(np.isnan(one.first)) for one in own)
-        rows.append((name, *map(finite_or_none, found[:3]), sum(len(one) > 0 for one in arrays), len(own), never))
+        for judgement in of_explainer:
+            firsts[judgement.image].append(judgement.first)
+        arrays = [np.array(area) for area in firsts.values()]
+        area = crowd_auc(arrays, codes, study.seed)
+        means.append(
+            np.array([judgement_areas(judgement).mean() if len(judgement) else np.nan for judgement in arrays])
+        )
+        never = sum(bool(np.isnan(judgement.first)) for judgement in of_explainer)
+        rows.append(
+            (
+                name,
+                *map(finite_or_none, area[:3]),
+                sum(len(judgement) > 0 for judgement in arrays),
+                len(of_explainer),
+                never,
+            )
+        )
     ranks = _ranks(list(by_explainer), means, codes, study.seed)
     whole = [(*row[:4], ranks.get(name, TOO_FEW), *row[4:]) for name, row in zip(by_explainer, rows, strict=True)]
     order = "" if ranks else f"Ranks need {RANKED_FROM} images that both explainers of a pair were judged on."
@@ -133,48 +163,51 @@ def _crowd(study: Study, by_explainer: dict[str, list[Judgement]]) -> tuple[list
 
 
 def _ranks(names: list[str], means: list[np.ndarray], codes: np.ndarray, seed: int) -> dict[str, str]:
-    """{explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
+    """Return {explainer: its rank set as text}, by the paired test over clusters of images; {} of too few."""
     matched = Matched(means, codes)
     pairs = list(combinations(range(len(names)), 2))
     differences = {pair: difference(matched, *pair) for pair in pairs}
     matched.forget()
-    if any(one.clusters < RANKED_FROM for one in differences.values()):
+    if any(difference.clusters < RANKED_FROM for difference in differences.values()):
         return {}
     decided: list[tuple[str, str]] = []
     for (first, second), p in adjusted_p([matched], [pairs], seed=seed)[0].items():
         if sign := sign_of(differences[first, second].value, p, True):
             decided.append((names[first], names[second]) if sign > 0 else (names[second], names[first]))
     sets = rank_sets(names, decided)
-    return {name: rank_text(own) for name, own in sets.items()}
+    return {name: rank_text(ranks) for name, ranks in sets.items()}
 
 
 def _curves(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
-    """Rows of CURVES. The unit of an interval is the cluster of images."""
+    """Return rows of CURVES; the unit of an interval is the cluster of images."""
     exposures = study.configuration["exposures"]
     rows = []
-    for name, own in by_explainer.items():
-        right = right_by(np.array([one.first for one in own]), exposures).astype(float)
-        codes = codes_of(study, [one.image for one in own])
+    for name, of_explainer in by_explainer.items():
+        right = right_by(np.array([judgement.first for judgement in of_explainer]), exposures).astype(float)
+        codes = codes_of(study, [judgement.image for judgement in of_explainer])
         for exposure, column in zip(exposures, right.T, strict=True):
-            found = interval(column, codes, (0.0, 1.0), study.seed)
-            rows.append((name, exposure, *map(finite_or_none, found[:3]), len(own)))
+            estimate = interval(column, codes, (0.0, 1.0), study.seed)
+            rows.append((name, exposure, *map(finite_or_none, estimate[:3]), len(of_explainer)))
     return rows
 
 
 def _with_fewer(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[tuple]:
-    """Rows of FEWER: `DRAWS` times, so many judgements per pair are drawn from those of each explainer.
+    """Return rows of FEWER: `DRAWS` times, so many judgements per pair are drawn from those of each explainer.
 
     "same order": the share of draws that put all explainers in the order of all judgements.
     """
-    areas = {name: judgement_areas(np.array([one.first for one in own])) for name, own in by_explainer.items()}
-    images = {name: len({one.image for one in own}) for name, own in by_explainer.items()}
-    whole = np.argsort([-own.mean() for own in areas.values()], kind="stable")
+    areas = {
+        name: judgement_areas(np.array([judgement.first for judgement in of_explainer]))
+        for name, of_explainer in by_explainer.items()
+    }
+    images = {name: len({judgement.image for judgement in of_explainer}) for name, of_explainer in by_explainer.items()}
+    whole = np.argsort([-of_explainer.mean() for of_explainer in areas.values()], kind="stable")
     rows = []
     for number in NUMBERS:
         sizes = {name: round(number * images[name]) for name in areas}
-        if any(not 0 < sizes[name] < len(own) for name, own in areas.items()):
+        if any(not 0 < sizes[name] < len(of_explainer) for name, of_explainer in areas.items()):
             continue
-        drawn = np.stack([_drawn(own, sizes[name], study.seed, name) for name, own in areas.items()])
+        drawn = np.stack([_drawn(of_explainer, sizes[name], study.seed, name) for name, of_explainer in areas.items()])
         same = float((np.argsort(-drawn, axis=0, kind="stable") == whole[:, None]).all(axis=0).mean())
         for name, means in zip(areas, drawn, strict=True):
             low, high = np.percentile(means, [2.5, 97.5])
@@ -183,44 +216,55 @@ def _with_fewer(study: Study, by_explainer: dict[str, list[Judgement]]) -> list[
 
 
 def _drawn(areas: np.ndarray, size: int, seed: int, name: str) -> np.ndarray:
-    """(DRAWS,) the mean of so many of these areas, drawn without replacement."""
+    """Return (DRAWS,) the mean of so many of these areas, drawn without replacement."""
     n = len(areas)
     seeds = (seed_of(seed, "fewer", name, size, draw) for draw in range(DRAWS))
-    return np.array([areas[np.argsort(random_bits(one, n))[:size]].mean() for one in seeds])
+    return np.array([areas[np.argsort(random_bits(draw_seed, n))[:size]].mean() for draw_seed in seeds])
 
 
 def _of_images(kept: Sequence[Judgement]) -> list[tuple]:
-    """Rows of OF_IMAGES, by image: how hard they are."""
-    found: dict[str, list[float]] = {}
-    for one in kept:
-        found.setdefault(one.image, []).append(one.first)
-    return [(image, *_mean_exposure(own)) for image, own in sorted(found.items())]
+    """Return rows of OF_IMAGES, by image: how hard they are."""
+    firsts: dict[str, list[float]] = {}
+    for judgement in kept:
+        firsts.setdefault(judgement.image, []).append(judgement.first)
+    return [(image, *_mean_exposure(of_image)) for image, of_image in sorted(firsts.items())]
 
 
 def _of_people(kept: Sequence[Judgement], checks: dict[str, list[bool]]) -> list[tuple]:
-    """Rows of OF_PEOPLE: how able they are."""
-    found: dict[str, list[Judgement]] = {}
-    for one in kept:
-        found.setdefault(one.person, []).append(one)
+    """Return rows of OF_PEOPLE: how able they are."""
+    by_person: dict[str, list[Judgement]] = {}
+    for judgement in kept:
+        by_person.setdefault(judgement.person, []).append(judgement)
     rows = []
-    for person, own in sorted(found.items()):
+    for person, of_person in sorted(by_person.items()):
         right = checks.get(person, [])
-        seconds = float(np.median([one.seconds for one in own]))
-        rows.append((person, *_mean_exposure([one.first for one in own]), sum(right), len(right), seconds))
+        seconds = float(np.median([judgement.seconds for judgement in of_person]))
+        rows.append(
+            (person, *_mean_exposure([judgement.first for judgement in of_person]), sum(right), len(right), seconds)
+        )
     return rows
 
 
 def _mean_exposure(firsts: Sequence[float]) -> tuple[float | None, int, int]:
-    """(mean exposure of the right answers, their number, that of all judgements)"""
-    right = [one for one in firsts if not np.isnan(one)]
+    """Return (mean exposure of the right answers, their number, that of all judgements)."""
+    right = [first for first in firsts if not np.isnan(first)]
     return (float(np.mean(right)) if right else None), len(right), len(firsts)
 
 
 def export(study: Study, path: Path, *, people: bool = True, without_failed: bool = False) -> int:
     """Write the answers of judgements that have ended as CSV or Parquet, as `analyse --what agreement` reads them.
 
-    people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
-    Returns the number of rows. Raises: UserError for another suffix.
+    Args:
+        study: of peek-a-boom.
+        path: the file.
+        people: False numbers the people of each image and explainer anew, so that nobody's answers can be put together.
+        without_failed: leave out the judgements of people who failed an attention check.
+
+    Returns:
+        The number of rows.
+
+    Raises:
+        UserError: The suffix is another one.
     """
     dropped = set(failed(judged(study).checks)) if without_failed else set()
     exposures = len(study.configuration["exposures"])
@@ -232,7 +276,7 @@ def export(study: Study, path: Path, *, people: bool = True, without_failed: boo
             continue
         number = numbers[image, explainer] = numbers.get((image, explainer), 0) + 1
         name = person if people else str(number)
-        rows += [(image, explainer, one.payload["exposure"], name, one.payload["right"]) for one in steps]
+        rows += [(image, explainer, step.payload["exposure"], name, step.payload["right"]) for step in steps]
     if not people:
         rows.sort()
     return write_rows(path, COLUMNS, rows)
