@@ -16,12 +16,13 @@ from submissions import write
 
 import saliency_bench as sb
 from saliency_bench import displays
-from saliency_bench.engine.examples import save_thumbnails
+from saliency_bench.engine.examples import thumbnail_parts, thumbnail_rows, thumbnails
 from saliency_bench.errors import UserError
 from saliency_bench.explainer import as_explainer
 from saliency_bench.leaderboard.board import SHOWN, Board, Refused
 from saliency_bench.leaderboard.submission import of_run
 from saliency_bench.metric import as_metric
+from saliency_bench.results.parts import Result
 from saliency_bench.utils import progress
 from saliency_bench.utils.overlays import heat_map, overlay, scaled
 
@@ -200,11 +201,13 @@ def test_thumbnails_keep_the_signs_of_their_maps(tmp_path):
     maps = torch.zeros(2, 112, 112)
     maps[0, :56], maps[0, 56:] = 2, -1
     maps[1, :56] = 5
-    save_thumbnails(tmp_path, 0, maps, [0, 2], 4)
-    stored = np.load(tmp_path / "000000.npz")["000000"]
-    assert stored.shape == (4, 56, 56)
-    assert (stored[0, 0, 0], stored[0, -1, -1]) == (255, -128)
-    assert (stored[2, 0, 0], stored[2, -1, -1]) == (255, 0)
+    folder = thumbnail_parts(tmp_path, "run")
+    folder.write([Result("mine", 2, {"mine": thumbnail_rows(maps, [0, 2], 8)})])
+    assert thumbnails(folder.parts(), "another", [8]) == {}
+    stored = {place - 8: values for place, values in thumbnails(folder.parts(), "mine", [8, 9, 10]).items()}
+    assert {place: values.shape for place, values in stored.items()} == {0: (56, 56), 2: (56, 56)}
+    assert (stored[0][0, 0], stored[0][-1, -1]) == (255, -128)
+    assert (stored[2][0, 0], stored[2][-1, -1]) == (255, 0)
     colours = np.asarray(heat_map(stored[0]).convert("RGB"), dtype=int)
     assert colours[0, 0, 0] > colours[0, 0, 2]
     assert colours[-1, -1, 2] > colours[-1, -1, 0]

@@ -25,7 +25,7 @@ def checkout(tmp_path, monkeypatch):
     for part in new.PARTS:
         path = tmp_path / part
         path.mkdir(parents=True) if "." not in part else path.parent.mkdir()
-    (tmp_path / "saliency_bench" / "registry.py").touch()
+    (tmp_path / "saliency_bench" / "registry.py").write_text('"""The marker of a checkout."""\n')
     for part in ("explainers", "metrics", "hub_builders"):
         (tmp_path / "tests" / part).mkdir()
     monkeypatch.chdir(tmp_path)
