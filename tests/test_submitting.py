@@ -510,7 +510,7 @@ def test_the_runs_of_a_suite_are_one_pull_request(here, hub, run, shapes, resnet
     assert capsys.readouterr().out.count("/discussions/1\n") == 1
     verdict = review(BOARD, 1)
     assert verdict.fine
-    assert sorted(len(one.cells) for one in verdict.found) == [1, 2]
+    assert sorted(len(one.cells) for one in verdict.submissions) == [1, 2]
     merge(hub, 1)
     assert len(sb.load_results(BOARD).rows) == 3
     assert main(line) == 0

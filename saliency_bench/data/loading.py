@@ -239,8 +239,8 @@ def _name_of(folder: Path) -> str:
     if changed := changed_files(folder, build_report):
         several = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
         _complain_once(
-            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; results call it {by_folder}, "
-            f"not {built} (build it again, or delete {REPORT} if the change is yours)"
+            f"{folder} is not as it was built: {changed[0]}{several} differs from {REPORT}; "
+            f"results call it {by_folder}, not {built} (build it again, or delete {REPORT} if the change is yours)"
         )
         return by_folder
     return built

@@ -17,13 +17,13 @@ MOST = 100  # submissions of a pull request, such as the runs of a suite
 
 
 def most_bytes(path: str) -> int | None:
-    """The size that a file of a submission may have; None of a path that is no such file."""
+    """Return the size that a file of a submission may have; None of a path that is no such file."""
     name = path.rpartition("/")[2]
     return LARGEST_SHARD if SHARD.fullmatch(name) else LARGEST.get(name)
 
 
 def too_large(sizes: Mapping[str, int]) -> list[str]:
-    """What is wrong with files of submissions, {path: bytes}, a line each."""
+    """Return what is wrong with files of submissions, {path: bytes}, a line each."""
     problems = [
         f"{path} has {size:,} bytes, of which at most {most:,} are read"
         for path, size in sizes.items()
@@ -38,14 +38,15 @@ def too_large(sizes: Mapping[str, int]) -> list[str]:
 
 
 def too_many(submissions: int) -> list[str]:
-    """The line that refuses so many submissions in one pull request."""
+    """Return the line that refuses so many submissions in a pull request."""
     return [f"it adds {submissions} submissions, of which at most {MOST} are read"] if submissions > MOST else []
 
 
 def check_written(folder: Path) -> None:
-    """Whether a board reads the result and the records in a folder, by their sizes alone.
+    """Check by their sizes alone whether a board reads the result and the records in a folder.
 
-    Raises: UserError that says which bound is broken.
+    Raises:
+        UserError: A bound is broken; says which.
     """
     try:
         read_result(folder / RESULT)

@@ -33,23 +33,29 @@ LARGEST = 2**28  # bytes of scores that are kept
 
 
 def read_cached(content: str, folder: Path) -> Checked:
-    """A submission in a folder whose files have this hash. Raises: UserError, as `read_checked`."""
+    """Return a submission in a folder whose files have this hash.
+
+    Raises:
+        UserError: As `read_checked`.
+    """
     path = _folder() / f"{content}-{_code()[:16]}.npz"
     try:
         return _read(path)
     except (OSError, EOFError, ValueError, KeyError, TypeError, zlib.error, BadZipFile, UserError):
-        found = read_checked(folder)
-    scores = np.stack([outcome.scores for outcome in found.recorded.outcomes.values()])
+        submission = read_checked(folder)
+    scores = np.stack([outcome.scores for outcome in submission.recorded.outcomes.values()])
     if scores.nbytes <= LARGEST:
-        _write(path, found, scores)
-    return found
+        _write(path, submission, scores)
+    return submission
 
 
 def _folder() -> Path:
+    """Return where checked submissions are kept."""
     return cache_folder() / "board"
 
 
 def _read(path: Path) -> Checked:
+    """Return a submission that was checked before."""
     arrays = load_arrays(path)
     about = json.loads(arrays["about"].tobytes())
     result, cells = Result.model_validate_json(json.dumps(about["result"])), read_cells(about["cells"])
@@ -60,12 +66,13 @@ def _read(path: Path) -> Checked:
     return Checked(result, cells, Recorded(about["ids"], about["groups"], outcomes))
 
 
-def _write(path: Path, found: Checked, scores: np.ndarray) -> None:
+def _write(path: Path, submission: Checked, scores: np.ndarray) -> None:
+    """Keep a checked submission."""
     about = {
-        "result": found.result.model_dump(mode="json"),
-        "cells": as_json(found.cells),
-        "ids": found.recorded.ids,
-        "groups": found.recorded.groups,
+        "result": submission.result.model_dump(mode="json"),
+        "cells": as_json(submission.cells),
+        "ids": submission.recorded.ids,
+        "groups": submission.recorded.groups,
     }
     try:
         save_arrays(path, about=np.frombuffer(json.dumps(about).encode(), dtype=np.uint8), scores=scores)
@@ -75,7 +82,7 @@ def _write(path: Path, found: Checked, scores: np.ndarray) -> None:
 
 @cache
 def _code() -> str:
-    """A hash of the package's Python files, on which every check depends."""
+    """Return a hash of the package's Python files, on which every check depends."""
     digest = sha256()
     roots = {registry.HERE, *(folder for kind in ("explainers", "metrics") for folder in registry.folders(kind))}
     for path in sorted(path for root in roots for path in root.rglob("*.py")):
@@ -84,7 +91,7 @@ def _code() -> str:
 
 
 def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) -> dict[str, Place]:
-    """`standing.places` of rows whose submissions have these hashes (`known.content_of`)."""
+    """Return `standing.places` of rows whose submissions have these hashes (`known.content_of`)."""
     about = sorted((entry.key, content, entry.official) for entry, content in zip(entries, contents, strict=True))
     name = sha256(json.dumps([about, seed]).encode()).hexdigest()
     path = _folder() / f"{name}-{_code()[:16]}.json"
@@ -94,7 +101,7 @@ def cached_places(entries: Sequence[Entry], contents: Sequence[str], seed: int) 
             return kept
     except (OSError, ValueError):
         pass
-    found = places(entries, seed)
+    by_key = places(entries, seed)
     with suppress(UserError):  # a full or read-only disk: they are computed again next time
-        write_text(path, PLACES.dump_json(found).decode())
-    return found
+        write_text(path, PLACES.dump_json(by_key).decode())
+    return by_key

@@ -39,7 +39,13 @@ LOADED = 1000  # explainers and metrics with their options that are kept: a boar
 
 @dataclass(frozen=True)
 class Checked:
-    """A submission whose numbers follow from its records. cells: as they follow from these, not as it says."""
+    """A submission whose numbers follow from its records.
+
+    Attributes:
+        result: what it says of itself.
+        recorded: its records.
+        cells: as they follow from the records, not as it says.
+    """
 
     result: Result
     cells: list[CellResult]
@@ -47,7 +53,10 @@ class Checked:
 
 
 def known_explainer(cell: CellKey) -> Explainer | None:
-    """The explainer of the package that a cell names, with the same options and version; None if there is none."""
+    """Return the explainer of the package that a cell names, with the same options and version.
+
+    None if there is none.
+    """
     if cell.explainer not in _names("explainers"):
         return None
     try:
@@ -59,9 +68,10 @@ def known_explainer(cell: CellKey) -> Explainer | None:
 
 
 def known_metric(cell: CellKey) -> Metric | None:
-    """The metric of the package that a cell names, with the same options and version; None if there is none.
+    """Return the metric of the package that a cell names, with the same options and version; None if there is none.
 
-    Raises: UserError for options that this very version does not take.
+    Raises:
+        UserError: This very version of the metric does not take the options.
     """
     if cell.metric not in _names("metrics"):
         return None
@@ -77,28 +87,32 @@ def known_metric(cell: CellKey) -> Metric | None:
 
 @cache
 def _names(kind: str) -> frozenset[str]:
-    """Those of the package: files, which stay as they are while it runs."""
+    """Return the names of the package's items: files, which stay as they are while it runs."""
     return frozenset(registry.names(kind))
 
 
 @lru_cache(LOADED)
 def _explainer(name: str, chosen: str) -> Explainer:
+    """Return an explainer of the package."""
     return load_explainer(name, **json.loads(chosen))
 
 
 @lru_cache(LOADED)
 def _metric(name: str, chosen: str) -> Metric:
+    """Return a metric of the package."""
     return load_metric(name, **json.loads(chosen))
 
 
 def _json(chosen: dict) -> str:
+    """Return options as text."""
     return json.dumps(chosen, sort_keys=True)
 
 
 def derived_key(cell: CellResult) -> CellKey:
-    """A cell's key with everything that the package knows. Texts of what it does not know are made of name and options.
+    """Return a cell's key with everything that the package knows.
 
-    What has the name of an explainer or metric of the package and is not it is shown with its version.
+    Texts of what it does not know are made of name and options. What has the name of an explainer or metric of the
+    package and is not it is shown with its version.
     """
     explainer, metric = known_explainer(cell), known_metric(cell)
     about = {name: getattr(cell, name) for name in CellKey.model_fields}
@@ -112,6 +126,7 @@ def derived_key(cell: CellResult) -> CellKey:
 
 
 def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metric | None) -> str:
+    """Return the text of an explainer or metric."""
     if known is not None:
         return str(known)
     text = name + options.differing(sorted(chosen.items()), {})
@@ -120,16 +135,21 @@ def _called(name: str, chosen: dict, version: int | str, known: Explainer | Metr
 
 @cache
 def _taken() -> frozenset[str]:
+    """Return the names of the package's explainers and metrics, as people take them."""
     return frozenset(map(_plain, _names("explainers") | _names("metrics")))
 
 
 def _plain(name: str) -> str:
-    """What people take for the same name: "Grad-CAM" for "gradcam"."""
+    """Return what people take for the same name: "Grad-CAM" for "gradcam"."""
     return re.sub(r"[._-]", "", name.casefold())
 
 
 def read_checked(folder: Path) -> Checked:
-    """A submission in a folder. Raises: UserError that names file and field for whatever is wrong with it."""
+    """Return a submission in a folder.
+
+    Raises:
+        UserError: Something is wrong with it; names file and field.
+    """
     result = read_result(folder / RESULT)
     try:
         return checked(result, read_recorded(result, folder / RECORDS), folder / RECORDS)
@@ -139,15 +159,19 @@ def read_checked(folder: Path) -> Checked:
         raise UserError(f"{folder / RESULT} cannot be checked: {one_line(error)}") from error
 
 
-def checked(result: Result, found: Recorded, path: Path) -> Checked:
-    """The cells as they follow from records. Raises: UserError for a result that says anything else."""
+def checked(result: Result, recorded: Recorded, path: Path) -> Checked:
+    """Return the cells as they follow from records.
+
+    Raises:
+        UserError: The result says something else.
+    """
     seed = result.setting.seed
     keys = []
     for cell in result.cells:
         _check_metric(cell, result.setting, path)
-        if (count := found.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
+        if (count := recorded.outcomes[cell.cell_id].count(cell.aggregate)) != cell.n:
             raise UserError(f"{path}: value has {count} numbers of cell {cell.cell_id}, but {RESULT} says n = {cell.n}")
-        _check_scores(cell, found.outcomes[cell.cell_id], path)
+        _check_scores(cell, recorded.outcomes[cell.cell_id], path)
         keys.append(derived_key(cell))
     rivals = max(by_metric(keys), key=len)
     if len(rivals) > MOST_METHODS:
@@ -155,80 +179,86 @@ def checked(result: Result, found: Recorded, path: Path) -> Checked:
             f"{path.with_name(RESULT)} has {len(rivals)} methods by {rivals[0].metric_text}, of which a submission has "
             f"at most {MOST_METHODS}"
         )
-    parts = {key.cell_id: found.outcomes[key.cell_id].columns for key in keys if key.aggregate}
-    _, standings = compare(keys, found.values, found.codes, seed, parts)
-    kept = {cell_id: dict(outcome.parts) for cell_id, outcome in found.outcomes.items()}
+    parts = {key.cell_id: recorded.outcomes[key.cell_id].columns for key in keys if key.aggregate}
+    _, standings = compare(keys, recorded.values, recorded.codes, seed, parts)
+    kept = {cell_id: dict(outcome.parts) for cell_id, outcome in recorded.outcomes.items()}
     numbers = {
-        cell_id: own
+        cell_id: computed
         for rivals in by_metric(keys)
-        for cell_id, own in numbers_of(rivals, found.outcomes, found.codes, seed)
+        for cell_id, computed in numbers_of(rivals, recorded.outcomes, recorded.codes, seed)
     }
     cells = []
     for key, stated in zip(keys, result.cells, strict=True):
-        outcome = found.outcomes[key.cell_id]
+        outcome = recorded.outcomes[key.cell_id]
         outcome.parts.update(kept[key.cell_id])
-        own = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
+        computed = result_of(key, outcome, numbers[key.cell_id], stated.forward_passes, standings[key.cell_id])
         if key.aggregate and aggregate_of(key) is None:  # made by a function that is not known here
-            own = own.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
-        _compare(own, stated, path)
-        cells.append(own)
-    return Checked(result, cells, found)
+            computed = computed.model_copy(update={name: getattr(stated, name) for name in (*NUMBERS, "n", "median")})
+        _compare(computed, stated, path)
+        cells.append(computed)
+    return Checked(result, cells, recorded)
 
 
-def _compare(own: CellResult, stated: CellResult, path: Path) -> None:
-    what = f"cell {own.cell_id}"
+def _compare(computed: CellResult, stated: CellResult, path: Path) -> None:
+    """Raise UserError for a cell that says something else than its records."""
+    subject = f"cell {computed.cell_id}"
     for name in (*NUMBERS, "median"):
-        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
-    for name, part in own.parts.items():
-        _check_part(part, stated.parts[name], f"part {name} of {what}", path)
+        _check_number(name, getattr(computed, name), getattr(stated, name), subject, path)
+    for name, part in computed.parts.items():
+        _check_part(part, stated.parts[name], f"part {name} of {subject}", path)
     for name in (*COUNTS, *RANKS):
-        computed, claimed = getattr(own, name), getattr(stated, name)
-        if computed != claimed and not (name == "scored" and same(computed, claimed)):
-            raise UserError(f"{path}: {name} of {what} comes to {computed}, but {RESULT} says {claimed}")
+        ours, claimed = getattr(computed, name), getattr(stated, name)
+        if ours != claimed and not (name == "scored" and same(ours, claimed)):
+            raise UserError(f"{path}: {name} of {subject} comes to {ours}, but {RESULT} says {claimed}")
 
 
-def _check_part(own: PartResult, stated: PartResult, what: str, path: Path) -> None:
-    if own.n != stated.n:
-        raise UserError(f"{path}: {what} has {own.n} numbers, but {RESULT} says n = {stated.n}")
+def _check_part(computed: PartResult, stated: PartResult, subject: str, path: Path) -> None:
+    """Raise UserError for a part of a score that says something else than its records."""
+    if computed.n != stated.n:
+        raise UserError(f"{path}: {subject} has {computed.n} numbers, but {RESULT} says n = {stated.n}")
     for name in NUMBERS:
-        _check_number(name, getattr(own, name), getattr(stated, name), what, path)
+        _check_number(name, getattr(computed, name), getattr(stated, name), subject, path)
 
 
-def _check_number(name: str, computed: float | None, claimed: float | None, what: str, path: Path) -> None:
+def _check_number(name: str, computed: float | None, claimed: float | None, subject: str, path: Path) -> None:
+    """Raise UserError for a number that does not follow from the records."""
     if not same(*(np.nan if number is None else number for number in (computed, claimed))):
-        raise UserError(f"{path}: {name} of {what} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
+        raise UserError(f"{path}: {name} of {subject} comes to {_text(computed)}, but {RESULT} says {_text(claimed)}")
 
 
 def _text(number: float | None) -> str:
+    """Return a number as text."""
     return "none" if number is None else f"{number:.6g}"
 
 
 def _check_scores(cell: CellResult, outcome: Outcome, path: Path) -> None:
-    """Whether scores lie in their range, and follow from their parts."""
-    what = f"{path}: cell {cell.cell_id}"
-    check_range(outcome.scores, cell.limits, what)
+    """Raise UserError for scores that are outside their range, or do not follow from their parts."""
+    subject = f"{path}: cell {cell.cell_id}"
+    check_range(outcome.scores, cell.limits, subject)
     for name, values in outcome.parts.items():
         check_range(values, cell.limits, f"{path}: part {name} of cell {cell.cell_id}")
     metric = known_metric(cell)
     if metric is None:
         return
     if (metric.part_names is None) != (not cell.parts):
-        raise UserError(f"{what} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
+        raise UserError(f"{subject} has {'parts' if cell.parts else 'no parts'}, unlike its metric")
     if not cell.parts:
         return
     if (names := _part_names(metric)) and list(cell.parts) != names:
-        raise UserError(f"{what} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
+        raise UserError(f"{subject} has the parts {', '.join(cell.parts)}; those of its metric are {', '.join(names)}")
     columns, chosen = outcome.columns, dict(metric.options)
-    own = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
+    from_parts = np.full(len(columns), np.nan)  # of an aggregate, whose samples have no scores
     if metric.aggregate is None:
-        own = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
-    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(own, outcome.scores))):
+        from_parts = np.asarray((metric.reduction or mean_of_parts)(columns, chosen), dtype=float)
+    if len(wrong := np.flatnonzero(np.isfinite(outcome.scores) & ~same(from_parts, outcome.scores))):
         place = wrong[0]
-        raise UserError(f"{what} has a score of {outcome.scores[place]:.6g}, where its parts make it {own[place]:.6g}")
+        raise UserError(
+            f"{subject} has a score of {outcome.scores[place]:.6g}, where its parts make it {from_parts[place]:.6g}"
+        )
 
 
 def _part_names(metric: Metric) -> list[str]:
-    """Those of its parts; [] where they depend on the classifier, which is not here."""
+    """Return the names of a metric's parts; [] where they depend on the classifier, which is not here."""
     try:
         return list(metric.parts(None))
     except UserError:
@@ -236,7 +266,7 @@ def _part_names(metric: Metric) -> list[str]:
 
 
 def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
-    """Whether a cell says of its metric what the package knows of it."""
+    """Raise UserError for a cell that says something else of its metric than the package knows."""
     about = path.with_name(RESULT)
     try:
         metric = known_metric(cell)
@@ -254,7 +284,7 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
         raise UserError(f"{about}: cell_id {cell.cell_id} is not what its metric and settings make it, {own_id}")
     ranges = [bounds(metric.limits(target)) for target in _target_ranges(setting)]
     if ranges and cell.range not in ranges:
-        either = " or ".join(str(list(own)) for own in dict.fromkeys(ranges))
+        either = " or ".join(str(list(ends)) for ends in dict.fromkeys(ranges))
         raise UserError(
             f"{about}: range {where} must be {either}, not {list(cell.range)}; a run of an earlier version writes its "
             "summary anew when it is started again with its --out"
@@ -262,15 +292,19 @@ def _check_metric(cell: CellResult, setting: Identity, path: Path) -> None:
 
 
 def _versioned(cell: CellKey) -> tuple[str, str, int | str]:
+    """Return name, options and version of a metric."""
     return cell.explainer, _text_of(cell.explainer_options), cell.explainer_version
 
 
 def _text_of(chosen: Mapping[str, Any]) -> str:
+    """Return options as text."""
     return options.text(tuple(sorted(chosen.items())))
 
 
 def _target_ranges(setting: Identity) -> list[TargetRange]:
-    """Those that the targets of a run may have; [] of a file with a sigmoid, which may ask about any number of classes.
+    """Return the ranges that the targets of a run may have.
+
+    [] of a file with a sigmoid, which may ask about any classes.
 
     A file holds single classes and groups, or contrasts.
     """

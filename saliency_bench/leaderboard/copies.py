@@ -12,10 +12,10 @@ from saliency_bench.results.cell import CellResult
 Scored = tuple[Checked, CellResult]  # a cell of a submission
 
 
-def agree(one: Scored, other: Scored) -> bool:
-    """Whether two cells have the same scores of the same samples, in the same groups, up to the last digits."""
-    ours, theirs = one[0].recorded, other[0].recorded
-    scores, others = (found.recorded.outcomes[cell.cell_id].scores for found, cell in (one, other))
+def agree(first: Scored, other: Scored) -> bool:
+    """Return whether two cells have the same scores of the same samples, in the same groups, up to the last digits."""
+    ours, theirs = first[0].recorded, other[0].recorded
+    scores, others = (submission.recorded.outcomes[cell.cell_id].scores for submission, cell in (first, other))
     if len(ours.ids) != len(theirs.ids):
         return False
     if ours.ids == theirs.ids:
@@ -27,13 +27,19 @@ def agree(one: Scored, other: Scored) -> bool:
     return bool(same(scores, others[order]).all())
 
 
-def other_names(one: Scored, others: Iterable[Scored]) -> list[str]:
-    """What others call a method of somebody's own: each method of another name with exactly its scores, and by whom.
+def other_names(method: Scored, others: Iterable[Scored]) -> list[str]:
+    """Return what others call a method: each of another name with exactly its scores, and by whom.
 
-    [] of an explainer of the package, and of scores that are all equal. others: of the same question.
+    Of a method of somebody's own.
+
+    [] of an explainer of the package, and of scores that are all equal.
+
+    Args:
+        method: the cell.
+        others: cells of the same question.
     """
-    cell = one[1]
-    if cell.value is None or known_explainer(cell) is not None or _is_constant(one):
+    cell = method[1]
+    if cell.value is None or known_explainer(cell) is not None or _is_constant(method):
         return []
     return sorted(
         f"{other_cell.explainer_text} by {other.result.submitter}"
@@ -41,33 +47,37 @@ def other_names(one: Scored, others: Iterable[Scored]) -> list[str]:
         if other_cell.explainer_id != cell.explainer_id
         and other_cell.value is not None
         and same(cell.value, other_cell.value)
-        and agree(one, (other, other_cell))
+        and agree(method, (other, other_cell))
     )
 
 
-def notes(found: Checked, published: Iterable[Checked]) -> list[str]:
-    """What the reader of a submission should know of those that are on the board, of the same dataset and model."""
+def notes(submission: Checked, published: Iterable[Checked]) -> list[str]:
+    """Return what the reader of a submission should know of those on the board of the same dataset and model."""
     published = list(published)
     lines = []
     for other in published:
         there = {cell.cell_id: cell for cell in other.cells}
-        equal = [one for one in found.cells
-                 if one.cell_id in there and agree((found, one), (other, there[one.cell_id]))]  # fmt: skip
+        equal = [
+            cell
+            for cell in submission.cells
+            if cell.cell_id in there and agree((submission, cell), (other, there[cell.cell_id]))
+        ]
         if equal:
-            lines.append(f"{len(equal)} of {len(found.cells)} cells are on the board with the same scores, by "
+            lines.append(f"{len(equal)} of {len(submission.cells)} cells are on the board with the same scores, by "
                          f"{other.result.submitter}")  # fmt: skip
     rivals: dict[str, list[Scored]] = {}
     for other in published:
         for cell in other.cells:
             rivals.setdefault(question_of(cell, other.result.setting), []).append((other, cell))
-    for cell in found.cells:
-        same_scores = other_names((found, cell), rivals.get(question_of(cell, found.result.setting), ()))
+    for cell in submission.cells:
+        same_scores = other_names((submission, cell), rivals.get(question_of(cell, submission.result.setting), ()))
         lines += [f"{cell.explainer_text} has the scores of {name} on all samples by {cell.metric_text}"
                   for name in same_scores]  # fmt: skip
     return lines
 
 
-def _is_constant(one: Scored) -> bool:
-    scores = one[0].recorded.outcomes[one[1].cell_id].scores
+def _is_constant(method: Scored) -> bool:
+    """Return whether all scores are equal."""
+    scores = method[0].recorded.outcomes[method[1].cell_id].scores
     known = scores[np.isfinite(scores)]
     return not len(known) or bool(np.ptp(known) == 0)

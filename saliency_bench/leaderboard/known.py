@@ -28,7 +28,17 @@ Kind = TypeVar("Kind", "KnownDataset", "KnownModel", "Status")
 
 
 class KnownDataset(StrictModel):
-    """The samples of one split. samples: [id, group], null where a sample stands for itself."""
+    """The samples of a split.
+
+    Attributes:
+        id: name of the dataset.
+        title: its title.
+        repo: where it was loaded from; null of a folder.
+        revision: the commit.
+        split: name of the split.
+        fingerprint: hash of its content.
+        samples: [id, group], null where a sample stands for itself.
+    """
 
     format: Literal[1] = 1
     id: Text
@@ -41,6 +51,7 @@ class KnownDataset(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.fingerprint
 
 
@@ -55,6 +66,7 @@ class KnownModel(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.digest
 
 
@@ -69,8 +81,12 @@ class Recomputed(StrictModel):
 class Status(StrictModel):
     """What recomputing a submission found.
 
-    content: `content_of` its files. cells: those whose scores were confirmed, by their ids; further: why others
-    were not recomputed. refused: what is wrong with the submission as a whole; null if nothing is.
+    Attributes:
+        folder: of the submission.
+        content: `content_of` its files.
+        cells: those whose scores were confirmed, by their ids.
+        further: why others were not recomputed.
+        refused: what is wrong with the submission as a whole; null if nothing is.
     """
 
     format: Literal[1] = 1
@@ -85,6 +101,7 @@ class Status(StrictModel):
 
     @property
     def name(self) -> str:
+        """The name of its file."""
         return self.content
 
 
@@ -93,13 +110,13 @@ class Known:
 
     def __init__(self, datasets: Iterable[KnownDataset] = (), models: Iterable[KnownModel] = (),
                  statuses: Iterable[Status] = ()):  # fmt: skip
-        self.datasets = {(one.fingerprint, one.split): one for one in datasets}
-        self.models = {one.digest: one for one in models}
-        self.statuses = {one.content: one for one in statuses}
+        self.datasets = {(entry.fingerprint, entry.split): entry for entry in datasets}
+        self.models = {entry.digest: entry for entry in models}
+        self.statuses = {entry.content: entry for entry in statuses}
 
     @classmethod
     def read(cls, root: Path) -> tuple["Known", list[str]]:
-        """(what the files in a folder say, a line for each that cannot be read, which says nothing)"""
+        """Return (what the files in a folder say, a line for each that cannot be read, which says nothing)."""
         wrong: list[str] = []
         return cls(
             _files(root / DATASETS, KnownDataset, wrong),
@@ -108,57 +125,61 @@ class Known:
         ), wrong
 
     def adding(self, datasets: Iterable[KnownDataset]) -> "Known":
-        """With the samples of further datasets."""
+        """Return what is known, with the samples of further datasets."""
         return Known([*self.datasets.values(), *datasets], self.models.values(), self.statuses.values())
 
 
 def _files(folder: Path, kind: type[Kind], wrong: list[str]) -> list[Kind]:
-    found: list[Kind] = []
+    """Return what the files in a folder say."""
+    entries: list[Kind] = []
     for path in sorted(folder.glob("*.json")) if folder.is_dir() else ():
         try:
-            one = kind.model_validate_json(read_bytes(path))
-            if one.name != path.stem:
-                raise ValueError(f"it is about {one.name}")
-            found.append(one)
+            entry = kind.model_validate_json(read_bytes(path))
+            if entry.name != path.stem:
+                raise ValueError(f"it is about {entry.name}")
+            entries.append(entry)
         except ValidationError as error:
             wrong.append(one_line(f"{folder.name}/{path.name}: {field_line(error)}"))
         except (OSError, ValueError) as error:
             wrong.append(one_line(f"{folder.name}/{path.name} cannot be read: {error}"))
-    return found
+    return entries
 
 
-def write_known(root: Path, one: KnownDataset | KnownModel | Status) -> Path:
-    """The file in `root` that says this."""
-    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(one)]
-    write_json(path := root / folder / f"{one.name}.json", one.model_dump(mode="json"))
+def write_known(root: Path, entry: KnownDataset | KnownModel | Status) -> Path:
+    """Write the file in `root` that says this, and return its path."""
+    folder = {KnownDataset: DATASETS, KnownModel: MODELS, Status: STATUS}[type(entry)]
+    write_json(path := root / folder / f"{entry.name}.json", entry.model_dump(mode="json"))
     return path
 
 
 def content_of(folder: Path) -> str:
-    """The hash of the files of a submission: all 256 bits, so that nobody can make two of one hash.
+    """Return the hash of the files of a submission: all 256 bits, so that nobody can make two of the same hash.
 
-    Raises: OSError; ValueError for what is no regular file, or too large.
+    Raises:
+        OSError: A file cannot be read.
+        ValueError: Something is no regular file, or too large.
     """
     digest = sha256()
     for name in (RESULT, RECORDS):
         check_readable(folder / name, 2**30)
         with (folder / name).open("rb") as file:
-            own = sha256()
+            file_digest = sha256()
             while block := file.read(2**20):
-                own.update(block)
-        digest.update(own.digest())
+                file_digest.update(block)
+        digest.update(file_digest.digest())
     return digest.hexdigest()
 
 
 def known_dataset(name: Any, split: str = "test") -> KnownDataset:
-    """The samples of a split that `load_dataset` finds by this name, or of a loaded dataset.
+    """Return the samples of a split that `load_dataset` finds by this name, or of a loaded dataset.
 
-    Raises: UserError for what cannot be loaded.
+    Raises:
+        UserError: It cannot be loaded.
     """
-    found = find(name)
-    rows, split = found.load_usual(split)
+    source = find(name)
+    rows, split = source.load_usual(split)
     samples = list(zip(sample_ids(rows), group_names(rows), strict=True))
     return KnownDataset(
-        id=found.name, title=found.title, repo=found.repo, revision=found.revision, split=split,
+        id=source.name, title=source.title, repo=source.repo, revision=source.revision, split=split,
         fingerprint=fingerprint(rows), samples=samples,
     )  # fmt: skip

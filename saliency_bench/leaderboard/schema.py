@@ -51,7 +51,11 @@ LINK = r"^(https://[^\s<>\"'`\\]+)?$"
 
 
 def _day(text: str) -> str:
-    """Raises: ValueError for a day that no calendar has."""
+    """Check a day.
+
+    Raises:
+        ValueError: No calendar has it.
+    """
     date.fromisoformat(text)
     return text
 
@@ -61,9 +65,18 @@ Name = Annotated[str, StringConstraints(max_length=100, pattern=r"^[A-Za-z0-9][A
 
 
 class Dataset(StrictModel):
-    """repo, revision: the repository and commit of the Hub that it was loaded from; null where it was not.
+    """The dataset of a submission.
 
-    chosen_by: another classifier than the model, by which the images were chosen; null where there is none.
+    Attributes:
+        id: its name.
+        title: its title.
+        split: of its samples.
+        fingerprint: hash of the content.
+        samples: of the split.
+        used: of the run.
+        repo: the repository of the Hub that it was loaded from; null where it was not.
+        revision: the commit; null where there is no repository.
+        chosen_by: another classifier than the model, by which the images were chosen; null where there is none.
     """
 
     id: Text
@@ -79,7 +92,12 @@ class Dataset(StrictModel):
 
 
 class Model(StrictModel):
-    """repo, revision: as of a dataset; a model of torchvision has the name of its weights as revision."""
+    """The model of a submission.
+
+    Attributes:
+        repo: as of a dataset.
+        revision: as of a dataset; a model of torchvision has the name of its weights here.
+    """
 
     id: Text
     repo: Text | None = None
@@ -96,6 +114,7 @@ class Model(StrictModel):
 
     @model_validator(mode="after")
     def _shares(self) -> Self:
+        """Check that accuracies are shares."""
         for name in ("accuracy", "top5"):
             stated = getattr(self, name)
             for end in ("value", "low", "high"):
@@ -105,7 +124,7 @@ class Model(StrictModel):
 
 
 def ids_under(cell: CellResult, setting: Identity) -> list[str]:
-    """The ids that this explainer and metric can have under these settings."""
+    """Return the ids that this explainer and metric can have under these settings."""
     explainer = cell.explainer, json.dumps(cell.explainer_options, sort_keys=True), cell.explainer_version
     metric = cell.metric, json.dumps(cell.metric_options, sort_keys=True), cell.metric_version
     return setting.cell_ids(explainer, metric, cell.asked_for)
@@ -124,11 +143,14 @@ class Provenance(StrictModel):
 
 
 class Result(StrictModel):
-    """All cells that one submitter publishes of one run, under `license`.
+    """All cells that a submitter publishes of a run, under `license`.
 
-    link: to code or paper of your own method; "" where there is none. ran, submitted: days, by the clock of the
-    submitter's machine. seconds: of the run's latest start for each explainer, by `explainer_id`; they count what
-    that start computed. peak_memory: bytes, of the GPU or else of the process, in that start. None of this is checked.
+    Attributes:
+        link: to code or paper of your own method; "" where there is none.
+        ran: day of the run, by the clock of the submitter's machine.
+        submitted: day of the submission, by the same clock.
+        seconds: of the run's latest start for each explainer, by `explainer_id`; they count what that start computed.
+        peak_memory: bytes, of the GPU or else of the process, in that start. None of these is checked.
     """
 
     format: Literal[3] = 3
@@ -150,6 +172,7 @@ class Result(StrictModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        """Check that ids, folder and cells fit together."""
         for field, value, setting in (
             ("dataset.fingerprint", self.dataset.fingerprint, self.setting.fingerprint),
             ("dataset.split", self.dataset.split, self.setting.split),
@@ -159,8 +182,8 @@ class Result(StrictModel):
                 raise ValueError(f"{field} is {value}, but the settings say {setting}")
         for index, cell in enumerate(self.cells):
             _check_labels(cell, index)
-            if cell.cell_id not in (own := ids_under(cell, self.setting)):
-                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {own[0]}")
+            if cell.cell_id not in (ids := ids_under(cell, self.setting)):
+                raise ValueError(f"cells.{index}.cell_id is {cell.cell_id}, but its settings make it {ids[0]}")
             if cell.n > self.dataset.used:
                 raise ValueError(f"cells.{index}.n is {cell.n}, but dataset.used is {self.dataset.used}")
         if self.dataset.used > self.dataset.samples or self.model.accuracy.n > self.dataset.samples:
@@ -178,15 +201,21 @@ class Result(StrictModel):
 
     @property
     def folder(self) -> str:
+        """The folder of the submission in the repository."""
         content = sorted((cell.cell_id, cell.value, cell.n) for cell in self.cells)
         return f"{self.group}/{self.submitter}-{hash_of(content)}"
 
     def only(self, cells: set[str]) -> "Result":
+        """Return the result with these cells alone."""
         return self.model_copy(update={"cells": [cell for cell in self.cells if cell.cell_id in cells]})
 
 
 def _check_labels(cell: CellResult, index: int) -> None:
-    """Raises: ValueError for names of methods and metrics that could be taken for others, or could not be read."""
+    """Check the names of methods and metrics.
+
+    Raises:
+        ValueError: A name could be taken for another, or could not be read.
+    """
     for kind, name, chosen in (
         ("explainer", cell.explainer, cell.explainer_options),
         ("metric", cell.metric, cell.metric_options),
@@ -197,12 +226,16 @@ def _check_labels(cell: CellResult, index: int) -> None:
 
 
 def json_schema() -> dict:
-    """JSON schema of `result.json`."""
+    """Return the JSON schema of `result.json`."""
     return Result.model_json_schema() | {"title": f"A submission to saliency-bench, format {FORMAT}"}
 
 
 def read_result(path: Path) -> Result:
-    """Raises: UserError that names file and field for anything that does not fit the schema."""
+    """Return the content of a `result.json`.
+
+    Raises:
+        UserError: Something does not fit the schema; names file and field.
+    """
     try:
         text = read_bytes(path, LARGEST).decode()
         if (values := sum(map(text.count, ",[{"))) > MOST_VALUES:
@@ -214,7 +247,11 @@ def read_result(path: Path) -> Result:
 
 
 def validated(text: str, path: Path) -> Result:
-    """Raises: UserError that names file and field."""
+    """Return the content of a text as a result.
+
+    Raises:
+        UserError: Something does not fit the schema; names file and field.
+    """
     try:
         return Result.model_validate_json(text)
     except ValidationError as error:
@@ -224,9 +261,10 @@ def validated(text: str, path: Path) -> Result:
 
 
 def check_texts(content: object, place: str = "") -> None:
-    """Whether all texts of JSON can be printed: no escapes that move a cursor, no marks that turn the writing around.
+    """Check that all texts of JSON can be printed: nothing moves the cursor or turns the writing around.
 
-    Raises: ValueError that names the place.
+    Raises:
+        ValueError: A text cannot; names the place.
     """
     if isinstance(content, str):
         lines = content.splitlines() if place in SEVERAL_LINES else [content]
@@ -245,4 +283,5 @@ def check_texts(content: object, place: str = "") -> None:
 
 
 def _slug(name: str) -> str:
+    """Return a name as that of a folder."""
     return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.") or "unnamed"

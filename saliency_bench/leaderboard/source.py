@@ -22,7 +22,7 @@ MOST_FETCHED = 200_000_000  # bytes of the maps of a submission, to show a few o
 
 @contextmanager
 def asking(repo: str) -> Iterator[None]:
-    """Inside, what the Hub refuses or the network loses becomes one line that says how to fix it; no progress bars."""
+    """Turn what the Hub refuses or the network loses into a line that says how to fix it, and show no progress bars."""
     try:
         with client.no_bars():
             yield
@@ -37,7 +37,13 @@ def asking(repo: str) -> Iterator[None]:
 
 
 class Source:
-    """location: a folder of results (a path), or a repository of the Hub (text)."""
+    """Where results lie.
+
+    Attributes:
+        location: a folder of results (a path), or a repository of the Hub (text).
+        revision: a branch, commit or pull request of the repository.
+        api: client of the Hub.
+    """
 
     def __init__(self, location: str | Path, revision: str | None = None, api: HfApi | None = None):
         self.location, self.revision, self.api = location, revision, api or client.default_api()
@@ -47,7 +53,10 @@ class Source:
             raise UserError(f"'{location}' is neither a folder of results nor NAMESPACE/results of the Hub")
 
     def root(self, patterns: Sequence[str], revision: str | None = None) -> Path:
-        """The folder that holds the files that fit; README.md too, because a pattern without files causes a warning."""
+        """Return the folder that holds the files that fit.
+
+        README.md too, because a pattern without files causes a warning.
+        """
         if isinstance(self.location, Path):
             return self.location
         with asking(self.location):
@@ -57,29 +66,32 @@ class Source:
             ))  # fmt: skip
 
     def known(self) -> tuple[Known, list[str]]:
-        """What the owner vouches for. Of a pull request, what the main branch says: it is not the owner's."""
-        own = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
-        return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], own))
+        """Return what the owner vouches for; of a pull request, what the main branch says: it is not the owner's."""
+        revision = "main" if (self.revision or "").startswith(PULL_REQUEST) else self.revision
+        return Known.read(self.root([f"{folder}/*.json" for folder in FOLDERS], revision))
 
     def folders(self, group: str = "*/*") -> tuple[Path, list[str]]:
-        """(the root, the folders of submissions whose first two levels fit), with their files."""
+        """Return (the root, the folders of submissions whose first two levels fit), with their files."""
         root = self.root([f"{group}/*/{name}" for name in (RESULT, RECORDS)])
         return root, sorted(path.parent.relative_to(root).as_posix() for path in root.glob(f"{group}/*/{RESULT}"))
 
     def maps(self, folder: str) -> Path | None:
-        """The folder of a submission on this machine, with its maps; None where they are too many to download."""
+        """Return the folder of a submission on this machine, with its maps.
+
+        None where they are too many to download.
+        """
         if isinstance(self.location, Path):
             return self.location / folder
         with asking(self.location):
             tree = self.api.list_repo_tree(self.location, folder, repo_type="dataset", revision=self.revision)
-            sizes = {one.path: one.size for one in tree if isinstance(one, RepoFile)}
+            sizes = {entry.path: entry.size for entry in tree if isinstance(entry, RepoFile)}
         shards = [path for path in sizes if SHARD.fullmatch(path.rpartition("/")[2])]
         if sum(sizes[path] for path in shards) > MOST_FETCHED:
             return None
         return self.root(shards) / folder
 
     def beside(self, result: Result) -> Iterator[Checked]:
-        """The submissions that check out of the dataset and the model of this one, whatever these are called."""
+        """Yield the submissions that check out of the dataset and the model of this one, whatever these are called."""
         vouched, _ = self.known()
         root, folders = self.folders(f"*-{result.dataset.fingerprint[:8]}/*-{result.model.digest[:8]}")
         for folder in folders:
@@ -88,21 +100,22 @@ class Source:
 
 
 def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
-    """(the hash of its files, a submission), checked.
+    """Return (the hash of its files, a submission), checked.
 
-    Raises: UserError, in one line, for whatever is wrong with it or happens while it is read.
+    Raises:
+        UserError: Something is wrong with it or happens while it is read; always in one line.
     """
     try:
         if not (root / folder / RECORDS).exists():
             read_result(root / folder / RESULT)  # which may say more
         content = content_of(root / folder)
-        found = read_cached(content, root / folder)
-        _check_place(found, folder)
-        _check_samples(found, known)
+        submission = read_cached(content, root / folder)
+        _check_place(submission, folder)
+        _check_samples(submission, known)
         status = known.statuses.get(content)
         if status is not None and status.refused:
             raise UserError(f"{folder}: refused by the owner of the board: {status.refused}")
-        return content, found
+        return content, submission
     except UserError as error:
         raise UserError(str(error).replace(f"{root}/", "")) from error  # without the folder of the cache
     except (OSError, ValueError) as error:
@@ -111,23 +124,24 @@ def read_folder(root: Path, folder: str, known: Known) -> tuple[str, Checked]:
         raise UserError(f"{folder} cannot be read: {described(error)}") from error
 
 
-def _check_place(found: Checked, folder: str) -> None:
-    if found.result.folder != folder:
-        raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {found.result.folder}")
+def _check_place(submission: Checked, folder: str) -> None:
+    """Raise UserError for a submission in the folder of another."""
+    if submission.result.folder != folder:
+        raise UserError(f"{folder}/{RESULT}: its content belongs in the folder {submission.result.folder}")
 
 
-def _check_samples(found: Checked, known: Known) -> None:
-    """Whether the samples are those of the dataset, where the owner of the board says which these are."""
-    setting = found.result.setting
+def _check_samples(submission: Checked, known: Known) -> None:
+    """Check that the samples are those of the dataset, where the owner of the board says which these are."""
+    setting = submission.result.setting
     dataset = known.datasets.get((setting.fingerprint, setting.split))
     if dataset is None:
         return
     published = dict(dataset.samples)
-    where = f"{found.result.folder}/{RECORDS}"
-    for image_id, group in zip(found.recorded.ids, found.recorded.groups, strict=True):
+    where = f"{submission.result.folder}/{RECORDS}"
+    for image_id, group in zip(submission.recorded.ids, submission.recorded.groups, strict=True):
         if image_id not in published:
             raise UserError(f"{where}: image_id {image_id} is not in {dataset.id}")
         if published[image_id] != group:
             raise UserError(f"{where}: group of image {image_id} is {published[image_id]} in {dataset.id}, not {group}")
-    if found.result.dataset.samples != len(published):
-        raise UserError(f"{found.result.folder}/{RESULT}: dataset.samples must be {len(published)}")
+    if submission.result.dataset.samples != len(published):
+        raise UserError(f"{submission.result.folder}/{RESULT}: dataset.samples must be {len(published)}")

@@ -22,7 +22,16 @@ ANY = ("", "{}", 0)  # an explainer, whichever
 
 @dataclass(frozen=True)
 class Entry:
-    """A row as it is ranked. key: unique on the board. scores: of `ids`, NaN where there is none."""
+    """A row as it is ranked.
+
+    Attributes:
+        key: unique on the board.
+        cell: its numbers.
+        ids: of the samples.
+        groups: of the samples.
+        scores: of `ids`, NaN where there is none.
+        recomputed: whether it is ranked officially.
+    """
 
     key: str
     cell: CellResult
@@ -34,9 +43,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Place:
-    """rank: official. if_true: as the module says. why: there is no official rank. best: by official ranks.
+    """Where a row stands.
 
-    beats, not_beaten: the baselines that it was tested against, by the same test as its rank.
+    Attributes:
+        rank: official.
+        if_true: as the module says.
+        why: there is no official rank.
+        best: by official ranks.
+        beats: the baselines that it beats, by the same test as its rank.
+        not_beaten: the baselines that it was tested against and does not beat.
     """
 
     rank: RankSet
@@ -48,7 +63,7 @@ class Place:
 
 
 def question_of(cell: CellKey, setting: Identity) -> str:
-    """What all rows share that can be compared: a hash of everything but the explainer."""
+    """Return what all rows share that can be compared: a hash of everything but the explainer."""
     metric = known_metric(cell)
     if metric is None:
         return hash_of(setting.model_dump(mode="json"), cell.metric, cell.metric_options, cell.metric_version)
@@ -56,42 +71,42 @@ def question_of(cell: CellKey, setting: Identity) -> str:
 
 
 def places(entries: Sequence[Entry], seed: int) -> dict[str, Place]:
-    """{key: its place} of the rows of one question, all of which cover the same samples."""
+    """Return {key: its place} of the rows of a question, all of which cover the same samples."""
     official = [entry for entry in entries if entry.official]
     (contrasts, ranked), (all_contrasts, possible) = _standings(official, seed), _standings(entries, seed)
     baselines = {entry.key: entry.cell.explainer_text for entry in entries if entry.cell.baseline}
-    several = any(one.rank and one.rank[0] > 1 for one in ranked.values())
-    found = {}
+    several = any(standing.rank and standing.rank[0] > 1 for standing in ranked.values())
+    by_key = {}
     for entry in entries:
-        own = ranked.get(entry.key)
-        rank = own.rank if own else None
-        best = several and rank is not None and rank[0] == 1 and own is not None and own.scored >= BEST_FROM
+        place = ranked.get(entry.key)
+        rank = place.rank if place else None
+        best = several and rank is not None and rank[0] == 1 and place is not None and place.scored >= BEST_FROM
         if_true = possible[entry.key].rank if not entry.official else None
-        why = "" if rank else (own.unranked or ALONE if own else "its scores have not been recomputed")
+        why = "" if rank else (place.unranked or ALONE if place else "its scores have not been recomputed")
         own_contrasts = contrasts if entry.official else all_contrasts
         beats, not_beaten = _against(entry, baselines, own_contrasts)
-        found[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
-    return found
+        by_key[entry.key] = Place(rank, if_true, why, best and not entry.cell.baseline, beats, not_beaten)
+    return by_key
 
 
 def _against(
     entry: Entry, baselines: Mapping[str, str], contrasts: Sequence[Contrast]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(the baselines that a row beats, those that it does not), of those that it was tested against."""
+    """Return (the baselines that a row beats, those that it does not), of those that it was tested against."""
     if entry.cell.baseline:
         return (), ()
     sides: dict[bool, list[str]] = {True: [], False: []}
-    for one in contrasts:
-        if entry.key in one.cells and one.p is not None:
-            own = one.seen_from(entry.key)
-            if own.cells[1] in baselines:
-                sides[own.sign(entry.cell.higher_is_better) > 0].append(baselines[own.cells[1]])
+    for contrast in contrasts:
+        if entry.key in contrast.cells and contrast.p is not None:
+            seen = contrast.seen_from(entry.key)
+            if seen.cells[1] in baselines:
+                sides[seen.sign(entry.cell.higher_is_better) > 0].append(baselines[seen.cells[1]])
     not_beaten = tuple(sorted(set(sides[False])))  # of two rows of one baseline neither may be left unbeaten
     return tuple(sorted(set(sides[True]) - set(not_beaten))), not_beaten
 
 
 def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Mapping[str, Standing]]:
-    """(each pair that was compared, {key: its standing})"""
+    """Return (each pair that was compared, {key: its standing})."""
     if not entries:
         return [], {}
     first = entries[0]
@@ -100,13 +115,13 @@ def _standings(entries: Sequence[Entry], seed: int) -> tuple[list[Contrast], Map
     for entry in entries:
         scores[entry.key] = column = np.full(len(first.ids), np.nan)
         column[[place[image_id] for image_id in entry.ids]] = entry.scores
-    one = first.cell
+    cell = first.cell
     keys = [
         entry.cell.model_copy(
-            update={"cell_id": entry.key, "metric_text": one.metric_text, "metric_version": one.metric_version}
+            update={"cell_id": entry.key, "metric_text": cell.metric_text, "metric_version": cell.metric_version}
         )
         for entry in entries
     ]
-    if one.aggregate:
+    if cell.aggregate:
         return [], {key.cell_id: Standing(None, UNRANKED, 1.0) for key in keys}
     return compare(keys, scores, cluster_codes(first.ids, first.groups), seed)

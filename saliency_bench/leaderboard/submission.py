@@ -47,10 +47,10 @@ CELLS = "cells.parquet"  # for the Hub's dataset viewer; nothing here reads it
 
 
 def shown_cells(result: Result | None) -> bytes:
-    """`cells.parquet`: a row per cell of a submission; None: a row that shows the columns.
+    """Return `cells.parquet`, a row per cell of a submission; None: a row that shows the columns.
 
-    Numbers are those that the submission states. What the package knows itself, such as the names of its explainers,
-    is taken from the package.
+    Numbers are those that the submission states. What the package knows itself, such as the names of its explainers, is
+    taken from the package.
     """
     columns = {name: kind for name, kind in FEATURES.items() if name not in OF_BOARD}
     features = datasets.Features(columns | {"submitter": datasets.Value("string")})
@@ -64,7 +64,7 @@ def shown_cells(result: Result | None) -> bytes:
 
 
 def columns_of(folder: str, result: Result, cell: CellResult) -> dict:
-    """The columns that follow from one submission."""
+    """Return the columns that follow from one submission."""
     return {
         "cell_id": cell.cell_id,
         "dataset": result.dataset.id,
@@ -108,7 +108,7 @@ class Submission:
     where: str
 
     def write(self, root: Path) -> list[Path]:
-        """`root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}."""
+        """Write `root`/DATASET/MODEL/SUBMITTER/{result.json, records.parquet}, and return their paths."""
         folder = root / self.result.folder
         write_json(folder / RESULT, self.result.model_dump(mode="json"))
         pieces = (pa.Table.from_batches([batch]) for batch in self.records.to_batches(max_chunksize=records.ROWS))
@@ -116,13 +116,13 @@ class Submission:
         return [folder / RESULT, folder / RECORDS]
 
     def only(self, cells: set[str]) -> "Submission":
-        """Some cells alone, ranked anew among themselves."""
+        """Return these cells alone, ranked anew among themselves."""
         rows = self.records.filter(pc.is_in(self.records["cell_id"], pa.array(sorted(cells))))
         result = self.result.only(cells)
-        found = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
-        _, standings = compare(result.cells, found.values, found.codes, result.setting.seed)
+        recorded = replace(self.recorded, outcomes={key: self.recorded.outcomes[key] for key in cells})
+        _, standings = compare(result.cells, recorded.values, recorded.codes, result.setting.seed)
         ranked = [cell.model_copy(update=standings[cell.cell_id].as_dict()) for cell in result.cells]
-        return Submission(result.model_copy(update={"cells": ranked}), rows, found, self.where)
+        return Submission(result.model_copy(update={"cells": ranked}), rows, recorded, self.where)
 
     @property
     def checked(self) -> Checked:
@@ -131,9 +131,10 @@ class Submission:
 
 
 def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -> Submission:
-    """The results of a finished run, without the folders of this machine (`results.public_names`).
+    """Return the results of a finished run, without the folders of this machine (`results.public_names`).
 
-    Raises: UserError for a folder that holds no finished run, or one whose files contradict each other.
+    Raises:
+        UserError: The folder holds no finished run, or files that contradict each other.
     """
     folder = Path(folder)
     run = read_run(folder)
@@ -167,21 +168,34 @@ def of_run(folder: str | Path, submitter: str, note: str = "", link: str = "") -
 
 
 def _day(seconds: float | None) -> str | None:
+    """Return a time as a day; None of an unknown one."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).date().isoformat()
 
 
 def _pinned(loaded: dict, name: str) -> str:
-    """What loads the same again: of the Hub the very commit."""
+    """Return what loads the same again: of the Hub the very commit."""
     return f"{loaded['repo']}@{loaded['revision']}" if loaded.get("repo") else name
 
 
 def read_submission(folder: str | Path, where: str = "") -> Submission:
-    """With its records, as they were submitted. where: its name in messages. Raises: as `read_checked`."""
-    found = read_checked(Path(folder))
+    """Return a submission with its records, as they were submitted.
+
+    Args:
+        folder: that holds it.
+        where: its name in messages.
+
+    Raises:
+        UserError: As `read_checked`.
+    """
+    submission = read_checked(Path(folder))
     table = pq.read_table(Path(folder) / RECORDS, read_dictionary=TEXTS).unify_dictionaries()
-    return Submission(found.result, table.replace_schema_metadata(None), found.recorded, where or str(folder))
+    return Submission(submission.result, table.replace_schema_metadata(None), submission.recorded, where or str(folder))
 
 
 def check_records(result: Result, table: pa.Table, path: Path) -> Recorded:
-    """What records in memory say. Raises: UserError that names file and column, where the result says anything else."""
+    """Return what records in memory say.
+
+    Raises:
+        UserError: The result says something else; names file and column.
+    """
     return checked(result, recorded(result, table.to_batches(), len(table), path), path).recorded

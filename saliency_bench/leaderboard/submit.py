@@ -46,13 +46,15 @@ NOBODY = "you"  # the submitter in a dry run without login
 class SubmissionPlan:
     """What a submission will do; `publish()` does it.
 
-    new        cells that the repository does not have, or has over fewer samples
-    known      cells that it has with the same values: not sent
-    conflicts  between new cells and other values of the same cells in the repository; both are kept
-    maps       a folder of maps that are published too
-    pending    the address of an open pull request with exactly these cells
-    create     whether the repository will be created; bare: whether it is ours and lacks its card, which is then added
-    rights     of the account that submits
+    Attributes:
+        new: cells that the repository does not have, or has over fewer samples.
+        known: cells that it has with the same values: not sent.
+        conflicts: between new cells and other values of the same cells in the repository; both are kept.
+        maps: a folder of maps that are published too.
+        pending: the address of an open pull request with exactly these cells.
+        create: whether the repository will be created.
+        bare: whether it is ours and lacks its card, which is then added.
+        rights: of the account that submits.
     """
 
     repo: str
@@ -96,7 +98,11 @@ class SubmissionPlan:
                 for path, content in self.files.items()}  # fmt: skip
 
     def lines(self, *, several: bool = False) -> list[str]:
-        """What will be done, for people to read before it is done. several: other runs go with it, announced before."""
+        """Return what will be done, for people to read before it is done.
+
+        Args:
+            several: other runs go with it, announced before.
+        """
         lines: list[str] = []
         if self.known:
             lines += [f"{len(self.known)} cells are in {self.repo} with the same values and are not sent:"]
@@ -116,7 +122,7 @@ class SubmissionPlan:
         return lines + [f"  + {path}  {size(count)}" for path, count in self.sizes.items()]
 
     def description(self) -> str:
-        """The text of the pull request, Markdown: the scores as a table, note, link and command, in blocks of code."""
+        """Return the text of the pull request, Markdown: scores, note, link and command in blocks of code."""
         result = self.submission.only({cell.cell_id for cell in self.new}).result
         parts = {"": "\n".join([*self.lines(), "", table(result.cells, result.dataset.used)])}
         parts |= {"Note": result.note, "Code or paper": result.link, "Command": result.command}
@@ -125,6 +131,7 @@ class SubmissionPlan:
         return "\n".join(blocks)
 
     def as_dict(self) -> dict:
+        """Return the plan as JSON holds it."""
         return {
             "repo": self.repo,
             "private": self.private,
@@ -144,6 +151,7 @@ class SubmissionPlan:
         return propose([self])
 
     def write_card(self) -> None:
+        """Write the card of a repository that lacks it."""
         self.api.create_commit(
             self.repo,
             [CommitOperationAdd(path, content) for path, content in board_files(self.repo).items()],
@@ -152,13 +160,14 @@ class SubmissionPlan:
         )
 
     def title(self) -> str:
+        """Return the title of the pull request."""
         result, explainers = self.submission.result, dict.fromkeys(cell.explainer_text for cell in self.new)
         names = ", ".join(list(explainers)[:3]) + (" ..." if len(explainers) > 3 else "")
         return f"{len(self.new)} cells: {names} on {result.dataset.id} with {result.model.id}"
 
 
 def board_files(repo: str) -> dict[str, bytes]:
-    """What a results repository holds before the first submission.
+    """Return what a results repository holds before the first submission.
 
     Tables of one row without a result, so that the Hub shows them.
     """
@@ -174,24 +183,28 @@ def board_files(repo: str) -> dict[str, bytes]:
 
 
 def board_publication(namespace: str) -> Publication:
-    """The results repository of a namespace, to which others then submit."""
+    """Return the results repository of a namespace, to which others then submit."""
     repo = f"{namespace}/results"
     return Publication("dataset", repo, dict(board_files(repo)), LICENSE, mark=("schema.json", ""))
 
 
 def check_sizes(plans: Sequence[SubmissionPlan]) -> None:
-    """Raises: UserError for a pull request that its review would refuse for its size."""
-    sent = [one for one in plans if not one.nothing]
+    """Check that a review would not refuse a pull request for its size.
+
+    Raises:
+        UserError: It would.
+    """
+    sent = [submission for submission in plans if not submission.nothing]
     if many := too_many(len(sent)):
         raise UserError(f"nothing was sent: {many[0]}; send a part of the runs at a time")
-    for one in sent:
-        if problems := too_large(one.sizes):
+    for submission in sent:
+        if problems := too_large(submission.sizes):
             raise UserError(f"nothing was sent: {problems[0]}")
 
 
 def propose(plans: Sequence[SubmissionPlan]) -> str | None:
     """Make one pull request of submissions to a repository and return its address; None if there is nothing to send."""
-    sent = [one for one in plans if not one.nothing]
+    sent = [submission for submission in plans if not submission.nothing]
     if not sent:
         return None
     check_sizes(sent)
@@ -206,21 +219,22 @@ def propose(plans: Sequence[SubmissionPlan]) -> str | None:
             first.write_card()
         commit = first.api.create_commit(
             first.repo,
-            [CommitOperationAdd(path, content) for one in sent for path, content in one.files.items()],
+            [CommitOperationAdd(path, content) for submission in sent for path, content in submission.files.items()],
             repo_type="dataset",
             commit_message=title,
-            commit_description="\n".join(one.description() for one in sent),
+            commit_description="\n".join(submission.description() for submission in sent),
             create_pr=True,
         )
-    for one in sent:
-        one.pull_request = commit.pr_url
+    for submission in sent:
+        submission.pull_request = commit.pr_url
     return commit.pr_url
 
 
 def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
-    """(the finished runs that `folder` is or, as of a suite, holds in `runs`, those that are not finished).
+    """Return (the finished runs that `folder` is or, as of a suite, holds in `runs`, those that are not finished).
 
-    Raises: UserError where no run is finished.
+    Raises:
+        UserError: No run is finished.
     """
     if (folder / "summary.json").is_file() or not (folder / "runs").is_dir():
         return [folder], []
@@ -232,17 +246,19 @@ def runs_in(folder: Path) -> tuple[list[Path], list[Path]]:
 
 
 def _line(cell: CellResult) -> str:
+    """Return a cell as a line."""
     value = f"no value ({cell.without})" if cell.value is None else f"{cell.value:.3f}"
     return f"  {cell.explainer_text} by {cell.metric_text}: {value}, n = {cell.n}"
 
 
 def _about(cell: CellResult) -> dict:
+    """Return a cell as JSON holds it."""
     names = {"explainer": cell.explainer_text, "metric": cell.metric_text}
     return {"cell_id": cell.cell_id, **names, "value": cell.value, "n": cell.n}
 
 
 def card(repo: str) -> str:
-    """The README of a results repository."""
+    """Return the README of a results repository."""
     template = Template(template_file("results.md.j2").read_text(encoding="utf-8"), keep_trailing_newline=True)
     names = {"result": RESULT, "records": RECORDS, "cells": CELLS, "empty": EMPTY}
     return template.render(repo=repo, format=FORMAT, license=LICENSE, **names)
@@ -259,12 +275,20 @@ def plan(
     dry_run: bool = False,
     api: HfApi | None = None,
 ) -> SubmissionPlan:
-    """What submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
+    """Return what submitting a finished run to `namespace`/results would do; asks the Hub, changes nothing.
 
-    with_maps: with the maps that `score_maps` has written into its folder. api: of the account that submits; default
-    the one that is logged in here.
+    Args:
+        run: its folder, or what `run` returned.
+        namespace: of the board.
+        private: make the repository private if it is created.
+        note: a few words for readers.
+        link: to code or paper of your own method.
+        with_maps: with the maps that `score_maps` has written into its folder.
+        dry_run: nothing will be sent.
+        api: of the account that submits; None: the one that is logged in here.
 
-    Raises: UserError for a folder without a finished run, or what the Hub refuses.
+    Raises:
+        UserError: The folder holds no finished run, or the Hub refuses.
     """
     repo, api = f"{namespace}/results", api or client.default_api()
     maps = Path(run) / PUBLISHED if with_maps else None
@@ -299,7 +323,7 @@ def plan(
 
 
 def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
-    """None for a dry run without login."""
+    """Return the account; None for a dry run without login."""
     if client.token_of(api) is None:
         if dry_run:
             return None
@@ -309,7 +333,10 @@ def _account(api: HfApi, repo: str, dry_run: bool) -> client.Account | None:
 
 
 def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None) -> client.Rights:
-    """With a token that may write, anyone may submit to a public repository; only the owner may create it."""
+    """Return what the account may do: with a token that may write, anyone may submit to a public repository.
+
+    Only the owner may create it.
+    """
     if account is None:
         return client.Rights(None, "rights not checked: not logged in")
     if account.read_only:
@@ -326,7 +353,7 @@ def _rights(account: client.Account | None, repo: str, info: DatasetInfo | None)
 
 
 def _info(api: HfApi, repo: str) -> DatasetInfo | None:
-    """None if there is no such repository."""
+    """Return what the Hub says of the repository; None if there is no such repository."""
     with asking(repo):
         try:
             return api.dataset_info(repo)
@@ -337,30 +364,30 @@ def _info(api: HfApi, repo: str) -> DatasetInfo | None:
 
 def _sort_cells(proposed: SubmissionPlan, revision: str | None) -> None:
     """Sort the cells into new, known and contradicted, sample by sample."""
-    own = proposed.submission.checked
+    submission = proposed.submission.checked
     published = [] if revision is None else _published(proposed, revision)
-    for cell in own.cells:
-        is_known = any(_covers(other, own, cell.cell_id) for other in published)
+    for cell in submission.cells:
+        is_known = any(_covers(other, submission, cell.cell_id) for other in published)
         (proposed.known if is_known else proposed.new).append(cell)
     new = {cell.cell_id for cell in proposed.new}
-    found = [item for other in published for item in contradictions(other, own)]
-    proposed.conflicts = [item for item in found if item.cell_id in new]
+    contradicted = [item for other in published for item in contradictions(other, submission)]
+    proposed.conflicts = [item for item in contradicted if item.cell_id in new]
 
 
-def _covers(other: Checked, own: Checked, cell_id: str) -> bool:
-    """Whether a submission has all samples of ours of a cell, in the same groups, with the same scores."""
-    theirs, ours = (one.recorded.outcomes.get(cell_id) for one in (other, own))
+def _covers(other: Checked, our: Checked, cell_id: str) -> bool:
+    """Return whether a submission has all samples of ours of a cell, in the same groups, with the same scores."""
+    theirs, ours = (submission.recorded.outcomes.get(cell_id) for submission in (other, our))
     if theirs is None or ours is None:
         return False
     place = {image_id: index for index, image_id in enumerate(other.recorded.ids)}
-    order = [place.get(image_id, -1) for image_id in own.recorded.ids]
-    if -1 in order or own.recorded.groups != [other.recorded.groups[index] for index in order]:
+    order = [place.get(image_id, -1) for image_id in our.recorded.ids]
+    if -1 in order or our.recorded.groups != [other.recorded.groups[index] for index in order]:
         return False
     return bool(same(ours.scores, theirs.scores[order]).all())
 
 
 def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
-    """The submissions in the repository that share a cell with this one."""
+    """Return the submissions in the repository that share a cell with this one."""
     result = proposed.submission.result
     ids = {cell.cell_id for cell in result.cells}
     beside = Source(proposed.repo, revision, proposed.api).beside(result)
@@ -368,7 +395,7 @@ def _published(proposed: SubmissionPlan, revision: str) -> list[Checked]:
 
 
 def _pending(proposed: SubmissionPlan, author: str) -> str | None:
-    """The address of an open pull request of this author with exactly these cells."""
+    """Return the address of an open pull request of this author with exactly these cells; None where there is none."""
     paths = list(proposed.files)
     with asking(proposed.repo):
         for pull in proposed.api.get_repo_discussions(
@@ -396,17 +423,27 @@ def submit(
 ) -> SubmissionPlan:
     """Propose a run, or precomputed maps, to the board `namespace`/results by a pull request.
 
-    what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
-    scored first (`scoring`: the other parameters of `score_maps`) under the `name` of your method. private: make a
-    repository private if it is created now, which happens in your own namespaces only. dry_run: compare, send nothing.
-    note: a few words for readers. link: https address of the code or paper of your own method. with_maps: publish the
-    maps too, rounded to float16 before they are scored, so that anybody, and the owner of the board, can score them.
-    The records of the run are held in memory, at about 0.4 kB each.
+    Results are published under CC-BY-4.0; by submitting you agree to that. The records of the run are in memory, at
+    about 0.4 kB each.
 
-    Results are published under CC-BY-4.0; by submitting you agree to that.
+    Args:
+        what: a finished run or its folder; or a filled-in template, a folder of .npy files or a Parquet file, which is
+            scored first.
+        namespace: of the board.
+        name: of your method, where maps are scored.
+        private: make a repository private if it is created now, which happens in your own namespaces only.
+        dry_run: compare, send nothing.
+        note: a few words for readers.
+        link: https address of the code or paper of your own method.
+        with_maps: publish the maps too, rounded to float16 before they are scored, so that anybody, and the owner of
+            the board, can score them.
+        **scoring: the other parameters of `score_maps`.
 
-    Returns the plan, whose `pull_request` is the address of what was sent; None where everything was there already.
-    Raises: UserError for what cannot be read, scored or sent.
+    Returns:
+        The plan, whose `pull_request` is the address of what was sent; None where everything was there already.
+
+    Raises:
+        UserError: Something cannot be read, scored or sent.
     """
     proposed = plan(
         scored(what, name, with_maps=with_maps, **scoring), namespace=namespace, private=private, dry_run=dry_run,
@@ -418,7 +455,7 @@ def submit(
 
 
 def scored(what: Run | str | Path, name: str | None = None, **scoring: Any) -> Path:
-    """The folder of a finished run: `what` itself, or the run that scores the maps in it."""
+    """Return the folder of a finished run: `what` itself, or the run that scores the maps in it."""
     path = what.folder if isinstance(what, Run) else Path(what)
     if (path / "summary.json").is_file():
         options = {"name": name, **scoring}

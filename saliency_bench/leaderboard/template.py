@@ -54,10 +54,12 @@ Scorer = str | Metric | Callable[..., Scores]
 
 
 class Template(StrictModel):
-    """`template.json`.
+    """The content of `template.json`.
 
-    spec: the settings of the run to come, but for explainers and metrics; files and folders by their full path.
-    identity: what it found, so that maps are never scored on other data. size: (H, W) of the prepared frame.
+    Attributes:
+        spec: the settings of the run to come, but for explainers and metrics; files and folders by their full path.
+        identity: what it found, so that maps are never scored on other data.
+        size: (H, W) of the prepared frame.
     """
 
     format: Literal[2] = FORMAT
@@ -115,18 +117,19 @@ def template(
 
 
 def _absolute(spec: RunSpec) -> RunSpec:
-    """With full paths where a setting names a file or folder of this machine, so that it is found from anywhere."""
+    """Return settings with full paths of files and folders of this machine, so that these are found from anywhere."""
     paths = {name: value for name, value in spec if hint(name, "path") and isinstance(value, str)}
     return spec.model_copy(update={name: _full(value) for name, value in paths.items()})
 
 
 def _full(name: str) -> str:
+    """Return the full path of a file or folder; any other name as it is."""
     path = Path(name).expanduser()
     return str(path.resolve()) if path.exists() and name not in (*RULES, *list_datasets()) else name
 
 
 def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[list[dict], tuple[int, int]]:
-    """(the rows of samples.csv, the size of the prepared frame)."""
+    """Return (the rows of samples.csv, the size of the prepared frame)."""
     rows: list[dict] = []
     sizes: set[tuple[int, int]] = set()
     names = context.classifier.labels
@@ -168,6 +171,7 @@ def _samples(context: RunContext, images: str | None, progress: bool) -> tuple[l
 
 
 def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
+    """Write a prepared frame as a file of this kind."""
     if kind == "npy":
         write_with(path, lambda temporary: _save(temporary, image.cpu().numpy()))
     else:
@@ -176,12 +180,17 @@ def _write_frame(path: Path, image: torch.Tensor, kind: str) -> None:
 
 
 def _save(path: Path, values: np.ndarray) -> None:
+    """Write an array as a .npy file."""
     with path.open("wb") as file:  # numpy adds an ending to the name of a path
         np.save(file, values, allow_pickle=False)
 
 
 def read_template(folder: str | Path) -> tuple[Template, dict[str, str]]:
-    """(the content of template.json, {image id: the file of its map}). Raises: UserError naming file and field."""
+    """Return (the content of template.json, {image id: the file of its map}).
+
+    Raises:
+        UserError: Something cannot be read; names file and field.
+    """
     path, table = Path(folder) / TEMPLATE, Path(folder) / SAMPLES
     if not path.is_file() or not table.is_file():
         raise UserError(f"{folder} is not a template; make one with `saliency-bench template`")
@@ -219,14 +228,24 @@ def score_maps(
 ) -> Run:
     """Score precomputed maps as a run scores those of its explainers, with the same metrics and chunks.
 
-    maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder of
-    .npy files or a Parquet file (`engine.precomputed`). name: of the method. metrics: default all that need one map per
-    image. with_maps: score the maps as they are when they are published (`files.maps`: float16 with a scale), and write
-    them so into the folder of the run. out: of the run; default a folder beside the
-    maps, named after method and maps. partial: images without a map are left out and counted. batch_size: default the
-    template's. say: gets a line on what is scored, before it is.
-    Raises: UserError for maps that are not as the template asks, for what `run` refuses, and where dataset, model or
-    target are no longer those of the template.
+    Args:
+        maps: a filled-in template (maps in its folder `maps` or its file `maps.parquet`), or, with `template`, a folder
+            of .npy files or a Parquet file (`engine.precomputed`).
+        name: of the method.
+        template: folder of the template, where `maps` is not in one.
+        metrics: names or objects; None: all that need one map per image.
+        out: of the run; None: a folder beside the maps, named after method and maps.
+        partial: images without a map are left out and counted.
+        batch_size: None: the template's.
+        device: to compute on.
+        progress: show a bar.
+        with_maps: score the maps as they are when they are published (`files.maps`: float16 with a scale), and write
+            them so into the folder of the run.
+        say: gets a line on what is scored, before it is.
+
+    Raises:
+        UserError: Maps are not as the template asks, `run` refuses, or dataset, model or target are no longer those of
+            the template.
     """
     watch = Stopwatch()
     folder = Path(maps if template is None else template)
@@ -253,8 +272,8 @@ def score_maps(
         context = _without_groups(context)
     for entry, value in context.identity:
         if value != getattr(content.identity, entry):
-            what = NAMED.get(entry, entry)
-            raise UserError(f"the {what} is no longer the one that {folder / TEMPLATE} was made for; make it again")
+            noun = NAMED.get(entry, entry)
+            raise UserError(f"the {noun} is no longer the one that {folder / TEMPLATE} was made for; make it again")
     say(f"{name}: scoring {context.samples} maps by {listed(map(str, context.metrics))} into {context.out}")
     done = compute(context, accelerator, watch, progress=progress)
     if with_maps:
@@ -264,17 +283,18 @@ def score_maps(
 
 
 def _maps_in(folder: Path) -> Path:
+    """Return the folder or file of maps in a template."""
     return next((path for path in (folder / MAPS, folder / f"{MAPS}.parquet") if path.exists()), folder / MAPS)
 
 
 def _scorers(metrics: Scorer | Sequence[Scorer] | None) -> list[Metric]:
-    """Default: all that need one map of each image."""
+    """Return the metrics; None: all that need one map of each image."""
     if metrics is None:
         return [metric for metric in map(load_metric, list_metrics()) if not wants_more(metric)]
     return [as_metric(metric) for metric in ([metrics] if isinstance(metrics, str) or callable(metrics) else metrics)]
 
 
 def _without_groups(context: RunContext) -> RunContext:
-    """Without the metrics that need groups of classes, where none are known."""
+    """Return the run without the metrics that need groups of classes, where none are known."""
     kept = [metric for metric in context.metrics if "groups" not in metric.needs]
     return replace(context, metrics=kept, spec=context.spec.model_copy(update={"metrics": tuple(map(str, kept))}))

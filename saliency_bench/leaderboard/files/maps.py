@@ -26,12 +26,12 @@ PUBLISHED = "published-maps"  # in the folder of the run that scores them
 
 
 def shards_in(folder: Path) -> list[Path]:
-    """The files of maps in a folder; [] where there is no such folder."""
+    """Return the files of maps in a folder; [] where there is no such folder."""
     return sorted(path for path in folder.iterdir() if SHARD.fullmatch(path.name)) if folder.is_dir() else []
 
 
 def as_published(values: np.ndarray) -> np.ndarray:
-    """The map (H, W) float32 that readers of its published form get."""
+    """Return the map (H, W) float32 that readers of its published form get."""
     rounded, scale = packed(values)
     return rounded.astype(np.float32) * np.float32(scale)
 
@@ -39,20 +39,21 @@ def as_published(values: np.ndarray) -> np.ndarray:
 def write_maps(folder: Path, name: str, maps: Iterable[tuple[str, np.ndarray]]) -> list[Path]:
     """Write the shards of maps, (image id, (H, W)) each, of the method `name`.
 
-    Raises: UserError for more maps than a submission may have.
+    Raises:
+        UserError: There are more maps than a submission may have.
     """
     given = iter(maps)
     written: list[Path] = []
     step = PER_SHARD
-    while own := list(islice(given, 1)):
-        step = max(1, min(PER_SHARD, MOST_VALUES // max(own[0][1].size, 1)))
-        own += islice(given, step - 1)
+    while of_shard := list(islice(given, 1)):
+        step = max(1, min(PER_SHARD, MOST_VALUES // max(of_shard[0][1].size, 1)))
+        of_shard += islice(given, step - 1)
         if len(written) == MOST_SHARDS:
             raise UserError(f"there are more than {MOST_SHARDS * step:,} maps, the most that a submission may have")
-        rounded = [packed(values) for _, values in own]
+        rounded = [packed(values) for _, values in of_shard]
         save_arrays(
             path := folder / f"maps-{len(written):05d}.npz",
-            name=np.array(name), ids=np.array([image_id for image_id, _ in own]),
+            name=np.array(name), ids=np.array([image_id for image_id, _ in of_shard]),
             values=np.stack([values for values, _ in rounded]),
             scale=np.array([scale for _, scale in rounded], dtype=np.float32),
         )  # fmt: skip
@@ -64,14 +65,14 @@ class PublishedMaps(Mapping[str, np.ndarray]):
     """{image id: map (H, W) float32} of one method, in the order of its shards, which are read when asked for."""
 
     def __init__(self, places: Mapping[str, Path]):
-        """places: {image id: the shard that holds its map}."""
+        """Take {image id: the shard that holds its map}."""
         self._places = places
         self._last: tuple[Path, dict[str, np.ndarray]] | None = None
 
     def __getitem__(self, image_id: str) -> np.ndarray:
         path = self._places[image_id]
         if self._last is None or self._last[0] != path:
-            self._last = path, {own: values for _, own, values in _read(path)}
+            self._last = path, {stored_id: values for _, stored_id, values in _read(path)}
         return self._last[1][image_id]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,33 +83,35 @@ class PublishedMaps(Mapping[str, np.ndarray]):
 
 
 def maps_in(folder: Path) -> dict[str, PublishedMaps]:
-    """{method: its maps} of a submission's folder; {} where no maps were submitted. Each map is checked.
+    """Return {method: its maps} of a submission's folder, each map checked; {} where no maps were submitted.
 
-    Raises: UserError for files that are not maps.
+    Raises:
+        UserError: A file holds no maps.
     """
     places: dict[str, dict[str, Path]] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
         for name, image_id, _ in _read(path):
             places.setdefault(name, {})[image_id] = path
-    return {name: PublishedMaps(own) for name, own in places.items()}
+    return {name: PublishedMaps(of_method) for name, of_method in places.items()}
 
 
 def find_maps(folder: Path, name: str, ids: Collection[str]) -> dict[str, np.ndarray]:
-    """{image id: map (H, W)} of some images by the method `name`, as far as they were submitted.
+    """Return {image id: map (H, W)} of these images by the method `name`, as far as they were submitted.
 
-    Raises: UserError for files that are not maps.
+    Raises:
+        UserError: A file holds no maps.
     """
-    found: dict[str, np.ndarray] = {}
+    maps: dict[str, np.ndarray] = {}
     for path in shards_in(folder)[:MOST_SHARDS]:
-        if len(found) == len(ids):
+        if len(maps) == len(ids):
             break
         if _mentions(path, name, ids):
-            found |= {image_id: values for own, image_id, values in _read(path) if own == name and image_id in ids}
-    return found
+            maps |= {image_id: values for method, image_id, values in _read(path) if method == name and image_id in ids}
+    return maps
 
 
 def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
-    """Whether a shard is of a method and of one of these images; its values are not unpacked."""
+    """Return whether a shard is of a method and of any of these images; its values are not unpacked."""
     try:
         arrays = load_arrays(path, LARGEST_SHARD, ("name", "ids"))
         return str(arrays["name"]) == name and not set(ids).isdisjoint(arrays["ids"].tolist())
@@ -117,7 +120,11 @@ def _mentions(path: Path, name: str, ids: Collection[str]) -> bool:
 
 
 def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
-    """(method, image id, map) of a shard. Raises: UserError for a file that is none."""
+    """Return (method, image id, map) of a shard.
+
+    Raises:
+        UserError: The file is none.
+    """
     try:
         return list(_shard(path))
     except Exception as error:  # whatever a damaged file makes the decoder say
@@ -125,6 +132,7 @@ def _read(path: Path) -> list[tuple[str, str, np.ndarray]]:
 
 
 def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
+    """Yield (method, image id, map) of a shard; raise ValueError where it is none."""
     arrays = load_arrays(path, LARGEST_SHARD)
     name, ids, values, scale = (arrays[key] for key in ("name", "ids", "values", "scale"))
     kinds = (name.dtype.kind, ids.dtype.kind, values.dtype, scale.dtype)
@@ -132,5 +140,5 @@ def _shard(path: Path) -> Iterator[tuple[str, str, np.ndarray]]:
         raise ValueError("its arrays are not those of maps")
     if not (np.isfinite(values).all() and np.isfinite(scale).all()):
         raise ValueError("a map holds NaN or infinite values")
-    for image_id, own, factor in zip(ids.tolist(), values, scale, strict=True):
-        yield str(name), image_id, own.astype(np.float32) * factor
+    for image_id, map_values, factor in zip(ids.tolist(), values, scale, strict=True):
+        yield str(name), image_id, map_values.astype(np.float32) * factor

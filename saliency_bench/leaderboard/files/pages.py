@@ -30,7 +30,15 @@ DEEPEST = 8
 
 @dataclass(frozen=True)
 class Page:
-    """kind: of page. values: it holds, nulls included. unpacked, packed: bytes."""
+    """A page of a Parquet file, as its header describes it.
+
+    Attributes:
+        kind: of page.
+        values: it holds, nulls included.
+        encoding: of the values.
+        unpacked: bytes.
+        packed: bytes.
+    """
 
     kind: int
     values: int
@@ -40,9 +48,12 @@ class Page:
 
 
 def check_table(path: Path, most_bytes: int, most_rows: int) -> pq.FileMetaData:
-    """The footer of a flat table that can be unpacked row group by row group in little memory.
+    """Return the footer of a flat table that can be unpacked row group by row group in little memory.
 
-    Raises: OSError, pa.ArrowException; ValueError, whose text says which bound is broken or what contradicts what.
+    Raises:
+        OSError: The file cannot be read.
+        pa.ArrowException: It is no Parquet file.
+        ValueError: The text says which bound is broken or what contradicts what.
     """
     check_readable(path, most_bytes)
     with path.open("rb") as file:
@@ -62,6 +73,7 @@ def check_table(path: Path, most_bytes: int, most_rows: int) -> pq.FileMetaData:
 
 
 def _check_footer(file: BinaryIO) -> None:
+    """Raise ValueError for a footer that is too large."""
     size = file.seek(0, 2)
     file.seek(max(size - 8, 0))
     end = file.read(8)
@@ -73,7 +85,7 @@ def _check_footer(file: BinaryIO) -> None:
 
 
 def _check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_pages: int) -> int:
-    """The number of its pages."""
+    """Check the pages of a row group, and return their number."""
     if not 0 <= group.num_rows <= GROUP_ROWS:
         raise ValueError(f"a row group has {group.num_rows:,} rows, of which at most {GROUP_ROWS:,} are read")
     unpacked = count = 0
@@ -93,7 +105,11 @@ def _check_group(file: BinaryIO, group: pq.RowGroupMetaData, most_pages: int) ->
 
 
 def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
-    """The pages of one column of a row group. Raises: ValueError for headers that cannot be read."""
+    """Yield the pages of a column of a row group.
+
+    Raises:
+        ValueError: Headers cannot be read.
+    """
     starts = [column.data_page_offset]
     starts += [column.dictionary_page_offset] if column.has_dictionary_page else []
     place = min(starts)
@@ -111,15 +127,17 @@ def pages_of(file: BinaryIO, column: pq.ColumnChunkMetaData) -> Iterator[Page]:
 
 
 def _page(fields: dict) -> Page:
+    """Return a page of the fields of its header."""
     kind, unpacked, packed = (_count(fields, number) for number in (1, 2, 3))
-    own = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, -1))
-    if not isinstance(own, dict):
+    header = fields.get({DATA: 5, DICTIONARY: 7, DATA_V2: 8}.get(kind, -1))
+    if not isinstance(header, dict):
         raise ValueError(f"it has a page of an unknown kind ({kind})")
-    encoding = _count(own, 4 if kind == DATA_V2 else 2)
-    return Page(kind, _count(own, 1), encoding, unpacked, packed)
+    encoding = _count(header, 4 if kind == DATA_V2 else 2)
+    return Page(kind, _count(header, 1), encoding, unpacked, packed)
 
 
 def _count(fields: dict, number: int) -> int:
+    """Return a field that must be a count."""
     value = fields.get(number)
     if not isinstance(value, int) or value < 0:
         raise ValueError("the header of a page is damaged")
@@ -133,6 +151,7 @@ class _Thrift:
         self.content, self.place = content, 0
 
     def struct(self, depth: int = 0) -> dict[int, object]:
+        """Read a structure as {field number: value}."""
         if depth > DEEPEST:
             raise ValueError("the header of a page is damaged")
         fields: dict[int, object] = {}
@@ -143,6 +162,7 @@ class _Thrift:
         return fields
 
     def _value(self, kind: int, depth: int) -> object:
+        """Read a value of this type."""
         if kind in (I16, I32, I64):
             return self._zigzag()
         if kind == STRUCT:
@@ -156,15 +176,18 @@ class _Thrift:
         return None
 
     def _skip(self, size: int) -> None:
+        """Skip bytes."""
         self.place += size
         if self.place > len(self.content):
             raise ValueError("the header of a page is damaged or too long")
 
     def _byte(self) -> int:
+        """Read a byte."""
         self._skip(1)
         return self.content[self.place - 1]
 
     def _varint(self) -> int:
+        """Read a number of variable length."""
         value = shift = 0
         while True:
             byte = self._byte()
@@ -176,5 +199,6 @@ class _Thrift:
                 raise ValueError("the header of a page is damaged")
 
     def _zigzag(self) -> int:
+        """Read a number with a sign."""
         value = self._varint()
         return (value >> 1) ^ -(value & 1)

@@ -36,7 +36,13 @@ Slot = tuple[str, str | None]  # cell id and part; None: the score itself
 
 @dataclass(frozen=True)
 class Recorded:
-    """groups: of the images `ids`, None where one stands for itself. outcomes: {cell id: what its records say}."""
+    """What the records of a submission say.
+
+    Attributes:
+        ids: of the images.
+        groups: of the images, None where one stands for itself.
+        outcomes: {cell id: what its records say}.
+    """
 
     ids: list[str]
     groups: list[str | None]
@@ -44,17 +50,21 @@ class Recorded:
 
     @cached_property
     def codes(self) -> np.ndarray:
-        """(n,) the number of the cluster of each image."""
+        """Return (n,) the number of the cluster of each image."""
         return cluster_codes(self.ids, self.groups)
 
     @property
     def values(self) -> dict[str, np.ndarray]:
-        """{cell id: a score per image, NaN where there is none}"""
+        """Return {cell id: a score per image, NaN where there is none}."""
         return {cell_id: outcome.scores for cell_id, outcome in self.outcomes.items()}
 
 
 def read_recorded(result: Result, path: Path) -> Recorded:
-    """Raises: UserError that names the file and what is wrong with it, before it is unpacked to more than it may be."""
+    """Return what the records in a file say.
+
+    Raises:
+        UserError: Something is wrong with the file, which is seen before it is unpacked to more than it may be.
+    """
     try:
         about = check_table(path, LARGEST, MOST_ROWS)
         check_columns(about.schema.to_arrow_schema(), path)
@@ -67,18 +77,22 @@ def read_recorded(result: Result, path: Path) -> Recorded:
 
 
 def check_columns(schema: pa.Schema, path: Path) -> None:
-    """Raises: UserError for a table whose columns are not exactly those of records."""
+    """Raise UserError for a table whose columns are not exactly those of records."""
     if twice := [name for name, times in Counter(schema.names).items() if times > 1]:
         raise UserError(f"{path}: column {twice[0]} comes twice")
-    for own in records.SCHEMA:
-        if own.name not in schema.names or schema.field(own.name).type != own.type:
-            raise UserError(f"{path}: column {own.name} must be {own.type}")
+    for column in records.SCHEMA:
+        if column.name not in schema.names or schema.field(column.name).type != column.type:
+            raise UserError(f"{path}: column {column.name} must be {column.type}")
     if extra := set(schema.names) - set(records.SCHEMA.names):
         raise UserError(f"{path}: unknown column {min(extra)}")
 
 
 def recorded(result: Result, batches: Iterable[pa.RecordBatch], rows: int, path: Path) -> Recorded:
-    """What so many rows of records say. Raises: UserError where they are not those of the result's cells."""
+    """Return what so many rows of records say.
+
+    Raises:
+        UserError: They are not those of the result's cells.
+    """
     slots = [(cell.cell_id, part) for cell in result.cells for part in (None, *cell.parts)]
     most = result.dataset.used * len(slots)
     if rows > most:
@@ -95,7 +109,7 @@ def recorded(result: Result, batches: Iterable[pa.RecordBatch], rows: int, path:
 
 
 def _names(result: Result) -> dict[str, dict[str, str]]:
-    """{cell id: what some columns of each of its rows must say}"""
+    """Return {cell id: what some columns of each of its rows must say}."""
     common = {
         "dataset": recorded_name(result.dataset.id, result.dataset.fingerprint),
         "split": result.dataset.split,
@@ -114,7 +128,7 @@ def _names(result: Result) -> dict[str, dict[str, str]]:
 
 
 def _coded(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """With texts as dictionaries."""
+    """Return records with texts as dictionaries."""
     columns = [column.dictionary_encode() if column.type == pa.string() else column for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
@@ -129,7 +143,13 @@ class _Slot:
 
 @dataclass
 class _Collected:
-    """What the batches have said so far. names: of `_names`. images: how many there are."""
+    """What the batches have said so far.
+
+    Attributes:
+        names: of `_names`.
+        images: how many there are.
+        path: of the file, for messages.
+    """
 
     names: dict[str, dict[str, str]]
     wanted: list[Slot]
@@ -150,6 +170,7 @@ class _Collected:
         self.marks: dict[str, Counter[str]] = {cell_id: Counter() for cell_id in self.names}
 
     def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch."""
         for name in TEXTS:
             self._check_texts(batch.column(name), name)
         for name in ("cell_id", "image_id"):
@@ -166,6 +187,7 @@ class _Collected:
                 self._add_part(cell_id, part, rows.take(pa.array(where)))
 
     def _check_texts(self, column: pa.DictionaryArray, name: str) -> None:
+        """Raise UserError for a text that is too long or cannot be printed."""
         most = LONGEST_NAME if name in ("image_id", "group") else LONGEST
         if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > most:
             raise UserError(f"{self.path}: column {name} holds a text of more than {most:,} bytes")
@@ -175,12 +197,14 @@ class _Collected:
                     raise UserError(f"{self.path}: column {name} holds a text that cannot be printed ({text!r})")
 
     def _check_names(self, cell_id: str, rows: pa.RecordBatch) -> None:
+        """Raise UserError for rows that name another explainer, metric, dataset or model than their cell."""
         for column, expected in self.names[cell_id].items():
-            found = rows.column(column).unique().to_pylist()
-            if strange := [text for text in found if text != expected]:
+            texts = rows.column(column).unique().to_pylist()
+            if strange := [text for text in texts if text != expected]:
                 raise UserError(f"{self.path}: {column} of cell {cell_id} must be {expected}, not {strange[0]}")
 
     def _add_part(self, cell_id: str, part: str | None, rows: pa.RecordBatch) -> None:
+        """Take the values of a part of a cell."""
         if (slot := self.slots.get((cell_id, part))) is None:
             raise UserError(f"{self.path}: part {part} of cell {cell_id} is not in both {RESULT} and the records")
         places, values = self._places(rows), records.numbers(rows)
@@ -193,6 +217,7 @@ class _Collected:
             self._count_reasons(cell_id, rows)
 
     def _count_reasons(self, cell_id: str, rows: pa.RecordBatch) -> None:
+        """Count why samples have no score."""
         if rows.column("reason").filter(pc.is_null(rows.column("value"))).null_count:
             raise UserError(f"{self.path}: value must be finite, or null with its reason")
         left_out, marks = records.counted_reasons(rows)
@@ -202,7 +227,7 @@ class _Collected:
             raise UserError(f"{self.path}: cell {cell_id} has more than {REASONS} different reasons")
 
     def _places(self, rows: pa.RecordBatch) -> np.ndarray:
-        """(n,) the place of each row's image. An image has one group, whatever row it stands in."""
+        """Return (n,) the place of each row's image; an image has one group, whatever row it stands in."""
         ids, groups = (rows.column(name) for name in ("image_id", "group"))
         width = len(groups.dictionary) + 1
         codes = ids.indices.to_numpy().astype(np.int64) * width + groups.indices.fill_null(-1).to_numpy() + 1
@@ -210,10 +235,11 @@ class _Collected:
         of_id, of_group = np.divmod(pairs, width)
         named = ids.dictionary.take(pa.array(of_id)).to_pylist()
         grouped = pa.concat_arrays([pa.nulls(1, pa.string()), groups.dictionary]).take(pa.array(of_group)).to_pylist()
-        found = [self._place(*pair) for pair in zip(named, grouped, strict=True)]
-        return np.array(found, dtype=np.intp)[inverse]
+        places = [self._place(*pair) for pair in zip(named, grouped, strict=True)]
+        return np.array(places, dtype=np.intp)[inverse]
 
     def _place(self, image_id: str, group: str | None) -> int:
+        """Return the place of an image."""
         place = self.places.setdefault(image_id, len(self.places))
         if place == len(self.groups):
             self.groups.append(group)
@@ -227,18 +253,23 @@ class _Collected:
         return place
 
     def finished(self) -> Recorded:
+        """Return all that was taken.
+
+        Raises:
+            UserError: Rows are missing.
+        """
         ids = list(self.places)
         for (cell_id, part), slot in self.slots.items():
             if not slot.seen.all():
                 missing = ids[int(np.argmin(slot.seen))] if len(ids) == self.images else "any"
-                what = f"cell {cell_id}" if part is None else f"part {part} of cell {cell_id}"
-                raise UserError(f"{self.path}: {what} has no row for image_id {missing}")
+                subject = f"cell {cell_id}" if part is None else f"part {part} of cell {cell_id}"
+                raise UserError(f"{self.path}: {subject} has no row for image_id {missing}")
         outcomes = {}
         parts: dict[str, dict[str, np.ndarray]] = {cell_id: {} for cell_id in self.names}
         for (cell_id, part), slot in self.slots.items():
             if part is not None:
                 parts[cell_id][part] = slot.values
-        for cell_id, own in parts.items():
+        for cell_id, of_cell in parts.items():
             scores = self.slots[cell_id, None].values
-            outcomes[cell_id] = Outcome(scores, own, self.left_out[cell_id], self.marks[cell_id])
+            outcomes[cell_id] = Outcome(scores, of_cell, self.left_out[cell_id], self.marks[cell_id])
         return Recorded(ids, self.groups, outcomes)

@@ -55,11 +55,15 @@ class Archive:
     _held: dict[str, Checked] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
-        """The board of a folder or repository, as `load_results` takes them; of a repository its newest commit.
+    def read(cls, location: str | Path, data: Sequence[str | Path] = ()) -> "Archive":
+        """Read the board of a folder or repository, as `load_results` takes them; of a repository its newest commit.
 
-        data: folders of datasets whose pictures are shown under maps.
-        Raises: UserError, as `load_results`.
+        Args:
+            location: the folder or repository.
+            data: folders of datasets whose pictures are shown under maps.
+
+        Raises:
+            UserError: As `load_results`.
         """
         folder = Path(location).expanduser()
         if folder.is_dir():
@@ -75,25 +79,32 @@ class Archive:
 
     @cached_property
     def rows(self) -> list[ShownRow]:
+        """The rows as the page holds them."""
         return [shown(row) for row in self.board.rows]
 
     @cached_property
     def by_key(self) -> dict[str, tuple[ShownRow, Row]]:
-        return {one.key: (one, row) for one, row in zip(self.rows, self.board.rows, strict=True)}
+        """{key: (the row as the page holds it, the row)}."""
+        return {shown_row.key: (shown_row, row) for shown_row, row in zip(self.rows, self.board.rows, strict=True)}
 
     def sampled(self, row: Row) -> Sampled:
-        """The scores of a row's samples. Raises: UserError where its files are gone since."""
-        found = self._read(row.folder)
-        if (outcome := found.recorded.outcomes.get(row.cell.cell_id)) is None:
+        """Return the scores of a row's samples.
+
+        Raises:
+            UserError: Its files are gone since.
+        """
+        submission = self._read(row.folder)
+        if (outcome := submission.recorded.outcomes.get(row.cell.cell_id)) is None:
             raise UserError(f"{row.folder} no longer holds this row")
-        return Sampled(found.recorded.ids, found.recorded.groups, outcome.scores)
+        return Sampled(submission.recorded.ids, submission.recorded.groups, outcome.scores)
 
     def _read(self, folder: str) -> Checked:
+        """Return a submission, kept from the last time where it was read before."""
         if folder not in self._held:
-            found = read_folder(self.root, folder, self.known)[1]
+            submission = read_folder(self.root, folder, self.known)[1]
             while len(self._held) >= KEPT:
                 self._held.pop(next(iter(self._held)), None)
-            self._held[folder] = found
+            self._held[folder] = submission
         return self._held[folder]
 
     @cached_property
@@ -102,7 +113,11 @@ class Archive:
         return self.source.known()[0]
 
     def pictured(self, row: Row, ids: Collection[str]) -> Pictured:
-        """The submitted maps of some samples of a row. Raises: UserError for maps that cannot be read."""
+        """Return the submitted maps of some samples of a row.
+
+        Raises:
+            UserError: They cannot be read.
+        """
         setting = row.result.setting
         for folder in row.folders:
             place = self.source.maps(folder)
@@ -114,24 +129,30 @@ class Archive:
         return Pictured({}, "")
 
     def labels_of(self, row: Row, ids: Sequence[str]) -> dict[str, dict[str, str]]:
-        """{image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""
+        """Return {image id: {"label", "prediction", "target": as its records say}} of some samples of a row."""
         columns = ["image_id", "label", "prediction", "target"]
         wanted = (pc.field("cell_id") == row.cell.cell_id) & pc.field("part").is_null()
         table = pq.read_table(self.root / row.folder / RECORDS, columns=columns, filters=wanted)
-        own = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
-        return {one.pop("image_id"): one for one in own.to_pylist()}
+        rows = table.filter(pc.is_in(table["image_id"], value_set=pa.array(list(ids), pa.string())))
+        return {record.pop("image_id"): record for record in rows.to_pylist()}
 
 
 def commit_of(repo: str) -> str:
-    """The newest commit of a repository of results. Raises: UserError for a Hub that cannot be reached."""
+    """Return the newest commit of a repository of results.
+
+    Raises:
+        UserError: The Hub cannot be reached.
+    """
     return _info(repo).sha or ""
 
 
 def _info(repo: str) -> DatasetInfo:
+    """Return what the Hub says of a repository."""
     with asking(repo):
         return client.default_api().dataset_info(repo)
     raise AssertionError  # `asking` has raised
 
 
 def _minute(time: datetime) -> str:
+    """Return a time to the minute."""
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"

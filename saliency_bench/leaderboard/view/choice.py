@@ -13,8 +13,13 @@ ORDER = {"family": tuple(FAMILIES), "status": STATUSES}  # of values that have o
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that can be compared, of one dataset, model and metric, under one heading. baselines: all, whatever is
-    shown. more: the heading was on the page before."""
+    """Rows that can be compared, of one dataset, model and metric, under one heading.
+
+    Attributes:
+        rows: that are shown.
+        baselines: all, whatever is shown.
+        more: the heading was on the page before.
+    """
 
     rows: list[ShownRow]
     baselines: list[ShownRow]
@@ -22,7 +27,7 @@ class Group:
 
 
 def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
-    """Whether a row passes all filters, or all but the one named `without`."""
+    """Return whether a row passes all filters, or all but the one named `without`."""
     for name in FILTERS:
         wanted = getattr(view, name)
         if wanted and name != without and getattr(row, name) not in wanted:
@@ -31,15 +36,15 @@ def matches(row: ShownRow, view: View, *, without: str = "") -> bool:
 
 
 def chosen(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """The rows that pass the filters, and the baselines that these can be compared with, in the order of the view."""
-    own = [row for row in rows if matches(row, view)]
-    questions, keys = {row.question for row in own}, {row.key for row in own}
-    own += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
-    return ordered(own, view)
+    """Return the rows that pass the filters, with the baselines of their questions, in the order of the view."""
+    passing = [row for row in rows if matches(row, view)]
+    questions, keys = {row.question for row in passing}, {row.key for row in passing}
+    passing += [row for row in rows if row.baseline and row.question in questions and row.key not in keys]
+    return ordered(passing, view)
 
 
 def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
-    """By score the best first within each comparison; by another column all rows in one list. None comes last."""
+    """Return rows by score, the best first within each comparison; by another column all in one list, None last."""
     if view.sort == "score":
         return sorted(rows, key=lambda row: (*_heading(row), *_by_score(row, view.reverse), row.explainer, row.key))
     value = SORTED_BY[view.sort]
@@ -50,10 +55,12 @@ def ordered(rows: Sequence[ShownRow], view: View) -> list[ShownRow]:
 
 
 def _heading(row: ShownRow) -> tuple:
+    """Return what rows under one heading share."""
     return (row.dataset, row.model, list(FAMILIES).index(row.family), row.metric, row.question)
 
 
 def _by_score(row: ShownRow, reverse: bool) -> tuple[bool, float]:
+    """Return what rows are sorted by."""
     if row.value is None:
         return True, 0.0
     return False, row.value if row.higher_is_better == reverse else -row.value
@@ -74,14 +81,20 @@ SORTED_BY: dict[str, Callable[[ShownRow], Any]] = {
 
 
 def page_of(rows: Sequence[ShownRow], number: int) -> tuple[list[ShownRow], int, int]:
-    """(the rows of a part of a long table, its number, how many parts there are)."""
+    """Return (the rows of a part of a long table, its number, how many parts there are)."""
     parts = max(1, -(-len(rows) // PER_PAGE))
     number = min(number, parts)
     return list(rows[(number - 1) * PER_PAGE : number * PER_PAGE]), number, parts
 
 
 def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: ShownRow | None = None) -> list[Group]:
-    """Rows in the order by score under a heading for each comparison. before: the last row of the part before."""
+    """Return rows in the order by score under a heading for each comparison.
+
+    Args:
+        rows: of a part of a table.
+        everything: all rows.
+        before: the last row of the part before.
+    """
     baselines: dict[str, list[ShownRow]] = {}
     for row in everything:
         if row.baseline:
@@ -89,28 +102,31 @@ def grouped(rows: Sequence[ShownRow], everything: Iterable[ShownRow], before: Sh
     groups: list[Group] = []
     for row in rows:
         if not groups or groups[-1].rows[0].question != row.question:
-            own = sorted(baselines.get(row.question, []), key=lambda one: _by_score(one, False))
-            groups.append(Group([], own, before is not None and before.question == row.question and not groups))
+            of_question = sorted(baselines.get(row.question, []), key=lambda baseline: _by_score(baseline, False))
+            groups.append(Group([], of_question, before is not None and before.question == row.question and not groups))
         groups[-1].rows.append(row)
     return groups
 
 
 def choices(rows: Sequence[ShownRow], view: View) -> dict[str, list[str]]:
-    """{filter: the values it can take under all other filters}; values that are chosen stay among them."""
-    found: dict[str, list[str]] = {}
+    """Return {filter: the values it can take under all other filters}; values that are chosen stay among them."""
+    by_filter: dict[str, list[str]] = {}
     for name in FILTERS:
         values = {getattr(row, name) for row in rows if matches(row, view, without=name)}
         values |= set(getattr(view, name))
-        found[name] = [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
-    return found
+        by_filter[name] = (
+            [value for value in ORDER[name] if value in values] if name in ORDER else _alphabetical(values)
+        )
+    return by_filter
 
 
 def _alphabetical(values: Iterable[str]) -> list[str]:
+    """Return texts sorted as people sort them."""
     return sorted(values, key=str.casefold)
 
 
 def only_known(view: View, rows: Sequence[ShownRow]) -> View:
-    """Without values that no row of the board has, such as those of an old address."""
+    """Return a view without values that no row of the board has, such as those of an old address."""
     kept: dict[str, Any] = {}
     for name in FILTERS:
         if wanted := getattr(view, name):

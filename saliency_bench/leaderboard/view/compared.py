@@ -18,7 +18,16 @@ Both = tuple[str, float, float]  # a sample and its scores
 
 @dataclass(frozen=True)
 class Sample:
-    """A sample of a row. value: its score; low, high: the lowest and highest of all rows that can be compared."""
+    """A sample of a row.
+
+    Attributes:
+        image_id: of its image.
+        value: its score.
+        low: the lowest of all rows that can be compared.
+        high: the highest of all rows that can be compared.
+        label: of the image.
+        prediction: of the classifier.
+    """
 
     image_id: str
     value: float
@@ -29,38 +38,40 @@ class Sample:
 
 
 def samples_of(archive: Archive, key: str) -> dict[str, list[Sample]]:
-    """{"best", "worst", "most disputed": samples} of a row; {} where its metric scores no single sample.
+    """Return {"best", "worst", "most disputed": samples} of a row; {} where its metric scores no single sample.
 
     Disputed are those on which the rows that can be compared are furthest apart.
     """
     shown, row = archive.by_key[key]
-    own = archive.sampled(row)
-    there = np.flatnonzero(np.isfinite(own.scores))
+    sampled = archive.sampled(row)
+    there = np.flatnonzero(np.isfinite(sampled.scores))
     if not len(there):
         return {}
-    low, high = _spread(archive, shown, own)
-    better = own.scores if shown.higher_is_better else -own.scores
+    low, high = _spread(archive, shown, sampled)
+    better = sampled.scores if shown.higher_is_better else -sampled.scores
     order = there[np.argsort(-better[there], kind="stable")]
-    found = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
+    by_kind = {"best": order[:SHOWN], "worst": order[::-1][:SHOWN]}
     disputed = there[np.argsort(-(high - low)[there], kind="stable")][:SHOWN]
     if (high - low)[disputed].max(initial=0) > 0:
-        found["most disputed"] = disputed
-    labels = archive.labels_of(row, [own.ids[index] for index in np.unique(np.concatenate(list(found.values())))])
+        by_kind["most disputed"] = disputed
+    labels = archive.labels_of(row, [sampled.ids[index] for index in np.unique(np.concatenate(list(by_kind.values())))])
     return {
         kind: [
-            Sample(own.ids[index], float(own.scores[index]), float(low[index]), float(high[index]),
-                   *(labels.get(own.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
+            Sample(sampled.ids[index], float(sampled.scores[index]), float(low[index]), float(high[index]),
+                   *(labels.get(sampled.ids[index], {}).get(name) or "" for name in ("label", "prediction")))
             for index in indices
         ]
-        for kind, indices in found.items()
+        for kind, indices in by_kind.items()
     }  # fmt: skip
 
 
-def _spread(archive: Archive, shown: ShownRow, own: Sampled) -> tuple[np.ndarray, np.ndarray]:
-    """(the lowest, the highest) score of each sample of `own` among all rows of its question."""
-    place = {image_id: index for index, image_id in enumerate(own.ids)}
-    low, high = own.scores.copy(), own.scores.copy()
-    rivals = [row for one, row in archive.by_key.values() if one.question == shown.question and one.key != shown.key]
+def _spread(archive: Archive, shown: ShownRow, sampled: Sampled) -> tuple[np.ndarray, np.ndarray]:
+    """Return (the lowest, the highest) score of each sample among all rows of its question."""
+    place = {image_id: index for index, image_id in enumerate(sampled.ids)}
+    low, high = sampled.scores.copy(), sampled.scores.copy()
+    rivals = [
+        row for rival, row in archive.by_key.values() if rival.question == shown.question and rival.key != shown.key
+    ]
     for row in rivals[:MOST_RIVALS]:
         theirs = archive.sampled(row)
         known = [(place[image_id], score) for image_id, score in zip(theirs.ids, theirs.scores, strict=True)
@@ -90,25 +101,25 @@ class Pairwise:
 
 
 def pairwise(archive: Archive, first: Row, second: Row) -> Pairwise:
-    """Two rows of one question."""
-    one, other = archive.sampled(first), archive.sampled(second)
+    """Return the comparison of two rows of a question."""
+    ours, other = archive.sampled(first), archive.sampled(second)
     theirs = dict(zip(other.ids, other.scores, strict=True))
-    paired = np.array([theirs.get(image_id, np.nan) for image_id in one.ids], dtype=float)
-    matched = Matched([one.scores, paired], cluster_codes(one.ids, one.groups))
-    both = np.flatnonzero(np.isfinite(one.scores) & np.isfinite(paired))
+    paired = np.array([theirs.get(image_id, np.nan) for image_id in ours.ids], dtype=float)
+    matched = Matched([ours.scores, paired], cluster_codes(ours.ids, ours.groups))
+    both = np.flatnonzero(np.isfinite(ours.scores) & np.isfinite(paired))
     sign = 1 if first.cell.higher_is_better else -1
-    gains = sign * (one.scores - paired)[both]
+    gains = sign * (ours.scores - paired)[both]
     order = both[np.argsort(-gains, kind="stable")]
     every = max(1, -(-len(both) // MOST_DOTS))
     return Pairwise(
         difference(matched, 0, 1),
         (int((gains > 0).sum()), int((gains < 0).sum()), int((gains == 0).sum())),
-        np.stack([one.scores[both][::every], paired[both][::every]], axis=1),
-        (_named(one, paired, order[:SHOWN], sign), _named(one, paired, order[::-1][:SHOWN], -sign)),
+        np.stack([ours.scores[both][::every], paired[both][::every]], axis=1),
+        (_named(ours, paired, order[:SHOWN], sign), _named(ours, paired, order[::-1][:SHOWN], -sign)),
     )
 
 
-def _named(one: Sampled, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
-    """Those of some samples on which one side is better."""
-    return [(one.ids[index], float(one.scores[index]), float(paired[index])) for index in indices
-            if sign * (one.scores[index] - paired[index]) > 0]  # fmt: skip
+def _named(sampled: Sampled, paired: np.ndarray, indices: np.ndarray, sign: int) -> list[Both]:
+    """Return those of some samples on which one side is better."""
+    return [(sampled.ids[index], float(sampled.scores[index]), float(paired[index])) for index in indices
+            if sign * (sampled.scores[index] - paired[index]) > 0]  # fmt: skip

@@ -33,6 +33,7 @@ class CoreCell(StrictModel):
 
     @property
     def fixed(self) -> bool:
+        """Whether dataset and model are published, so that their digests are known."""
         return self.fingerprint is not None and self.digest is not None
 
 
@@ -43,12 +44,16 @@ class Core(StrictModel):
     datasets: Annotated[list[CoreCell], Field(min_length=1, max_length=50)]
 
     def of_family(self, family: str) -> list[CoreCell]:
-        """Those that count for the metrics of a family."""
+        """Return those that count for the metrics of a family."""
         return [cell for cell in self.datasets if family in cell.families]
 
 
 def read_core(path: str | Path) -> Core:
-    """Raises: UserError that names file and field."""
+    """Return the content of a core file.
+
+    Raises:
+        UserError: Something is wrong with it; names file and field.
+    """
     try:
         content = yaml.safe_load(read_bytes(Path(path), LARGEST))
         return Core.model_validate(content)
@@ -59,11 +64,11 @@ def read_core(path: str | Path) -> Core:
 
 
 def not_fixed(cells: Sequence[CoreCell]) -> list[str]:
-    """What of them has no published digest yet, in words."""
+    """Return in words which of the cells have no published digest yet."""
     lines = []
     for cell in cells:
-        missing = [what for what, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]
+        missing = [kind for kind, value in (("dataset", cell.fingerprint), ("model", cell.digest)) if value is None]
         if missing:
             names = {"dataset": cell.dataset, "model": cell.model}
-            lines.append(" and ".join(f"{what} {names[what]}" for what in missing))
+            lines.append(" and ".join(f"{kind} {names[kind]}" for kind in missing))
     return lines

@@ -1,5 +1,6 @@
-"""The rows that are shown as CSV, LaTeX and BibTeX. Texts come from strangers: nothing in them is a formula of a
-spreadsheet, a command of TeX, or the end of a field.
+"""The rows that are shown as CSV, LaTeX and BibTeX.
+
+Texts come from strangers: nothing in them is a formula of a spreadsheet, a command of TeX, or the end of a field.
 """
 
 import csv
@@ -27,7 +28,7 @@ TEX = {
 
 
 def as_csv(rows: Iterable[ShownRow]) -> str:
-    """A line per row, all columns, numbers in full."""
+    """Return a line per row, all columns, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -36,6 +37,7 @@ def as_csv(rows: Iterable[ShownRow]) -> str:
 
 
 def _plain(value: object) -> object:
+    """Return a value that no spreadsheet takes for a formula."""
     if isinstance(value, tuple):
         value = (
             rank_text(value) if all(isinstance(part, int) for part in value) and value else "; ".join(map(str, value))
@@ -48,7 +50,7 @@ def _plain(value: object) -> object:
 
 
 def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
-    """A table (package booktabs) with a part for each comparison, in the order that is shown."""
+    """Return a table (package booktabs) with a part for each comparison, in the order that is shown."""
     lines = [
         r"% \usepackage{booktabs}",
         *([f"% {_comment(address)}"] if address else []),
@@ -56,8 +58,8 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
         r"\toprule",
         r"Explainer & Score & 95\,\% interval & $n$ & Rank \\",
     ]
-    for _, own in groupby(rows, key=lambda row: row.question):
-        group = list(own)
+    for _, of_question in groupby(rows, key=lambda row: row.question):
+        group = list(of_question)
         first = group[0]
         arrow = r"$\uparrow$" if first.higher_is_better else r"$\downarrow$"
         heading = ", ".join(map(tex, filter(None, (short(first.metric), first.dataset, first.model, first.asks))))
@@ -73,6 +75,7 @@ def as_tex(rows: Sequence[ShownRow], address: str = "") -> str:
 
 
 def _tex_row(row: ShownRow) -> str:
+    """Return a row of the table."""
     name = rf"\textit{{{tex(row.explainer)}}}" if row.baseline else tex(row.explainer)
     name += OWN if row.own_method else ""
     value = "--" if row.value is None else number(row.value).replace("-", "$-$")
@@ -83,20 +86,22 @@ def _tex_row(row: ShownRow) -> str:
 
 
 def _tex_ranks(rank: RankSet) -> str:
+    """Return ranks as LaTeX."""
     return rank_text(rank).replace("-", "--")
 
 
 def tex(text: str) -> str:
-    """A text in which nothing is a command."""
+    """Return a text in which nothing is a command."""
     return "".join(TEX.get(sign, sign) for sign in text)
 
 
 def _comment(text: str) -> str:
+    """Return a text as comments of LaTeX."""
     return " ".join(text.split())
 
 
 def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
-    """Entries for the board as it was on a day (YYYY-MM-DD), and for each submitter of the rows."""
+    """Return entries for the board as it was on a day (YYYY-MM-DD), and for each submitter of the rows."""
     names = dict.fromkeys(name for row in rows for name in row.submitters)
     year = day[:4]
     entries = [_entry("saliency-bench-board", "{The saliency-bench contributors}", f"Leaderboard of {board}", address,
@@ -110,14 +115,17 @@ def as_bib(rows: Iterable[ShownRow], board: str, address: str, day: str) -> str:
 
 
 def _entry(key: str, author: str, title: str, address: str, year: str, note: str) -> str:
+    """Return an entry of BibTeX."""
     url = [f"  howpublished = {{\\url{{{_url(address)}}}}},"] if address else []
     fields = [f"  author = {{{author}}},", f"  title = {{{tex(title)}}},", f"  year = {{{year}}},", *url]
     return "\n".join([f"@misc{{{key},", *fields, f"  note = {{{tex(note)}}},", "}", ""])
 
 
 def _url(address: str) -> str:
+    """Return an address in which nothing is a command."""
     return re.sub(r"[^\w:/?=&.,%+~#@-]", "", address).replace("%", r"\%").replace("#", r"\#")
 
 
 def _slug(name: str) -> str:
+    """Return a name as part of a key."""
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "unnamed"

@@ -15,13 +15,23 @@ EVERY = 300.0  # seconds between two questions whether there is a newer state
 
 
 class Live:
-    """location, data, core: as for `Archive.of` and `Page`. Raises: UserError where it cannot be read at first."""
+    """The page of a board, read again when the board has changed.
+
+    Args:
+        location: as for `Archive.read`.
+        core: as for `Page`.
+        every: seconds between two looks.
+        data: as for `Archive.read`.
+
+    Raises:
+        UserError: The board cannot be read at first.
+    """
 
     def __init__(
         self, location: str | Path, core: Core | None = None, every: float = EVERY, data: Sequence[str | Path] = ()
     ):
         self.location, self.core, self.every, self.data = location, core, every, data
-        self._page = Page(Archive.of(location, data), core)
+        self._page = Page(Archive.read(location, data), core)
         self._asked, self._lock = monotonic(), Lock()
 
     @property
@@ -36,9 +46,9 @@ class Live:
         return self._page
 
     def refresh(self) -> None:
-        """Read the board again if it has changed; on an error the last state stays, and a line says why."""
+        """Read the board again if it has changed."""
         try:
             if commit_of(str(self.location)) != self._page.archive.commit:
-                self._page = Page(Archive.of(self.location, self.data), self.core)
+                self._page = Page(Archive.read(self.location, self.data), self.core)
         except UserError as error:
             complain(f"the board could not be read again: {error}")

@@ -36,14 +36,19 @@ TRACK = 96  # pixels of the small interval beside a score
 
 
 class Page:
-    """All pages of one board. core: what scores are averaged over; None where the board has none."""
+    """All pages of a board.
+
+    Args:
+        archive: the board.
+        core: what scores are averaged over; None where the board has none.
+    """
 
     def __init__(self, archive: Archive, core: Core | None = None):
         self.archive, self.core = archive, core
         self.standings = Standings(archive, core)
 
     def show(self, query: object) -> dict[str, str]:
-        """{"query": the address as it is kept, "title", "head": tabs, "form": filters, "body"} of an address."""
+        """Return {"query": the address as it is kept, "title", "head": tabs, "form": filters, "body"} of an address."""
         view = only_known(View.read(query if isinstance(query, str) else ""), self.archive.rows)
         if view.row not in self.archive.by_key:
             view = replace(view, row="", other="")
@@ -55,9 +60,10 @@ class Page:
         return {"query": view.query(), "title": title, **parts, "body": _render(f"{view.tab}.html.j2", words)}
 
     def export(self, kind: object, query: object, address: object = "") -> dict[str, str]:
-        """{"name", "type", "text"} of a file with the rows that an address shows, all parts of a long table.
+        """Return {"name", "type", "text"} of a file with the rows that an address shows, all parts of a long table.
 
-        Raises: UserError for a kind that is none of `export.KINDS`.
+        Raises:
+            UserError: The kind is none of `export.KINDS`.
         """
         if not isinstance(kind, str) or kind not in export.KINDS:
             raise UserError(f"a table is exported as {', '.join(export.KINDS)}")
@@ -72,9 +78,10 @@ class Page:
         return {"name": f"leaderboard.{kind}", "type": export.KINDS[kind], "text": text}
 
     def _common(self, view: View) -> dict[str, Any]:
+        """Return what all pages show."""
         rows = self.archive.rows
-        own = [row for row in rows if row.dataset not in self._core_names]
-        datasets = [*self._core_names, *sorted({row.dataset for row in own}, key=str.casefold)]
+        others = [row for row in rows if row.dataset not in self._core_names]
+        datasets = [*self._core_names, *sorted({row.dataset for row in others}, key=str.casefold)]
         present = {row.dataset for row in rows}
         return {
             "view": view, "pages": PAGES, "archive": self.archive, "core": self.core, "filters": FILTERS,
@@ -84,9 +91,11 @@ class Page:
 
     @cached_property
     def _core_names(self) -> list[str]:
+        """The names of the core's datasets."""
         return list(dict.fromkeys(cell.dataset for cell in self.core.datasets)) if self.core else []
 
     def _board(self, view: View) -> dict[str, Any]:
+        """Return what the table shows."""
         rows = chosen(self.archive.rows, view)
         part, at, parts = page_of(rows, view.number)
         before = rows[rows.index(part[0]) - 1] if at > 1 and part else None
@@ -100,14 +109,16 @@ class Page:
         return words | {"opened": self._opened(view) if view.row else None}
 
     def _opened(self, view: View) -> dict[str, Any]:
-        """What there is to say of an open row, and of the one that it is compared with."""
+        """Return what there is to say of an open row, and of the one that it is compared with."""
         shown, row = self.archive.by_key[view.row]
         words: dict[str, Any] = {"shown": shown, "row": row, "problem": "", "samples": {}, "other": None}
         words["pictured"] = Pictured({}, "")
         try:
             words["samples"] = samples_of(self.archive, view.row)
             words["pictured"] = self._pictured(row, words["samples"])
-            alike = [one for one in self.archive.rows if one.question == shown.question and one.key != shown.key]
+            alike = [
+                rival for rival in self.archive.rows if rival.question == shown.question and rival.key != shown.key
+            ]
             words["rivals"] = ordered(alike, View())
             if view.other:
                 words |= self._compared(view, shown)
@@ -116,22 +127,25 @@ class Page:
         return words
 
     def _pictured(self, row: Row, samples: dict[str, list[Sample]]) -> Pictured:
-        ids = {one.image_id for own in samples.values() for one in own}
+        """Return pictures of samples; where there are none, the caption says why."""
+        ids = {sample.image_id for of_kind in samples.values() for sample in of_kind}
         try:
             return self.archive.pictured(row, ids) if ids else Pictured({}, "")
         except UserError as error:  # the samples are shown all the same
             return Pictured({}, str(error).replace(f"{self.archive.root}/", ""))
 
     def _compared(self, view: View, shown: ShownRow) -> dict[str, Any]:
+        """Return the comparison with another row."""
         other, other_row = self.archive.by_key[view.other]
         if other.question != shown.question:
             why = "rows are compared where dataset, model, target and metric are the same"
             return {"problem": f"{other.explainer} was asked another question than {shown.explainer}: {why}"}
-        found = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
-        plot = plots.pairs(found.dots.tolist(), shown.explainer, other.explainer)
-        return {"other": other, "pair": found, "plot": plot}
+        pair = pairwise(self.archive, self.archive.by_key[view.row][1], other_row)
+        plot = plots.pairs(pair.dots.tolist(), shown.explainer, other.explainer)
+        return {"other": other, "pair": pair, "plot": plot}
 
     def _plots(self, view: View) -> dict[str, Any]:
+        """Return what the plots show."""
         view, rows = plots.plotted(self.archive.rows, view)
         rows, left_out = plots.fewer(rows)
         return {
@@ -141,11 +155,13 @@ class Page:
         }  # fmt: skip
 
     def _overall(self, view: View) -> dict[str, Any]:
+        """Return the scores across datasets."""
         tables = [self.standings.table(metric) for metric in self.standings.metrics]
-        best = sorted(best_sets(tables).items(), key=lambda one: (-one[1][0], one[1][1], one[0]))
+        best = sorted(best_sets(tables).items(), key=lambda entry: (-entry[1][0], entry[1][1], entry[0]))
         return {"standings": self.standings, "tables": tables, "best": best}
 
     def _about(self, view: View) -> dict[str, Any]:
+        """Return what is said of the board."""
         metrics = sorted({row.metric.partition("(")[0]: row for row in self.archive.rows}.items())
         known = [(name, row, registry.summary(registry.score_file("metrics", name)))
                  for name, row in metrics if name in registry.names("metrics")]  # fmt: skip
@@ -153,12 +169,12 @@ class Page:
 
 
 def preview(proposed: SubmissionPlan | None = None, problem: str = "", sent: str = "") -> str:
-    """What a submission would add to the board, why it is refused, or where it was sent."""
+    """Return what a submission would add to the board, why it is refused, or where it was sent."""
     return _render("preview.html.j2", {"proposed": proposed, "problem": problem, "sent": sent})
 
 
 def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | None]]:
-    """For each row the places of low, value and high on a small line that all of a group share; None without value."""
+    """Return for each row the places of low, value and high on a line that all of a group share; None without value."""
     everyone = [*group.rows, *group.baselines]
     if len({row.question for row in everyone}) != 1:
         return [(row, None) for row in group.rows]
@@ -178,6 +194,7 @@ def _tracks(group: Group) -> list[tuple[ShownRow, tuple[float, float, float] | N
 
 
 def _render(name: str, words: dict[str, Any]) -> str:
+    """Return a template with these words."""
     return TEMPLATES.get_template(name).render(words)
 
 

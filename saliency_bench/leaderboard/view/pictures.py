@@ -37,14 +37,20 @@ SCALE = "Each has its own scale: brighter counts more; with negative values, red
 
 @dataclass(frozen=True)
 class AtHand:
-    """The rows of a dataset that is on this machine. where: in words, for a caption."""
+    """A dataset that is on this machine.
+
+    Attributes:
+        rows: of the split.
+        places: {image id: row}.
+        where: in words, for a caption.
+    """
 
     where: str
     rows: Dataset
     places: Mapping[str, int] = field(repr=False)
 
     def picture(self, image_id: str, setting: Identity) -> Image.Image | None:
-        """An image in the prepared frame; None where it cannot be made."""
+        """Return an image in the prepared frame; None where it cannot be made."""
         if (place := self.places.get(image_id)) is None:
             return None
         try:
@@ -54,7 +60,11 @@ class AtHand:
 
 
 def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
-    """A picture in the frame of a geometry. Raises: ValueError for a frame that is too large."""
+    """Return a picture in the frame of a geometry.
+
+    Raises:
+        ValueError: The frame is too large.
+    """
     height, width = geometry.resized(image.height, image.width)
     left, top, right, bottom = geometry.box(height, width)
     if not 0 < height * width <= MOST_PIXELS or not 0 < (right - left) * (bottom - top) <= MOST_PIXELS:
@@ -63,20 +73,30 @@ def framed(image: Image.Image, geometry: Geometry) -> Image.Image:
 
 
 class Pictures:
-    """folders: of datasets on this machine."""
+    """Datasets on this machine, found by the content of their splits.
+
+    Args:
+        folders: of datasets.
+    """
 
     def __init__(self, folders: Sequence[str | Path] = ()):
         self.folders = tuple(map(str, folders))
         self._known: dict[tuple[str, str], AtHand | None] = {}
 
     def of_dataset(self, setting: Identity, listed: KnownDataset | None) -> AtHand | None:
-        """The dataset of a row, if it is on this machine. listed: what the owner of the board says of it."""
+        """Return the dataset of a row, if it is on this machine.
+
+        Args:
+            setting: of the row.
+            listed: what the owner of the board says of the dataset.
+        """
         key = setting.fingerprint, setting.split
         if key not in self._known:
             self._known[key] = self._found(*key, listed)
         return self._known[key]
 
     def _found(self, wanted: str, split: str, listed: KnownDataset | None) -> AtHand | None:
+        """Return the dataset with this fingerprint."""
         for folder in self.folders:
             rows = _loaded(folder, split)
             if rows is not None and fingerprint(rows) == wanted:
@@ -93,7 +113,7 @@ class Pictures:
 
 @cache
 def _loaded(folder: str, split: str) -> Dataset | None:
-    """None of a dataset without such a split, or whose split cannot be read."""
+    """Return a split; None of a dataset without it, or whose split cannot be read."""
     try:
         return load_dataset(Path(folder), split)
     except UserError:
@@ -101,19 +121,25 @@ def _loaded(folder: str, split: str) -> Dataset | None:
 
 
 def _places(rows: Dataset) -> dict[str, int]:
+    """Return {image id: row}."""
     return {image_id: place for place, image_id in enumerate(sample_ids(rows))}
 
 
 @dataclass(frozen=True)
 class Pictured:
-    """shown: {image id: a PNG as a data URI}. caption: what is seen, or why nothing is; "" where there are no maps."""
+    """Pictures of samples.
+
+    Attributes:
+        shown: {image id: a PNG as a data URI}.
+        caption: what is seen, or why nothing is; "" where there are no maps.
+    """
 
     shown: dict[str, str]
     caption: str
 
 
 def drawn(maps: Mapping[str, np.ndarray], setting: Identity, at_hand: AtHand | None) -> Pictured:
-    """Maps, each over its picture where there is one; maps that are too large are left out."""
+    """Return maps, each over its picture where there is one; maps that are too large are left out."""
     shown, over = {}, 0
     for image_id, values in maps.items():
         if not 0 < values.size <= MOST_VALUES or max(values.shape) > LONGEST * min(values.shape):

@@ -40,7 +40,12 @@ class Dot:
 
 @dataclass(frozen=True)
 class Plot:
-    """ticks: (place, text). front: the points of the Pareto front, from the cheapest up."""
+    """What a plot shows.
+
+    Attributes:
+        ticks: (place, text).
+        front: the points of the Pareto front, from the cheapest up.
+    """
 
     title: str
     x: str
@@ -68,17 +73,20 @@ class Axis:
         self.low, self.high = low - spare, high + spare
 
     def _of(self, value: float) -> float:
+        """Return the place of a value on the scale, linear or logarithmic."""
         return log10(value) if self.log else value
 
     def __call__(self, value: float) -> float:
+        """Return the place of a value in pixels."""
         share = (self._of(value) - self.low) / (self.high - self.low)
         return round(self.start + share * (self.stop - self.start), 1)
 
     def ticks(self) -> list[tuple[float, str]]:
+        """Return (place, text) of round values on the axis."""
         if self.log:
             decades = range(ceil(self.low), floor(self.high) + 1)
             exponents = list(decades) if len(decades) > 1 else [self._shared(index) for index in range(TICKS)]
-            values = [10.0**one for one in exponents]
+            values = [10.0**exponent for exponent in exponents]
             return [(self(value), amount(value)) for value in values]
         step = _step((self.high - self.low) / TICKS)
         first, digits = ceil(self.low / step), max(0, -floor(log10(step)))
@@ -86,18 +94,21 @@ class Axis:
         return [(self((first + index) * step), f"{(first + index) * step:.{digits}f}") for index in range(count)]
 
     def _shared(self, index: int) -> float:
+        """Return an end of the axis."""
         return self.low + (index + 0.5) / TICKS * (self.high - self.low)
 
 
 def _step(rough: float) -> float:
-    """1, 2 or 5 times a power of ten, no less than `rough`."""
+    """Return 1, 2 or 5 times a power of ten, no less than `rough`."""
     power = 10.0 ** floor(log10(rough))
     return next(times * power for times in (1, 2, 5, 10) if times * power >= rough * (1 - 1e-9))
 
 
 def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
-    """The places of all that nothing else beats: of no other is the cost at most its own and the gain at least, and one
-    of both better; from the cheapest up."""
+    """Return the places of all that nothing else beats, from the cheapest up.
+
+    Something beats another if its cost is at most the other's and its gain at least, and one of both is better.
+    """
     order = sorted(range(len(costs)), key=lambda index: (costs[index], -gains[index]))
     front: list[int] = []
     for index in order:
@@ -108,34 +119,35 @@ def pareto(costs: Sequence[float], gains: Sequence[float]) -> list[int]:
 
 
 def scenes(rows: Iterable[ShownRow]) -> list[tuple[str, str]]:
-    """Datasets and models that have rows with a value: (dataset, model), those with most first."""
+    """Return datasets and models that have rows with a value: (dataset, model), those with most first."""
     counts: dict[tuple[str, str], int] = {}
     for row in rows:
         if row.value is not None:
             counts[row.dataset, row.model] = counts.get((row.dataset, row.model), 0) + 1
-    return sorted(counts, key=lambda one: (-counts[one], one))
+    return sorted(counts, key=lambda scene: (-counts[scene], scene))
 
 
 def metrics_of(rows: Iterable[ShownRow], family: str = "") -> list[str]:
-    """The metrics of rows with a value, of a family or of all."""
+    """Return the metrics of rows with a value, of a family or of all."""
     return sorted({row.metric for row in rows if row.value is not None and family in ("", row.family)})
 
 
 def pick(wanted: str, names: Sequence[str]) -> str:
+    """Return the name that is wanted, or the first."""
     return wanted if wanted in names else (names[0] if names else "")
 
 
 def by_explainer(rows: Iterable[ShownRow], metric: str) -> dict[str, ShownRow]:
-    """The row of each explainer by a metric, of several the best known."""
-    found: dict[str, ShownRow] = {}
-    for row in sorted(rows, key=lambda one: (STATUSES.index(one.status), one.asks, one.key)):
+    """Return the row of each explainer by a metric, of several the best known."""
+    rows_by_name: dict[str, ShownRow] = {}
+    for row in sorted(rows, key=lambda row_of: (STATUSES.index(row_of.status), row_of.asks, row_of.key)):
         if row.metric == metric and row.value is not None:
-            found.setdefault(row.explainer, row)
-    return found
+            rows_by_name.setdefault(row.explainer, row)
+    return rows_by_name
 
 
 def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
-    """Two metrics of the same explainers, of one dataset and model; None with none that has both."""
+    """Return two metrics of the same explainers, of one dataset and model; None with none that has both."""
     across, up = by_explainer(rows, x), by_explainer(rows, y)
     names = [name for name in across if name in up]
     if not names:
@@ -144,18 +156,18 @@ def scatter(rows: Sequence[ShownRow], x: str, y: str) -> Plot | None:
     vertical = Axis(_ends(up[name] for name in names), HEIGHT - BOTTOM, TOP, turned=_turned(up[names[0]]))
     dots = []
     for name in names:
-        one, other = across[name], up[name]
-        title = f"{name}: {short(x)} {_score_text(one)}, {short(y)} {_score_text(other)}"
-        place = horizontal(_value(one)), vertical(_value(other))
-        spans = _span(one, horizontal), _span(other, vertical)
-        dots.append(Dot(name, one.key, *place, *spans, one.baseline, False, title))
+        left, other = across[name], up[name]
+        title = f"{name}: {short(x)} {_score_text(left)}, {short(y)} {_score_text(other)}"
+        place = horizontal(_value(left)), vertical(_value(other))
+        spans = _span(left, horizontal), _span(other, vertical)
+        dots.append(Dot(name, left.key, *place, *spans, left.baseline, False, title))
     dots = labelled(dots)
     return Plot(f"{short(y)} against {short(x)}", _axis_title(across[names[0]]), _axis_title(up[names[0]]), dots,
                 horizontal.ticks(), vertical.ticks(), [])  # fmt: skip
 
 
 def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
-    """A metric against the cost of one image, passes or seconds; None with no row that says its cost.
+    """Return a metric against the cost of an image, passes or seconds; None with no row that says its cost.
 
     Seconds are those of one device, that of most rows: others cannot be compared.
     """
@@ -188,9 +200,9 @@ def cost(rows: Sequence[ShownRow], y: str, kind: str) -> Plot | None:
 
 
 def labelled(dots: Sequence[Dot]) -> list[Dot]:
-    """With a place for each name beside its dot, where it overlaps as few names and dots as may be."""
+    """Return dots with a place for each name beside its dot, where it overlaps as few names and dots as may be."""
     taken = [(dot.x - 6, dot.y - 6, dot.x + 6, dot.y + 6) for dot in dots]
-    found = []
+    named = []
     for dot in dots:
         width = LETTER * min(len(dot.name), LONGEST)
         places = []
@@ -200,22 +212,22 @@ def labelled(dots: Sequence[Dot]) -> list[Dot]:
                 box = (left, dot.y + down + 3 - HIGH, left + width, dot.y + down + 3)
                 outside = box[0] < LEFT or box[2] > WIDTH
                 places.append((sum(_overlap(box, other) for other in taken) + 1e6 * outside, across, down, anchor, box))
-        covered, across, down, anchor, box = min(places, key=lambda one: one[0])
+        covered, across, down, anchor, box = min(places, key=lambda place: place[0])
         is_named = covered <= CROWDED * width * HIGH
         taken += [box] * is_named
         label = round(dot.x + across, 1), round(dot.y + down, 1), anchor
-        found.append(replace(dot, label=label, is_named=is_named))
-    return found
+        named.append(replace(dot, label=label, is_named=is_named))
+    return named
 
 
-def _overlap(one: Box, other: Box) -> float:
-    """The common area of two boxes (left, top, right, bottom)."""
-    wide = min(one[2], other[2]) - max(one[0], other[0])
-    return max(0.0, wide) * max(0.0, min(one[3], other[3]) - max(one[1], other[1]))
+def _overlap(first: Box, other: Box) -> float:
+    """Return the common area of two boxes (left, top, right, bottom)."""
+    wide = min(first[2], other[2]) - max(first[0], other[0])
+    return max(0.0, wide) * max(0.0, min(first[3], other[3]) - max(first[1], other[1]))
 
 
 def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
-    """The scores of two rows sample by sample, on axes of one range."""
+    """Return the scores of two rows sample by sample, on axes of one range."""
     if not len(points):
         return None
     values = [float(value) for point in points for value in point]
@@ -227,7 +239,10 @@ def pairs(points: Sequence[tuple[float, float]], x: str, y: str) -> Plot | None:
 
 
 def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
-    """(the rows of as many explainers as a plot shows, recomputed ones and baselines first; how many are left out)"""
+    """Return (the rows of as many explainers as a plot shows, recomputed ones and baselines first.
+
+    How many are left out).
+    """
     order = sorted(rows, key=lambda row: (STATUSES.index(row.status) - row.baseline, row.explainer.casefold()))
     names = list(dict.fromkeys(row.explainer for row in order))
     kept = set(names[:MOST])
@@ -235,42 +250,49 @@ def fewer(rows: Sequence[ShownRow]) -> tuple[list[ShownRow], int]:
 
 
 def plotted(rows: Sequence[ShownRow], view: View) -> tuple[View, list[ShownRow]]:
-    """(the view with everything chosen that the plots need, the rows of its dataset and model)"""
+    """Return (the view with everything chosen that the plots need, the rows of its dataset and model)."""
     known = scenes(rows)
-    wanted = [one for one in known if _passes(view.dataset, one[0]) and _passes(view.model, one[1])] or known
+    wanted = [scene for scene in known if _passes(view.dataset, scene[0]) and _passes(view.model, scene[1])] or known
     dataset, model = wanted[0] if wanted else ("", "")
-    own = [row for row in rows if (row.dataset, row.model) == (dataset, model)]
-    names = metrics_of(own)
-    x = view.x if view.x in names else pick("", metrics_of(own, "alignment") or names)
-    others = metrics_of(own, "faithfulness") or [name for name in names if name != x] or names
+    of_scene = [row for row in rows if (row.dataset, row.model) == (dataset, model)]
+    names = metrics_of(of_scene)
+    x = view.x if view.x in names else pick("", metrics_of(of_scene, "alignment") or names)
+    others = metrics_of(of_scene, "faithfulness") or [name for name in names if name != x] or names
     y = view.y if view.y in names else pick("", others)
-    return replace(view, dataset=(dataset,), model=(model,), x=x, y=y) if wanted else replace(view, x=x, y=y), own
+    return replace(view, dataset=(dataset,), model=(model,), x=x, y=y) if wanted else replace(view, x=x, y=y), of_scene
 
 
 def _passes(wanted: tuple[str, ...], value: str) -> bool:
+    """Return whether a filter lets a value pass."""
     return not wanted or value in wanted
 
 
 def _value(row: ShownRow) -> float:
+    """Return a row's score."""
     return 0.0 if row.value is None else row.value
 
 
 def _ends(rows: Iterable[ShownRow]) -> list[float]:
+    """Return the scores of rows and the ends of their intervals."""
     return [value for row in rows for value in (row.value, row.low, row.high) if value is not None]
 
 
 def _span(row: ShownRow, axis: Axis) -> tuple[float, float] | None:
+    """Return the ends of a row's interval on an axis."""
     return None if row.low is None or row.high is None else (axis(row.low), axis(row.high))
 
 
 def _turned(row: ShownRow) -> bool:
+    """Return whether lower is better."""
     return not row.higher_is_better
 
 
 def _score_text(row: ShownRow) -> str:
+    """Return a score with its interval as text."""
     ends = "" if row.low is None or row.high is None else f" [{row.low:.3f}, {row.high:.3f}]"
     return f"{row.value:.3f}{ends}"
 
 
 def _axis_title(row: ShownRow) -> str:
+    """Return the title of a metric's axis."""
     return f"{short(row.metric)}, {'higher' if row.higher_is_better else 'lower'} is better"

@@ -42,8 +42,13 @@ DAY = 24 * 3600.0
 def unfold(archive: Path, folder: Path, with_maps: bool = False) -> Path:
     """Write the files of a run that are wanted from a zip into `folder`, and return it.
 
-    with_maps: its published maps too, which `submit --with-maps` has written.
-    Raises: UserError for what is no zip of one run, or is larger than it may be.
+    Args:
+        archive: the zip.
+        folder: to write to.
+        with_maps: its published maps too, which `submit --with-maps` has written.
+
+    Raises:
+        UserError: It is no zip of one run, or is larger than it may be.
     """
     try:
         _check_listing(archive)
@@ -91,7 +96,7 @@ def _unfold_maps(packed: ZipFile, place: str, folder: Path) -> None:
 
 
 def _check_listing(archive: Path) -> None:
-    """Whether the list of entries is short, before a reader makes objects of it."""
+    """Check that the list of entries is short, before a reader makes objects of it."""
     size = archive.stat().st_size
     if size > MOST_PACKED:
         raise UserError(f"the archive has {size:,} bytes, of which at most {MOST_PACKED:,} are read")
@@ -109,28 +114,28 @@ def _check_listing(archive: Path) -> None:
 
 
 def _entries(packed: ZipFile) -> tuple[str, dict[str, ZipInfo]]:
-    """(where the one run in an archive lies, "" or a folder, {wanted name: its entry})"""
-    found: dict[str, dict[str, ZipInfo]] = {}
+    """Return (where the one run in an archive lies, "" or a folder, {wanted name: its entry})."""
+    by_place: dict[str, dict[str, ZipInfo]] = {}
     for entry in packed.infolist():
         place, _, name = entry.filename.rpartition("/")
         if name in WANTED and place.count("/") == 0:
-            if name in found.setdefault(place, {}):
+            if name in by_place.setdefault(place, {}):
                 raise UserError(f"the archive holds {name} twice")
-            found[place][name] = entry
-    runs = {place: own for place, own in found.items() if "summary.json" in own}
+            by_place[place][name] = entry
+    runs = {place: files for place, files in by_place.items() if "summary.json" in files}
     if len(runs) != 1:
         many = (
             "several runs; zip one of them" if runs else "no summary.json; zip the folder of a finished run (its --out)"
         )
         raise UserError(f"the archive holds {many}")
-    ((place, own),) = runs.items()
-    if missing := [name for name in WANTED if name not in own and name not in OPTIONAL]:
+    ((place, files),) = runs.items()
+    if missing := [name for name in WANTED if name not in files and name not in OPTIONAL]:
         raise UserError(f"the archive holds no {missing[0]}; zip the whole folder of a finished run")
-    return place, own
+    return place, files
 
 
 def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
-    """The bytes of an entry, whose stated size is not believed."""
+    """Return the bytes of an entry, whose stated size is not believed."""
     name = Path(entry.filename).name
     if entry.flag_bits & 1:
         raise UserError(f"{name} is encrypted; zip the folder without a password")
@@ -145,10 +150,19 @@ def _content(packed: ZipFile, entry: ZipInfo, most: int) -> bytes:
 def proposal(
     run: Path, repo: str, api: HfApi, known: Known, note: str = "", link: str = "", with_maps: bool = False
 ) -> SubmissionPlan:
-    """What submitting an unfolded run to a board would do, checked as its review will check it.
+    """Return what submitting an unfolded run to a board would do, checked as its review will check it.
 
-    api: of the account that submits. known: what the owner of the board vouches for. with_maps: as for `unfold`.
-    Raises: UserError for what no board shows, or the Hub refuses.
+    Args:
+        run: folder of the run.
+        repo: of the board.
+        api: of the account that submits.
+        known: what the owner of the board vouches for.
+        note: of the submitter.
+        link: of the submitter.
+        with_maps: as for `unfold`.
+
+    Raises:
+        UserError: No board shows this, or the Hub refuses.
     """
     try:
         proposed = plan(run, namespace=repo.partition("/")[0], note=note, link=link, with_maps=with_maps, api=api)
@@ -178,7 +192,11 @@ class Limits:
     _lock: Lock = field(default_factory=Lock)
 
     def count(self, account: str) -> None:
-        """Count an upload. Raises: UserError beyond the limit."""
+        """Count an upload.
+
+        Raises:
+            UserError: The account is beyond its limit.
+        """
         now = self.clock()
         with self._lock:
             for name in [name for name, times in self._seen.items() if times[-1] < now - DAY]:
@@ -191,7 +209,7 @@ class Limits:
             times.append(now)
 
     def check_pulls(self, account: str, repo: str, api: HfApi) -> None:
-        """Raises: UserError for an account that has opened too many pull requests."""
+        """Raise UserError for an account that has opened too many pull requests."""
         since = datetime.fromtimestamp(self.clock(), UTC) - timedelta(seconds=DAY)
         recent = 0
         with asking(repo):

@@ -76,7 +76,7 @@ class ShownRow:
 
 
 def shown(row: "Row") -> ShownRow:
-    """A row of a board."""
+    """Return a row of a board as the page holds it."""
     cell, result = row.cell, row.result
     used = result.dataset.used
     passes = cell.forward_passes.explain
@@ -99,11 +99,12 @@ def shown(row: "Row") -> ShownRow:
 
 
 def key_of(row: "Row") -> str:
+    """Return what names a row in an address."""
     return hash_of(row.cell.cell_id, row.folder)
 
 
 def _asks(row: "Row") -> str:
-    """The settings of a question that are not the usual ones, in words."""
+    """Return the settings of a question that are not the usual ones, in words."""
     setting = row.result.setting
     parts = [f"target {row.result.target}"] if row.result.target != "label" else []
     parts += [f"seed {setting.seed}"] if setting.seed else []
@@ -115,29 +116,31 @@ def _asks(row: "Row") -> str:
 
 @lru_cache(1000)  # reading the file of a metric takes a millisecond, and a board has thousands of rows
 def family_of(metric: str) -> str:
-    """The family of a metric, by what its function asks for."""
+    """Return the family of a metric, by what its function asks for."""
     return _family(registry.asked_for("metrics", metric) if metric in registry.names("metrics") else None)
 
 
-def _family(asked: Collection[str] | None) -> str:
-    if asked is None:
+def _family(needs: Collection[str] | None) -> str:
+    """Return the family of a metric with these needs."""
+    if needs is None:
         return "other"
-    if "masks" in asked:
+    if "masks" in needs:
         return "alignment"
-    return "sensitivity" if "explain" in asked and "groups" not in asked else "faithfulness"
+    return "sensitivity" if "explain" in needs and "groups" not in needs else "faithfulness"
 
 
 def short(name: str) -> str:
-    """A name of the Hub without its namespace, a metric without the common beginning of all names."""
+    """Return a name of the Hub without its namespace, a metric without the common beginning of all names."""
     return name.rpartition("/")[2].removeprefix("saliency_")
 
 
 def number(value: float | None, digits: int = 3) -> str:
+    """Return a number as text."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 
 def amount(value: float | None) -> str:
-    """A count or a time with three significant digits."""
+    """Return a count or a time with three significant digits."""
     if value is None:
         return "–"
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

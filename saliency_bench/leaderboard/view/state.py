@@ -68,7 +68,7 @@ class View:
     cost: str = "passes"
 
     def query(self, **changes: Any) -> str:
-        """The address of this view, or of one with these changes, without the question mark."""
+        """Return the address of this view, or of one with these changes, without the question mark."""
         view, usual = replace(self, **changes), View()
         pairs = [
             (field.name, text)
@@ -80,7 +80,7 @@ class View:
 
     @classmethod
     def read(cls, query: str) -> "View":
-        """The view of an address; what it does not say, or not as it should, is as usual."""
+        """Return the view of an address; what it does not say, or not as it should, is as usual."""
         try:
             pairs = parse_qsl(query[:LONGEST].removeprefix("?"), max_num_fields=MOST_FIELDS)
         except ValueError:  # more fields than any address of ours
@@ -89,15 +89,15 @@ class View:
         for name, text in pairs:
             if own_text := "".join(filter(str.isprintable, text))[:LONGEST_VALUE].strip():
                 given.setdefault(name, []).append(own_text)
-        own: dict[str, str] = {
+        by_name: dict[str, str] = {
             field.name: given[field.name][-1]
             for field in fields(cls)
             if field.name in given and field.name not in FILTERS
         }
-        values: dict[str, Any] = own | {"columns": _columns([text for name, text in pairs if name == "columns"])}
-        values |= {"reverse": own.get("reverse") == "yes", "number": _number(own.get("number", "1"))}
+        values: dict[str, Any] = by_name | {"columns": _columns([text for name, text in pairs if name == "columns"])}
+        values |= {"reverse": by_name.get("reverse") == "yes", "number": _number(by_name.get("number", "1"))}
         for name, known in (("tab", PAGES), ("sort", SORTS), ("cost", ("passes", "seconds"))):
-            if own.get(name) not in known:
+            if by_name.get(name) not in known:
                 values.pop(name, None)
         values |= {name: tuple(dict.fromkeys(given.get(name, ())))[:MOST_CHOSEN] for name in FILTERS}
         values["status"] = tuple(name for name in STATUSES if name in values["status"])
@@ -105,16 +105,18 @@ class View:
 
 
 def _written(value: object) -> str:
+    """Return a value as text of an address."""
     if isinstance(value, tuple):
         return ".".join(value)
     return "yes" if value is True else str(value)
 
 
 def _columns(texts: list[str]) -> tuple[str, ...]:
-    """The columns that an address names, in one text or one each, in the order of the table."""
+    """Return the columns that an address names, in one text or one each, in the order of the table."""
     named = {name for text in texts for name in text.split(".")} & set(COLUMNS)
     return tuple(name for name in COLUMNS if name in named or name in ALWAYS) if named else USUAL
 
 
 def _number(text: str) -> int:
+    """Return the number of a page."""
     return max(1, int(text)) if text.isascii() and text.isdigit() and len(text) < 7 else 1
