@@ -4,7 +4,8 @@ import argparse
 import random
 from collections.abc import Callable, Iterator
 
-from saliency_bench import cli, options, registry
+from saliency_bench import options, registry
+from saliency_bench.parsing import parser_of
 
 UNPRINTABLE = [
     "", " ", "\0", "a\0b", "\n", "shapes\nerror: none", "\r\x1b[2J", "\x1b]0;x\x07", "\u202eolleh", "\u2066x\u2069",
@@ -134,7 +135,7 @@ def repeat(line: Line, places: list[str]) -> None:
 def foreign_option(line: Line, places: list[str]) -> None:
     """An option of another command, or a flag that is none."""
     other = line.dice.choice(registry.names("push_scripts"))
-    parser = cli.parser_of(other, registry.load("push_scripts", other))
+    parser = parser_of(other, registry.load("push_scripts", other))
     flags = [flag for action in parser._actions for flag in action.option_strings if flag not in USUAL]
     line.words.append([line.dice.choice([*flags, "--banana", "-z", "---", "--\u202e", "--\x1b[2J", "--limi"])])
 
@@ -162,7 +163,7 @@ def parsers(dice: random.Random) -> Iterator[tuple[str, argparse.ArgumentParser]
     """Every command with its parser; of one whose options depend on an item, the parser of some item."""
     for command in registry.names("push_scripts"):
         module = registry.load("push_scripts", command)
-        yield command, cli.parser_of(command, module)
+        yield command, parser_of(command, module)
         if hasattr(module, "builder_parser"):
             name = dice.choice(registry.names("hub_builders"))
             yield f"{command} {name}", module.builder_parser(name, registry.load("hub_builders", name))

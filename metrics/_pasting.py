@@ -67,7 +67,7 @@ class Pasted:
 def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold: float, by: By) -> Pasted:
     """What the classifier says of the pictures that are pasted together; images: of L."""
     salient = salient_pixels(partners.maps(torch.from_numpy(partners.right).float().to(images.device)), threshold, by)
-    index = torch.tensor(partners.of, device=images.device)  # (B, R)
+    index = torch.tensor(partners.places, device=images.device)  # (B, R)
     inside, pairings = torch.from_numpy(salient).to(images.device), index.shape[1]
 
     def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -83,7 +83,7 @@ def pasted(images: Images, classifier: nn.Module, partners: Partners, threshold:
     p = forward_many(classifier, images, 2 * pairings, draw, read).cpu().numpy()
     p = p.reshape(len(images), 2, pairings, -1)
     partners.faulty |= dict.fromkeys(np.flatnonzero(np.isnan(p).any(axis=(1, 2, 3))).tolist(), NO_PROBABILITIES_CHANGED)
-    return Pasted(p, salient.mean(axis=(1, 2))[np.array(partners.of)])
+    return Pasted(p, salient.mean(axis=(1, 2))[np.array(partners.places)])
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, by: By) -> np.ndarray:

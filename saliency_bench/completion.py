@@ -12,8 +12,8 @@ import argcomplete
 from argcomplete.completers import DirectoriesCompleter, FilesCompleter
 
 from saliency_bench import registry
-from saliency_bench.cli import PROGRAM, Parser, parser_of
 from saliency_bench.data.names import list_datasets
+from saliency_bench.parsing import PROGRAM, Parser, parser_of
 
 Completer = Callable[..., Iterable[str]]
 NUMBERS = ("N", "X", "SECONDS")
@@ -37,7 +37,7 @@ def complete() -> None:
 
 
 def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
-    """The parser of a command with what can be known of the values of its options."""
+    """Return the parser of a command with what can be known of the values of its options."""
     module = registry.load("push_scripts", command)
     parser = _by_first_word(module, words) if hasattr(module, "INNER") else parser_of(command, module)
     for action in parser._actions:
@@ -48,7 +48,7 @@ def typed_parser(command: str, words: list[str]) -> argparse.ArgumentParser:
 
 
 def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentParser:
-    """Of a command whose options depend on its first word, which names a plugin of the kind `INNER`."""
+    """Return the parser of a command whose options depend on its first word, a plugin of the kind `INNER`."""
     parser = Parser(prog=PROGRAM)
     names = parser.add_subparsers(metavar="NAME")
     for name, path in registry.files(module.INNER).items():
@@ -59,6 +59,7 @@ def _by_first_word(module: ModuleType, words: list[str]) -> argparse.ArgumentPar
 
 
 def _completer(action: argparse.Action) -> Completer | None:
+    """Return what completes the value of an option."""
     kind, metavar = getattr(action, "kind", action.dest), str(action.metavar)
     if kind in ("explainers", "metrics"):
         return partial(_with_options, kind)
@@ -80,7 +81,7 @@ def _completer(action: argparse.Action) -> Completer | None:
 
 
 def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
-    """Names of explainers or metrics; behind the colon of one, its options."""
+    """Return names of explainers or metrics; behind the colon of one, its options."""
     name, colon, options = prefix.partition(":")
     if not colon or name not in registry.files(kind):
         return registry.names(kind)
@@ -90,12 +91,15 @@ def _with_options(kind: str, prefix: str = "", **_: Any) -> list[str]:
 
 
 def _items() -> list[str]:
+    """Return the names of explainers, metrics and datasets."""
     return [name for kind in ("explainers", "metrics", "hub_builders") for name in registry.names(kind)]
 
 
 def _or_folder(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
+    """Return names, and folders."""
     return [*names, *DirectoriesCompleter()(prefix)]
 
 
 def _or_file(names: Iterable[str], prefix: str = "", **_: Any) -> list[str]:
+    """Return names, and files."""
     return [*names, *FilesCompleter()(prefix)]

@@ -138,11 +138,11 @@ class Metric:
         return hash(self.identity)
 
     def __call__(self, *inputs: object, **named: object) -> Scores:
-        """Float64 (B,): a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
+        """Return float64 (B,), a score per sample, NaN where it is not defined, as everywhere with an aggregate."""
         return self.with_parts(*inputs, **named)[0]
 
     def with_parts(self, *inputs: object, **named: object) -> tuple[Scores, np.ndarray | None]:
-        """(scores (B,), their parts (B, P) or None for a metric without), both NaN where they are not defined."""
+        """Return (scores (B,), their parts (B, P) or None for a metric without), NaN where they are not defined."""
         with no_exit():
             values = _numbers(self.function(*inputs, **named, **dict(self.options)))
         limits = self._limits_of(dict(zip(self.needs, inputs, strict=False)) | named)
@@ -159,27 +159,28 @@ class Metric:
         return scores, values
 
     def checked(self, inputs: dict[str, Any], count: int, names: Sequence[str]) -> Scored:
-        """(scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples, with parts of these names.
+        """Return (scores (B,), parts (B, P) or None, marks (B,) or None) of `count` samples, with parts of these names.
 
-        Raises: ValueError for another number of them.
+        Raises:
+            ValueError: There is another number of them.
         """
         scores, parts = self.with_parts(**inputs)
         if parts is not None and parts.shape != (count, len(names)):
             raise ValueError(f"it returned {_shape(parts)}; there are {count} samples and {len(names)} parts")
         if scores.shape != (count,):
-            what = "it" if parts is None else "reduce"
-            raise ValueError(f"{what} returned {_shape(scores)}; give one score for each of {count} samples")
+            giver = "it" if parts is None else "reduce"
+            raise ValueError(f"{giver} returned {_shape(scores)}; give one score for each of {count} samples")
         marked = self.marks(**inputs)
         if marked is not None and np.shape(marked) != (count,):
             raise ValueError(f"marked returned {_shape(marked)}; give True or False for each of {count} samples")
         return scores, parts, marked
 
     def limits(self, target: TargetRange) -> Range:
-        """(low, high) of the scores where targets have this range."""
+        """Return (low, high) of the scores where targets have this range."""
         return self.range if self.target_range is None else self.target_range(dict(self.options), target)
 
     def _limits_of(self, inputs: dict[str, Any]) -> Range:
-        """(low, high) of the scores of these inputs."""
+        """Return (low, high) of the scores of these inputs."""
         if self.target_range is None:
             return self.range
         if "curves" in inputs:
@@ -188,7 +189,7 @@ class Metric:
         return self.limits(TargetRange.of_weights(weights, activation_of(inputs["classifier"])))
 
     def parts(self, classifier: object) -> tuple[str, ...]:
-        """The names of the parts of a score; () for a metric without."""
+        """Return the names of the parts of a score; () for a metric without."""
         if self.part_names is None:
             return ()
         names = self._asked("parts", self.part_names, dict(self.options), classifier)
@@ -197,28 +198,38 @@ class Metric:
         return tuple(names)
 
     def questions(self, probabilities: np.ndarray, groups: object) -> Sequence[tuple] | None:
-        """Per sample the targets that it asks about; None of a metric that asks about the run's, or does not say."""
+        """Return per sample the targets that it asks about.
+
+        None of a metric that asks about the run's, or does not say.
+        """
         if self.question is None:
             return None
-        asked = self._asked("question", self.question, dict(self.options), probabilities, groups)
-        if not isinstance(asked, Sequence) or len(asked) != len(probabilities):
+        targets = self._asked("question", self.question, dict(self.options), probabilities, groups)
+        if not isinstance(targets, Sequence) or len(targets) != len(probabilities):
             raise UserError(f"{self}: question must give the targets of each of {len(probabilities)} samples")
-        return asked
+        return targets
 
     def planned(self, predictions: object) -> Mapping[int, Sequence[int]]:
-        """{sample: its partners} of `scoring.partners.Predictions`; {} of a metric that asks for none."""
+        """Return {sample: its partners} of `scoring.partners.Predictions`; {} of a metric that asks for none."""
         return {} if self.plan is None else self._asked("plan", self.plan, dict(self.options), predictions)
 
-    def _asked(self, what: str, function: Callable, *given: object) -> Any:
-        """Raises: UserError where a function of the metric's module raises."""
+    def _asked(self, name: str, function: Callable, *given: object) -> Any:
+        """Return what a function of the metric's module gives.
+
+        Raises:
+            UserError: It raises.
+        """
         try:
             with no_exit():
                 return function(*given)
         except Exception as error:
-            raise UserError(f"{self}: {what} raised {described(error)}") from error
+            raise UserError(f"{self}: {name} raised {described(error)}") from error
 
     def marks(self, **inputs: object) -> np.ndarray | None:
-        """Bool (B,): the samples whose scores are to be counted for `mark`; None of a metric that marks nothing."""
+        """Return Bool (B,), the samples whose scores are to be counted for `mark`.
+
+        None of a metric that marks nothing.
+        """
         with no_exit():
             return None if self.marked is None else self.marked(**inputs, **dict(self.options))
 
@@ -232,7 +243,7 @@ class Metric:
 
     @property
     def facts(self) -> dict[str, str]:
-        """{what: text}: direction, range, what it asks for, paper."""
+        """Return {name: text} of direction, range, what it asks for, and paper."""
         ends = _span(self.range)
         if self.target_range is not None:
             ends = f"{_span(self.limits(TargetRange.of_classes(1, 0)))}, where a map explains one class; else {ends}"
@@ -244,6 +255,7 @@ class Metric:
         }
 
     def _repr_html_(self) -> str:
+        """Return what it is, for notebooks."""
         return displays.facts(
             str(self),
             {
@@ -257,11 +269,16 @@ class Metric:
 
     @property
     def identity(self) -> tuple[str, str, int | str]:
+        """What makes its scores: name, options and version."""
         return self.name, options.text(self.options), self.version
 
 
 def _numbers(returned: object) -> np.ndarray:
-    """Float64. Raises: ValueError for what is not numbers."""
+    """Return float64 of whatever a metric returned.
+
+    Raises:
+        ValueError: These are no numbers.
+    """
     try:
         values = read_array("scores", returned)
         if values.dtype.kind in "fiub":
@@ -272,17 +289,19 @@ def _numbers(returned: object) -> np.ndarray:
 
 
 def _shape(values: Any) -> str:
+    """Return a shape as text."""
     return f"an array of shape {np.shape(values)}" if np.shape(values) else "a number"
 
 
 def _check_range(values: np.ndarray, limits: Range) -> None:
-    """Raises: ValueError for a score outside the range, which intervals rely on."""
+    """Raise ValueError for a score outside the range, which intervals rely on."""
     if len(wrong := outside(values, limits)):
         low, high = limits
         raise ValueError(f"a score of {wrong[0]:.6g} is outside the range from {low:g} to {high:g}")
 
 
 def _span(limits: Range) -> str:
+    """Return a range as text."""
     low, high = limits
     if (low, high) == (-inf, inf):
         return "unbounded"
@@ -290,23 +309,26 @@ def _span(limits: Range) -> str:
 
 
 def outside(values: np.ndarray, limits: Range) -> np.ndarray:
-    """The finite values outside a range by more than rounding, flat."""
+    """Return the finite values outside a range by more than rounding, flat."""
     low, high = limits
     slack = ROUNDING * max([1.0, *(abs(end) for end in limits if np.isfinite(end))])
     return values[np.isfinite(values) & ((values < low - slack) | (values > high + slack))]
 
 
 def list_metrics() -> list[str]:
-    """The names of the metrics that `load_metric` and `run` take."""
+    """Return the names of the metrics that `load_metric` and `run` take."""
     return registry.names("metrics")
 
 
 def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
-    """A metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
+    """Return a metric by name, "saliency_miou", with its options bound, also as text: "saliency_miou:threshold=0.3".
 
-    name: also your own function (`declare_metric`).
+    Args:
+        name: of a metric; also your own function (`declare_metric`).
+        **chosen: options.
 
-    Raises: UserError for an unknown metric or option, with the nearest names.
+    Raises:
+        UserError: The metric or an option is unknown; has the nearest names.
     """
     if not isinstance(name, str):
         return _without_options(as_metric(name), chosen)
@@ -353,7 +375,7 @@ def load_metric(name: str | Callable[..., Scores], **chosen: object) -> Metric:
 
 
 def check_without_people(metric: Metric) -> None:
-    """Raises: UserError for a metric that is computed from the answers of people, which a run does not have."""
+    """Raise UserError for a metric that is computed from the answers of people, which a run does not have."""
     if OF_PEOPLE & set(metric.needs):
         raise UserError(
             f"{metric.name} is computed from the answers of people, of which a run has none; leave it out, and give "
@@ -362,7 +384,11 @@ def check_without_people(metric: Metric) -> None:
 
 
 def _columns(name: str, needs: Sequence[str], named: Any, where: str) -> tuple[str, ...]:
-    """The columns of the dataset that a metric names. Raises: UserError unless it names some if it asks for them."""
+    """Return the columns of the dataset that a metric names.
+
+    Raises:
+        UserError: It asks for columns and names none, or the reverse.
+    """
     columns = (named,) if isinstance(named, str) else tuple(named)
     if bool(columns) != ("columns" in needs):
         problem = f"names columns of the dataset ({', '.join(map(str, columns))}), but has no parameter columns"
@@ -374,27 +400,30 @@ def _columns(name: str, needs: Sequence[str], named: Any, where: str) -> tuple[s
 
 
 def _without_options(metric: Metric, chosen: dict[str, object]) -> Metric:
+    """Return a metric whose options are bound."""
     if chosen:
         raise UserError("options are for a metric given by name; bind them to the function with functools.partial")
     return metric
 
 
 def _range(module: ModuleType, chosen: dict[str, object]) -> Range:
+    """Return the range of a module's scores."""
     return module.RANGE(chosen) if callable(module.RANGE) else module.RANGE
 
 
 def _target_range(module: ModuleType) -> Callable[[dict[str, object], TargetRange], Range] | None:
-    """`RANGE` where it depends on the target."""
+    """Return `RANGE` where it depends on the target."""
     return module.RANGE if callable(module.RANGE) and len(signature(module.RANGE).parameters) == 2 else None
 
 
 def _aggregate(module: ModuleType, chosen: dict[str, object]) -> Callable[..., np.ndarray] | None:
-    """`AGGREGATE`, unless these options leave it out."""
+    """Return `AGGREGATE`, unless these options leave it out."""
     when = getattr(module, "aggregated", None)
     return getattr(module, "AGGREGATE", None) if when is None or when(chosen) else None
 
 
 def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:
+    """Return whether higher is better."""
     turned = getattr(module, "higher_is_better", None)
     return module.HIGHER_IS_BETTER if turned is None else turned(chosen)
 
@@ -402,7 +431,7 @@ def _direction(module: ModuleType, chosen: dict[str, object]) -> bool:
 def declare_metric(
     *, higher_is_better: bool, range: Range | None = None, columns: Sequence[str] = ()
 ) -> Callable[[F], F]:
-    """A decorator that says of a metric function what its scores mean; the function stays as it is.
+    """Say of a metric function what its scores mean; the function stays as it is.
 
         @sb.declare_metric(higher_is_better=True, range=(0, 1))
         def top_pixel_inside(maps, masks):
@@ -414,14 +443,13 @@ def declare_metric(
 
     The function asks for what it needs by the names of its parameters (`NEEDS` above) and returns one number per
     sample, NaN where the score is not defined. Keyword-only parameters with defaults are its options. The first line of
-    its docstring describes it in reports, and its version is a hash of its code.
+    its docstring describes it in reports, and its version is a hash of its code. The same can be said by attributes:
+    `top_pixel_inside.higher_is_better = True`.
 
     Args:
         higher_is_better: the direction.
         range: (low, high), which scores never leave; None: unbounded. The kind of interval follows from it.
         columns: further columns of the dataset, for a function with the parameter `columns`.
-
-    The same can be said by attributes: `top_pixel_inside.higher_is_better = True`.
     """
 
     def declare(function: F) -> F:
@@ -436,7 +464,11 @@ def declare_metric(
 
 
 def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
-    """A metric of a name, of your own function, or as it is. Raises: UserError for anything else."""
+    """Return a metric of a name, of your own function, or as it is.
+
+    Raises:
+        UserError: It is something else.
+    """
     if isinstance(given, str | Metric):
         return given if isinstance(given, Metric) else load_metric(given)
     if not callable(given) or isinstance(given, type):
@@ -465,17 +497,18 @@ def as_metric(given: str | Metric | Callable[..., Scores]) -> Metric:
 
 
 def is_direction_declared(metric: Metric) -> bool:
-    """Whether it is known which direction is better, or assumed, of your own function."""
+    """Return whether it is known which direction is better, or assumed, of your own function."""
     return isinstance(metric.version, int) or _declared(metric.function, "higher_is_better") is not None
 
 
-def _declared(function: Callable, what: str) -> Any:
-    """An attribute of a function, or of what it is a `partial` of."""
+def _declared(function: Callable, attribute: str) -> Any:
+    """Return an attribute of a function, or of what it is a `partial` of."""
     inner = function.func if isinstance(function, partial) else function
-    return getattr(function, what, getattr(inner, what, None))
+    return getattr(function, attribute, getattr(inner, attribute, None))
 
 
 def _checked_range(name: str, given: Any) -> Range:
+    """Return a range; raise UserError for anything else."""
     try:
         low, high = (float(end) for end in given)
         if low < high and not isnan(low) and not isnan(high):
@@ -486,25 +519,28 @@ def _checked_range(name: str, given: Any) -> Range:
 
 
 def _needs_of(name: str, function: Callable) -> tuple[str, ...]:
-    """What it asks for by the names of its parameters; one with a default may have any name.
+    """Return what a function asks for by the names of its parameters; one with a default may have any name.
 
-    Raises: UserError for a parameter that nothing is known for.
+    Raises:
+        UserError: Nothing is known for a parameter.
     """
     try:
         named = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
-        parameters = [one for one in signature(function).parameters.values() if one.kind in named]
+        parameters = [parameter for parameter in signature(function).parameters.values() if parameter.kind in named]
     except (TypeError, ValueError) as error:
         line = f"metric {name}: its parameters cannot be read; wrap it in a function f(maps, masks)"
         raise UserError(line) from error
-    asked = [one.name for one in parameters if one.default is Parameter.empty or one.name in NEEDS]
-    strange = [one for one in parameters if one.name in asked and one.name not in NEEDS]
+    needs = [
+        parameter.name for parameter in parameters if parameter.default is Parameter.empty or parameter.name in NEEDS
+    ]
+    strange = [parameter for parameter in parameters if parameter.name in needs and parameter.name not in NEEDS]
     if strange and strange[0].kind is Parameter.KEYWORD_ONLY:
         raise UserError(f"metric {name}: option {strange[0].name} needs a default; bind it with functools.partial")
-    if strange or not asked:
-        what = ", ".join(one.name for one in strange) or "nothing"
-        raise UserError(f"metric {name} asks for {what}; its parameters name what it needs: {', '.join(NEEDS)}")
-    if "partners" in asked:
+    if strange or not needs:
+        names = ", ".join(parameter.name for parameter in strange) or "nothing"
+        raise UserError(f"metric {name} asks for {names}; its parameters name what it needs: {', '.join(NEEDS)}")
+    if "partners" in needs:
         raise UserError(f"metric {name} asks for partners, which need a plan: make it a folder of metrics/")
-    if not OF_EXPLAINER & set(asked):
-        raise UserError(f"metric {name} asks for {', '.join(asked)} alone; it must look at maps, curves or explain")
-    return tuple(asked)
+    if not OF_EXPLAINER & set(needs):
+        raise UserError(f"metric {name} asks for {', '.join(needs)} alone; it must look at maps, curves or explain")
+    return tuple(needs)

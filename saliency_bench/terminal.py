@@ -25,9 +25,11 @@ class Help(HelpFormatter):
         super().__init__(prog, width=min(get_terminal_size().columns, WIDEST) - 2)
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Leave texts as they are; `fitted` folds them."""
         return fitted(text, width)
 
     def _split_lines(self, text: str, width: int) -> list[str]:
+        """Leave lines as they are; `fitted` folds them."""
         return wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
 
@@ -61,7 +63,7 @@ def show_table(rows: Sequence[Sequence[str]], console: Any) -> None:
 
 
 def console_of(stream: TextIO) -> Any:
-    """A console of rich for a terminal; None for a file or pipe."""
+    """Return a console of rich for a terminal; None for a file or pipe."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -70,7 +72,7 @@ def console_of(stream: TextIO) -> Any:
 
 
 def narrower_than(text: str, stream: TextIO) -> Any:
-    """A console of rich, without colour, of the width that COLUMNS asks for; None where a text fits into it."""
+    """Return a console of rich, without colour, of the width that COLUMNS asks for; None where a text fits into it."""
     width = get_terminal_size((UNLIMITED, 0)).columns
     if max(map(len, text.splitlines()), default=0) <= width:
         return None
@@ -80,7 +82,7 @@ def narrower_than(text: str, stream: TextIO) -> Any:
 
 
 def required_usage(parser: ArgumentParser) -> str:
-    """What must be given, then "[options]" for the rest: help lists them in groups."""
+    """Return what must be given, then "[options]" for the rest: help lists them in groups."""
     words = [parser.prog]
     for action in parser._actions:
         choices = "|".join(action.choices or ())
@@ -93,13 +95,18 @@ def required_usage(parser: ArgumentParser) -> str:
 
 
 def _counted(action: Action, name: str) -> str:
+    """Return the value of an option as usage shows it."""
     return {"+": f"{name} [{name} ...]", "*": f"[{name} ...]", "?": f"[{name}]"}.get(str(action.nargs), name)
 
 
 def fitted(text: str, width: int | None = None) -> str:
-    """Text whose lines fit: prose is filled anew, rows of tables continue below their last column, examples stay.
+    """Return text whose lines fit.
 
-    width: default that of the terminal, of which a file or pipe has none.
+    Prose is filled anew, rows of tables continue below their last column, examples stay.
+
+    Args:
+        text: to fold.
+        width: None: that of the terminal, of which a file or pipe has none.
     """
     width = get_terminal_size((UNLIMITED, 0)).columns if width is None else width
     blocks = _blocks(text.splitlines())
@@ -107,7 +114,7 @@ def fitted(text: str, width: int | None = None) -> str:
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
-    """(a paragraph, item or row as one line, the columns by which further lines are indented or None if it stays)."""
+    """Yield (a paragraph, item or row as one line, the indent of further lines or None if it stays)."""
     block, hanging, example = "", 0, False
     for line in lines:
         example = bool(line) and (example or line == "example:")
@@ -129,10 +136,12 @@ def _blocks(lines: list[str]) -> Iterator[tuple[str, int | None]]:
 
 
 def _wrapped(line: str, width: int, hanging: int | None) -> list[str]:
+    """Return a line folded to a width."""
     if hanging is None:
         return [line]
     return wrap(line, width, subsequent_indent=" " * hanging, break_long_words=False, break_on_hyphens=False)
 
 
 def _indent(line: str) -> int:
+    """Return the columns by which a line is indented."""
     return len(line) - len(line.lstrip())

@@ -441,7 +441,7 @@ def test_only_correct_needs_labels(saved, tmp_path):
 
 
 def test_the_flag_may_be_repeated():
-    from saliency_bench.cli import parser_of
+    from saliency_bench.parsing import parser_of
     from saliency_bench.push_scripts import _shared
     from saliency_bench.push_scripts import run as command
 

@@ -82,7 +82,7 @@ def test_scores_go_by_image_in_any_order(made, part):
     found, path = made
     own = [row for row in found if row["part"] == part]
     for scores in (
-        Scores.of(records.by_cell(path, ["image_id", "group", "part", "value"]), part),
+        Scores.read(records.by_cell(path, ["image_id", "group", "part", "value"]), part),
         Scores.in_table(pq.read_table(path), part),
     ):
         assert set(scores.ids) == {row["image_id"] for row in own}

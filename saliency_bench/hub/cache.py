@@ -15,12 +15,12 @@ from saliency_bench.utils.files import write_text
 
 
 def folder_of(kind: str, repo: str) -> Path:
-    """Where the files of a repository are kept on this machine. kind: "model" or "dataset"."""
+    """Return where the files of a repository ("model" or "dataset") are kept on this machine."""
     return Path(constants.HF_HUB_CACHE) / repo_folder_name(repo_id=repo, repo_type=kind)
 
 
 def snapshot_of(kind: str, repo: str, commit: str) -> Path:
-    """Where those of a commit are."""
+    """Return where the files of a commit are."""
     return folder_of(kind, repo) / "snapshots" / commit
 
 
@@ -33,7 +33,7 @@ def remember(kind: str, repo: str, revision: str | None, commit: str) -> None:
 
 
 def remembered(kind: str, repo: str, revision: str | None) -> str | None:
-    """The commit that a revision stood for last; a commit stands for itself, if any file of it is there."""
+    """Return the commit that a revision stood for last; a commit stands for itself, if any file of it is there."""
     with suppress(OSError, ValueError):
         if revision and snapshot_of(kind, repo, revision).is_dir():
             return revision

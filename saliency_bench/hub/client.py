@@ -31,12 +31,12 @@ class Account:
     scopes: frozenset[str] | None
 
     def role(self, repo: str) -> str | None:
-        """The role in a repository's namespace, case-insensitively; None without one."""
+        """Return the role in a repository's namespace, case-insensitively; None without one."""
         namespace = repo.partition("/")[0].casefold()
         return {name.casefold(): role for name, role in self.roles.items()}.get(namespace)
 
     def refusal(self, repo: str) -> str | None:
-        """Why the account may not write to a repository, whether or not it exists; None if it may."""
+        """Return why the account may not write to a repository, whether or not it exists; None if it may."""
         namespace, role = repo.partition("/")[0], self.role(repo)
         if role is None:
             return f"{self.name} may not write to {repo}: it belongs to {namespace}"
@@ -52,7 +52,7 @@ class Account:
 
 
 def account(api: HfApi) -> Account:
-    """The account of the token in use, as the Hub reports it. Raises: whatever error the Hub answers with."""
+    """Return the account of the token in use, as the Hub reports it; raise whatever error the Hub answers with."""
     info: dict[str, Any] = api.whoami()
     token = info.get("auth", {}).get("accessToken", {})
     scoped = (token.get("fineGrained") or {}).get("scoped") if token.get("role") == "fineGrained" else None
@@ -85,19 +85,20 @@ def rights(api: HfApi, repo: str) -> Rights:
 
 
 def token_of(api: HfApi) -> str | None:
+    """Return the token that a client sends."""
     if api.token is False:
         return None
     return api.token if isinstance(api.token, str) else get_token()
 
 
 def default_api() -> HfApi:
-    """A client with the token of `hf auth login` or HF_TOKEN, at HF_ENDPOINT."""
+    """Return a client with the token of `hf auth login` or HF_TOKEN, at HF_ENDPOINT."""
     return HfApi(library_name="saliency-bench", library_version=saliency_bench.__version__)
 
 
 @contextmanager
 def no_bars() -> Iterator[None]:
-    """Inside, huggingface_hub shows no progress bars of its own."""
+    """Keep huggingface_hub from showing progress bars of its own."""
     shown = not are_progress_bars_disabled()
     disable_progress_bars()
     try:

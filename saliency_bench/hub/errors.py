@@ -12,7 +12,7 @@ NETWORK = ("httpx", "httpx2", "httpcore", "requests", "urllib3")  # HTTP librari
 
 
 def status_of(error: BaseException) -> int | None:
-    """The HTTP status of an error or of its cause."""
+    """Return the HTTP status of an error or of its cause."""
     for item in _chain(error):
         status = getattr(getattr(item, "response", None), "status_code", None)
         if isinstance(status, int):
@@ -21,7 +21,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_network_error(error: BaseException) -> bool:
-    """Whether the network failed, rather than the Hub answering with an error."""
+    """Return whether the network failed, rather than the Hub answering with an error."""
     return status_of(error) is None and any(
         isinstance(item, ConnectionError | TimeoutError) or type(item).__module__.partition(".")[0] in NETWORK
         for item in _chain(error)
@@ -29,13 +29,13 @@ def is_network_error(error: BaseException) -> bool:
 
 
 def may_pass(error: BaseException) -> bool:
-    """Whether retrying can help."""
+    """Return whether retrying can help."""
     offline = any(isinstance(item, OfflineModeIsEnabled) for item in _chain(error))
     return not offline and (status_of(error) in PASSING or is_network_error(error))
 
 
 def retry_after(error: BaseException) -> int | None:
-    """Seconds to wait, if the Hub asks for it."""
+    """Return the seconds to wait, if the Hub asks for it."""
     for item in _chain(error):
         seconds = getattr(getattr(item, "response", None), "headers", {}).get("Retry-After", "")
         if seconds.isdigit():
@@ -54,12 +54,13 @@ def refuse(error: BaseException, repo: str, token: str | None) -> NoReturn:
 
 
 def reason(error: BaseException, repo: str, token: str | None) -> str:
-    """What went wrong, with the token blanked out."""
+    """Return what went wrong, with the token blanked out."""
     line = _reason(error, repo)
     return line.replace(token, "***") if token else line
 
 
 def _reason(error: BaseException, repo: str) -> str:
+    """Return what went wrong."""
     status, wait = status_of(error), retry_after(error)
     if status == 403 and _was_reading(error):
         return f"this account may not read {repo} (403): request access on its page, or use another token"
@@ -81,12 +82,13 @@ def _reason(error: BaseException, repo: str) -> str:
 
 
 def _was_reading(error: BaseException) -> bool:
-    """Whether only requests that read were refused."""
+    """Return whether only requests that read were refused."""
     responses = (getattr(item, "response", None) for item in _chain(error))
     return any(response.request.method in ("GET", "HEAD") for response in responses if response is not None)
 
 
 def _server_message(error: BaseException) -> str:
+    """Return the message of the server."""
     for item in _chain(error):
         if message := getattr(item, "server_message", None):
             return one_line(message)
@@ -94,6 +96,7 @@ def _server_message(error: BaseException) -> str:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and its causes."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__

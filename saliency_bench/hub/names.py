@@ -10,7 +10,13 @@ ID = re.compile(r"(?:[\w.-]+/)?[\w.-]+")
 
 
 class HubName(NamedTuple):
-    """A name without `hub:` and `@REVISION`. forced: it was written with `hub:`, so that no folder is meant."""
+    """A name without `hub:` and `@REVISION`.
+
+    Attributes:
+        name: OWNER/NAME, or a path.
+        revision: branch, tag or commit.
+        forced: it was written with `hub:`, so that no folder is meant.
+    """
 
     name: str
     revision: str | None
@@ -18,17 +24,25 @@ class HubName(NamedTuple):
 
 
 def hub_name(text: str, revision: str | None = None) -> HubName:
-    """What a text names. revision: given beside it. Raises: UserError for two revisions, or none after the @."""
-    name, at, own = text.removeprefix(FORCED).partition("@")
+    """Return what a text names.
+
+    Args:
+        text: the name.
+        revision: given beside it.
+
+    Raises:
+        UserError: There are two revisions, or none after the @.
+    """
+    name, at, written = text.removeprefix(FORCED).partition("@")
     if not could_be_on_the_hub(name):  # a path, in which an @ is a letter
         return HubName(text.removeprefix(FORCED), revision, text.startswith(FORCED))
-    if at and not own:
+    if at and not written:
         raise UserError(f"'{text}' names no revision after the @; write OWNER/NAME@COMMIT, or leave out the @")
-    if at and revision is not None and own != revision:
+    if at and revision is not None and written != revision:
         raise UserError(f"'{text}' and revision='{revision}' name two revisions; leave one out")
-    return HubName(name, own or revision, text.startswith(FORCED))
+    return HubName(name, written or revision, text.startswith(FORCED))
 
 
 def could_be_on_the_hub(text: str) -> bool:
-    """Whether a name has the form of an id of the Hub, rather than of a path."""
+    """Return whether a name has the form of an id of the Hub, rather than of a path."""
     return ID.fullmatch(text) is not None and not text.startswith(".")

@@ -22,12 +22,17 @@ STARTERS = (".gitattributes", "README.md", "LICENSE")  # what a new repository m
 
 @dataclass(frozen=True)
 class Publication:
-    """What a repository is to contain. `files`: {path in the repository: a local file, or its content}.
+    """What a repository is to contain.
 
-    owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
-    mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file with
-    the same value, else it is somebody's other work. The key is "" where the file alone tells.
-    sdk: of a Space: what runs it.
+    Attributes:
+        repo: the repository.
+        kind: "dataset", "model" or "space".
+        files: {path in the repository: a local file, or its content}.
+        message: of the commit.
+        owned: patterns of paths that we manage; such a file is removed from the repository once it is not in `files`.
+        mark: (a path in `files`, a key of the JSON in it): a repository that holds files already must have this file
+            with the same value, else it is somebody's other work. The key is "" where the file alone tells.
+        sdk: of a Space: what runs it.
     """
 
     kind: str  # "dataset", "model" or "space"
@@ -44,6 +49,7 @@ class Publication:
         return self.repo if self.kind == "model" else f"{self.kind}s/{self.repo}"
 
     def bytes(self, path: str) -> int:
+        """Return the size of a file."""
         content = self.files[path]
         return len(content) if isinstance(content, bytes) else content.stat().st_size
 
@@ -70,7 +76,7 @@ class UploadPlan:
         return all(change == "unchanged" for change in self.changes.values())
 
     def lines(self) -> list[str]:
-        """The plan as text, shown before anything is sent."""
+        """Return the plan as text, shown before anything is sent."""
         publication = self.publication
         sizes = {path: publication.bytes(path) for path in publication.files}
         differ = [path for path, change in self.changes.items() if change != "unchanged"]
@@ -87,6 +93,7 @@ class UploadPlan:
         ]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON holds it."""
         publication = self.publication
         sizes = {path: publication.bytes(path) for path in publication.files}
         return {
@@ -105,10 +112,10 @@ class UploadPlan:
 
 
 def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """Compare the files with those on the Hub.
+    """Compare the files with those on the Hub; errors of the Hub are raised as they are.
 
-    Raises: UserError for `private` where the repository exists and is public, and for one that holds something else;
-    errors of the Hub as they are.
+    Raises:
+        UserError: The repository is to be private and is public, or it holds something else.
     """
     try:
         info: Any = api.repo_info(publication.repo, repo_type=publication.kind)
@@ -123,13 +130,19 @@ def upload_plan(publication: Publication, private: bool, api: HfApi) -> UploadPl
     listed = api.list_repo_tree(publication.repo, repo_type=publication.kind, revision=info.sha, recursive=True)
     remote = {file.path: file for file in listed if isinstance(file, RepoFile)}
     _refuse_other_work(publication, set(remote), info.sha, api)
-    gone = [p for p in remote if p not in publication.files and any(fnmatch(p, own) for own in publication.owned)]
+    gone = [
+        p for p in remote if p not in publication.files and any(fnmatch(p, pattern) for pattern in publication.owned)
+    ]
     changes = {path: _change(content, remote.get(path)) for path, content in sorted(publication.files.items())}
     return UploadPlan(publication, info.private, True, changes | dict.fromkeys(sorted(gone), "removed"), info.sha)
 
 
 def _refuse_other_work(publication: Publication, there: set[str], head: str, api: HfApi) -> None:
-    """What is not ours is never overwritten, nor mixed with ours. Raises: UserError that names what is there."""
+    """Refuse a repository with something that is not ours: it is never overwritten, nor mixed with ours.
+
+    Raises:
+        UserError: There is such; names what is there.
+    """
     others = sorted(there - set(STARTERS))
     if publication.mark is None or not others:
         return
@@ -141,13 +154,16 @@ def _refuse_other_work(publication: Publication, there: set[str], head: str, api
     if not key:
         return
     with no_bars():
-        found = api.hf_hub_download(publication.repo, path, repo_type=publication.kind, revision=head)
-    own, theirs = _value(publication.files[path], key), _value(Path(found), key)
-    if own != theirs:
-        raise UserError(f"the {publication.kind} {publication.repo} holds {one_line(theirs, 100)}, not {own}; {fix}")
+        downloaded = api.hf_hub_download(publication.repo, path, repo_type=publication.kind, revision=head)
+    expected, theirs = _value(publication.files[path], key), _value(Path(downloaded), key)
+    if expected != theirs:
+        raise UserError(
+            f"the {publication.kind} {publication.repo} holds {one_line(theirs, 100)}, not {expected}; {fix}"
+        )
 
 
 def _value(content: Path | bytes, key: str) -> object:
+    """Return the value of a key in JSON; "" for the file alone."""
     try:
         read = json.loads(content if isinstance(content, bytes) else content.read_bytes())
     except (ValueError, RecursionError):
@@ -156,7 +172,7 @@ def _value(content: Path | bytes, key: str) -> object:
 
 
 def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> UploadPlan:
-    """The plan; without a network, one in which every file is new (a dry run is useful offline as well)."""
+    """Return the plan; without a network, one in which every file is new (a dry run is useful offline as well)."""
     try:
         return upload_plan(publication, private, api)
     except Exception as error:
@@ -167,7 +183,7 @@ def plan_if_reachable(publication: Publication, private: bool, api: HfApi) -> Up
 
 
 def size(count: int) -> str:
-    """Bytes as text: 512 B, 1.2 kB, 3.4 MB."""
+    """Return bytes as text: 512 B, 1.2 kB, 3.4 MB."""
     for unit, scale in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -175,6 +191,7 @@ def size(count: int) -> str:
 
 
 def _change(content: Path | bytes, remote: RepoFile | None) -> str:
+    """Return what happens to a file: "new", "changed" or "unchanged"."""
     if remote is None:
         return "new"
     if (len(content) if isinstance(content, bytes) else content.stat().st_size) != remote.size:

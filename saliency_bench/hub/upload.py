@@ -38,6 +38,7 @@ class Published:
         return f"{'published' if self.changed else 'nothing changed'}: {self.url} (commit {self.commit})"
 
     def as_dict(self) -> dict[str, Any]:
+        """Return it as JSON holds it."""
         return self.plan.as_dict() | {
             "url": self.url,
             "commit": self.commit,
@@ -56,10 +57,19 @@ def publish(
 ) -> Published:
     """Make the repository contain the files of `publication`; unchanged files are not sent.
 
-    say: called with each line of the plan before anything is sent. private: for a repository that does not exist yet.
     An interrupted upload resumes, now or in a later call: files that arrived are not sent again, and there is one
-    commit. Raises: UserError for missing write access, anything the Hub refuses, a connection that stays broken, and
-    `private` where the repository is public.
+    commit.
+
+    Args:
+        publication: what it is to contain.
+        private: for a repository that does not exist yet.
+        dry_run: send nothing.
+        api: client of the Hub; None: of the account that is logged in.
+        say: gets each line of the plan before anything is sent.
+
+    Raises:
+        UserError: The account may not write, the Hub refuses, a connection stays broken, or the repository is public
+            and `private` is asked for.
     """
     api = api or default_api()
     _check(publication, api, dry_run)
@@ -91,6 +101,7 @@ def publish(
 
 
 def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
+    """Raise UserError for an account that may not write to the repository."""
     try:
         validate_repo_id(publication.repo)
     except ValueError as error:
@@ -100,7 +111,7 @@ def _check(publication: Publication, api: HfApi, dry_run: bool) -> None:
 
 
 def _send(plan: UploadPlan, api: HfApi) -> str:
-    """One commit on top of the compared one; returns its id."""
+    """Make one commit on top of the compared one; return its id."""
     publication, head = plan.publication, plan.head
     if head is None:
         sdk = publication.sdk if publication.kind == "space" else None
@@ -127,10 +138,11 @@ class _Addition(CommitOperationAdd):
 
     @staticmethod
     def on_read(count: int) -> object:
-        """Replaced by the progress bar."""
+        """Count bytes that were read; replaced by the progress bar."""
 
     @contextmanager
     def as_file(self, with_tqdm: bool = False) -> Iterator[Any]:
+        """Open the content, counting what is read."""
         with super().as_file() as file:
             if with_tqdm:  # set by huggingface_hub when it sends the file
                 read = file.read
@@ -146,6 +158,7 @@ class _Addition(CommitOperationAdd):
             yield file
 
     def b64content(self) -> bytes:
+        """Return the content for a small file, counted as read."""
         content = super().b64content()  # of a small file, which is sent inside the commit
         self.on_read(self.upload_info.size - self.furthest)
         self.furthest = self.upload_info.size
@@ -153,6 +166,7 @@ class _Addition(CommitOperationAdd):
 
 
 def _operations(plan: UploadPlan) -> list[_Addition | CommitOperationDelete]:
+    """Return what the commit does."""
     files = plan.publication.files
     return [
         CommitOperationDelete(path)
@@ -165,7 +179,10 @@ def _operations(plan: UploadPlan) -> list[_Addition | CommitOperationDelete]:
 
 @contextmanager
 def _one_bar(operations: Sequence[_Addition | CommitOperationDelete]) -> Iterator[None]:
-    """One progress bar for all files together, where huggingface_hub shows one per file; hf_xet has a joint one."""
+    """Show one progress bar for all files together, where huggingface_hub shows one per file.
+
+    Hf_xet has a joint one.
+    """
     xet = find_spec("hf_xet") is not None and not constants.HF_HUB_DISABLE_XET
     if xet or are_progress_bars_disabled():
         yield

@@ -10,7 +10,7 @@ from saliency_bench.types import Images
 
 
 def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
-    """(the name of an explainer that is defined for a network and takes one pass or few, why it is this one).
+    """Return (the name of an explainer that is defined for a network and takes one pass or few, why it is this one).
 
     gae where several blocks attend from all patches to all patches: it follows the attention of every block, and not
     that of the last one alone; gradcam where there is a feature map; integrated_gradients of any other network; rise
@@ -28,6 +28,7 @@ def fitting(classifier: Classifier, images: Images) -> tuple[str, str]:
 
 
 def _has_gradient(classifier: Classifier, images: Images) -> bool:
+    """Return whether a gradient comes back from the logits."""
     with torch.enable_grad():
         image = images[:1].clone().requires_grad_()
         try:

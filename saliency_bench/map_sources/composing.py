@@ -40,26 +40,29 @@ class Composed:
     def __call__(
         self, classifier: Classifier, images: Images, target: Target, *, seeds: list[int], seed: int | None = None
     ) -> Maps:
+        """Return the maps of the composition."""
         inner = self.explainer if seed is None else self.explainer.seeded(seed)
         return self.how(inner, classifier, images, target, seeds, **dict(self.parameters))
 
 
 def absolute(explainer: Inner) -> Explainer:
-    """|map|: how much a pixel matters, for or against the target."""
+    """Return |map|: how much a pixel matters, for or against the target."""
     return _composed("absolute", _absolute, explainer)
 
 
 def positive(explainer: Inner) -> Explainer:
-    """max(map, 0): evidence for the target only."""
+    """Return max(map, 0): evidence for the target only."""
     return _composed("positive", _positive, explainer)
 
 
 def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
-    """The map under a Gaussian whose sigma is this share of the image's shorter side: it says less about where.
+    """Return the map under a Gaussian whose sigma is this share of the image's shorter side: it says less about where.
 
     The control of retraining metrics: what scores better when it says less is not rewarded for where it points (Brocki
     and Chung, Feature Perturbation Augmentation for Reliable Evaluation of Importance Estimators, 2023).
-    Raises: UserError for a sigma that is not above 0 and finite.
+
+    Raises:
+        UserError: sigma is not above 0 and finite.
     """
     if not 0 < sigma < float("inf"):
         raise UserError(f"blurred needs a finite sigma above 0; got {sigma}")
@@ -67,10 +70,14 @@ def blurred(explainer: Inner, sigma: float = 0.1) -> Explainer:
 
 
 def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explainer:
-    """Mean map over `draws` noisy copies of each image, sigma times (max - min) of the normalised image wide.
+    """Return the mean map over `draws` noisy copies of each image.
+
+    The noise is sigma times (max - min) of the normalised image wide.
 
     The noise is drawn from each sample's seed, as that of smoothgrad. Passes: `draws` times those of the explainer.
-    Raises: UserError for fewer than one draw, a negative or infinite sigma.
+
+    Raises:
+        UserError: There are fewer draws than one, or sigma is negative or infinite.
     """
     if draws < 1 or not 0 <= sigma < float("inf"):
         raise UserError(f"smoothed needs draws >= 1 and a finite sigma >= 0; got {draws} and {sigma}")
@@ -80,10 +87,11 @@ def smoothed(explainer: Inner, draws: int = 50, sigma: float = 0.15) -> Explaine
 def noisy_copies(
     classifier: Classifier, images: Images, sigma: float, seeds: list[int], draws: int
 ) -> Callable[[Tensor, Tensor], Images]:
-    """A function (samples, numbers), both Int (n,), the samples also (1,), -> Float (n, 3, H, W): noisy copy numbers[i]
-    of image samples[i], of `draws` in all.
+    """Return a function that draws noisy copies of images.
 
-    The noise is normal, sigma times (max - min) of the normalised image wide, drawn from each sample's seed.
+    It takes samples and numbers, both Int (n,), the samples also (1,), and returns Float (n, 3, H, W): copy numbers[i]
+    of image samples[i], of `draws` in all. The noise is normal, sigma times (max - min) of the normalised image wide,
+    drawn from each sample's seed.
     """
     normalised = ((images - classifier.mean) / classifier.std).flatten(1)
     span = (normalised.amax(dim=1) - normalised.amin(dim=1)).view(-1, 1, 1, 1)
@@ -100,10 +108,12 @@ def noisy_copies(
 
 
 def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
-    """Mean of the maps of an explainer that has the option `layer`, at each of `layers` (dotted names of modules).
+    """Return the mean of the maps of an explainer that has the option `layer`, at each of `layers` (names of modules).
 
     Each map is first divided by its largest magnitude; otherwise the layer with the largest values would dominate.
-    Raises: UserError for an explainer without this option, or without layers.
+
+    Raises:
+        UserError: The explainer has no such option, or there are no layers.
     """
     inner, layers = as_explainer(explainer), tuple([layers] if isinstance(layers, str) else layers)
     if "layer" not in dict(inner.options):
@@ -114,6 +124,7 @@ def over_layers(explainer: Inner, layers: Sequence[str]) -> Explainer:
 
 
 def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameters: object) -> Explainer:
+    """Return an explainer built from another one."""
     inner = as_explainer(explainer)
     text = ",".join(f"{key}={_as_text(value)}" for key, value in parameters.items())
     version = json.dumps([VERSION, kind, parameters, inner.identity], sort_keys=True)
@@ -127,20 +138,24 @@ def _composed(kind: str, how: Callable[..., Maps], explainer: Inner, **parameter
 
 
 def _as_text(value: object) -> str:
+    """Return a parameter as text."""
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def _absolute(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
+    """Compute `absolute`."""
     return inner(classifier, images, target, seeds=seeds).abs()
 
 
 def _positive(inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int]) -> Maps:
+    """Compute `positive`."""
     return inner(classifier, images, target, seeds=seeds).relu()
 
 
 def _blurred(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], sigma: float
 ) -> Maps:
+    """Compute `blurred`."""
     maps = inner(classifier, images, target, seeds=seeds)
     width = sigma * min(maps.shape[1:])
     values = gaussian_filter(maps.double().cpu().numpy(), (0, width, width), mode="nearest")
@@ -150,6 +165,7 @@ def _blurred(
 def _smoothed(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], draws: int, sigma: float
 ) -> Maps:
+    """Compute `smoothed`."""
     noisy = noisy_copies(classifier, images, sigma, seeds, draws)
     every = torch.arange(len(images), device=images.device)
     total = images.new_zeros(len(images), *images.shape[2:])
@@ -161,6 +177,7 @@ def _smoothed(
 def _over_layers(
     inner: Explainer, classifier: Classifier, images: Images, target: Target, seeds: list[int], layers: tuple[str, ...]
 ) -> Maps:
+    """Compute `over_layers`."""
     total = images.new_zeros(len(images), *images.shape[2:])
     for layer in layers:
         options = tuple(sorted((dict(inner.options) | {"layer": layer}).items()))

@@ -63,9 +63,11 @@ class Explanation:
         return lines + [f"map of {self.target}"] * (self.target != self.prediction)
 
     def _repr_png_(self) -> bytes:
+        """Return the overlay as a PNG, for notebooks."""
         return displays.png(displays.strip([(self.picture, ["as the network sees it"]), (self.overlay, self.caption)]))
 
     def _repr_html_(self) -> str:
+        """Return picture and text, for notebooks."""
         names = f"{self.prediction} ({self.probability:.1%})", f"{self.explainer} of {self.target}"
         return displays.pictures(dict(zip(names, (self.picture, self.overlay), strict=True)))
 
@@ -84,20 +86,29 @@ def explain(
     device: str | None = None,
     **options: object,
 ) -> Explanation:
-    """The saliency map of one picture (a PIL image or a file).
-
-    model: what `load_classifier` takes. explainer: a name (its options as keywords), or a function (classifier, images,
-    target) -> maps; None: one that fits the network (`choice.fitting`), which a line and the result's `why` say.
-    target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or as
-    names joined by "|"; or weights (1, K). against: the class or group that speaks against the target; "A against a
-    group that holds A" is against its other members. groups: what `load_groups` takes; those of ImageNet, pets, VOC and
-    shapes are known. image_id, seed: those of a run, whose very map this is then, whatever is drawn at random; without
-    an id the seed of the sample is `seed`.
+    """Explain one picture: return its saliency map.
 
         sb.explain(picture, "microsoft/resnet-18", "rise", masks=1000).overlay
         sb.explain(picture, "microsoft/resnet-18", "gradcam", target="tabby", against=["Egyptian cat", "tiger cat"])
 
-    Raises: UserError for a class or group that is not known (with the nearest names), or options of no such explainer.
+    Args:
+        image: a PIL image, or a file.
+        model: what `load_classifier` takes.
+        explainer: a name, or a function (classifier, images, target) -> maps; None: one that fits the network
+            (`choice.fitting`), which a line and the result's `why` say.
+        target: None for the predicted class; a class by name or number; a group, by its name, as a list of classes, or
+            as names joined by "|"; or weights (1, K).
+        against: the class or group that speaks against the target; "A against a group that holds A" is against its
+            other members.
+        groups: what `load_groups` takes; those of ImageNet, pets, VOC and shapes are known.
+        image_id: of a run, whose very map this is then, whatever is drawn at random; None: the seed of the sample is
+            `seed`.
+        seed: of a run, or of the sample.
+        device: to compute on.
+        **options: of the explainer.
+
+    Raises:
+        UserError: A class or group is not known (with the nearest names), or the explainer has no such options.
     """
     if options and not isinstance(explainer, str | None):
         raise UserError("options are for an explainer given by name; bind them to the function with functools.partial")
@@ -121,8 +132,8 @@ def explain(
         name, why = fitting(classifier, images)
         complain(f"{classifier.id}: using {name}, because {why}; name an explainer to override this")
         method = load_explainer(name, **options)
-    own = seed if image_id is None else seed_of(seed, image_id, "explain")
-    values = method.seeded(seed)(classifier, images, weights, seeds=[own])[0].cpu().numpy()
+    sample_seed = seed if image_id is None else seed_of(seed, image_id, "explain")
+    values = method.seeded(seed)(classifier, images, weights, seeds=[sample_seed])[0].cpu().numpy()
     return Explanation(
         map=values,
         prediction=_name(best, classifier.labels),
@@ -136,6 +147,7 @@ def explain(
 
 
 def _method(explainer: str | Callable[..., Maps], options: Mapping[str, object]) -> Explainer:
+    """Return the explainer with its options."""
     return load_explainer(explainer, **options) if isinstance(explainer, str) else as_explainer(explainer)
 
 
@@ -146,6 +158,7 @@ def _terms(
     classes: int,
     groups: ClassGroups | Mapping | str | Path | None,
 ) -> TargetTerms:
+    """Return the target of a question about classes."""
     known = load_groups(groups, names, classes)
     plus = _members(target, names, classes, known)
     if against is None:
@@ -157,24 +170,25 @@ def _terms(
     return TargetTerms(plus, others)
 
 
-def _members(asked: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
-    """The classes of what was asked for: a class, several, or a group by its name where no class is called so."""
-    if isinstance(asked, str) and asked not in (names or ()):
+def _members(wanted: Asked, names: list[str] | None, classes: int, groups: ClassGroups | None) -> tuple[int, ...]:
+    """Return the classes that are asked for: a class, several, or a group by its name where no class is called so."""
+    if isinstance(wanted, str) and wanted not in (names or ()):
         called = dict(zip(groups.called, groups.members, strict=False)) if groups else {}
-        if asked in called:
-            return called[asked]
-        if "|" in asked:
-            asked = [part.strip() for part in asked.split("|") if part.strip()]
-    listed = list(asked) if isinstance(asked, Iterable) and not isinstance(asked, str) else [asked]
+        if wanted in called:
+            return called[wanted]
+        if "|" in wanted:
+            wanted = [part.strip() for part in wanted.split("|") if part.strip()]
+    listed = list(wanted) if isinstance(wanted, Iterable) and not isinstance(wanted, str) else [wanted]
     if not listed:
         raise UserError("a group needs at least one class")
     try:
         return tuple(dict.fromkeys(index_of(member, names, classes) for member in listed))
     except UserError as error:
-        if isinstance(asked, str) and groups and groups.called and str(error).startswith("unknown"):
-            raise unknown("class or group of the model", asked, {*(names or ()), *groups.called}) from error
+        if isinstance(wanted, str) and groups and groups.called and str(error).startswith("unknown"):
+            raise unknown("class or group of the model", wanted, {*(names or ()), *groups.called}) from error
         raise
 
 
 def _name(index: int, names: list[str] | None) -> str:
+    """Return the name of a class."""
     return names[index] if names else str(index)

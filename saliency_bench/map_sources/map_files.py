@@ -31,7 +31,11 @@ Found = Iterator[tuple[str, np.ndarray]]
 
 
 def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
-    """Maps that were given as arrays: (N, H, W), or {image id: (H, W)}. Raises: UserError for anything else."""
+    """Return maps that were given as arrays: (N, H, W), or {image id: (H, W)}.
+
+    Raises:
+        UserError: They are something else.
+    """
     try:
         if isinstance(given, Mapping):
             return {str(image_id): read_array("maps", values, "(H, W)") for image_id, values in given.items()}
@@ -47,7 +51,7 @@ def in_memory(name: str, given: object) -> np.ndarray | dict[str, np.ndarray]:
 
 
 def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
-    """A hash of maps in memory."""
+    """Return a hash of maps in memory."""
     digest = blake2b(digest_size=8)
     named = [("", maps)] if isinstance(maps, np.ndarray) else sorted(maps.items())
     for image_id, values in named:
@@ -60,10 +64,16 @@ def digest_of(maps: np.ndarray | Mapping[str, np.ndarray]) -> str:
 def read_maps_of(
     source: Path | np.ndarray | Mapping[str, np.ndarray], name: str, files: Mapping[str, str], size: Size
 ) -> Found:
-    """(image id, float32 (H, W)) of each map of the method `name`, in any order.
+    """Yield (image id, float32 (H, W)) of each map of the method `name`, in any order.
 
-    files: {image id: name of its .npy file, "" for none}, in the order of the dataset. size: (H, W) of the frame.
-    Raises: UserError naming the file or image, for anything but finite numbers of that size for a known image.
+    Args:
+        source: the maps, or the file or folder that holds them.
+        name: of the method, for messages.
+        files: {image id: name of its .npy file, "" for none}, in the order of the dataset.
+        size: (H, W) of the frame.
+
+    Raises:
+        UserError: A map is anything but finite numbers of that size for a known image; names the file or image.
     """
     if isinstance(source, Mapping):
         return _from_mapping(source, name, files, size)
@@ -88,6 +98,7 @@ def read_maps_of(
 
 
 def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[str], size: Size) -> Found:
+    """Yield maps of {image id: map}."""
     for image_id, values in maps.items():
         where = f"maps {name}, image {image_id}"
         if image_id not in files:
@@ -98,7 +109,7 @@ def _from_mapping(maps: Mapping[str, np.ndarray], name: str, files: Collection[s
 
 
 def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size) -> Found:
-    """One map per sample, in the order of the dataset."""
+    """Yield a map per sample, in the order of the dataset."""
     if len(maps) != len(files):
         raise UserError(
             f"{where}: {len(maps):,} maps for {len(files):,} samples; give one for each sample of the split, in its "
@@ -111,6 +122,7 @@ def _in_order(maps: np.ndarray, where: str, files: Mapping[str, str], size: Size
 
 
 def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
+    """Yield maps of a folder of files."""
     known = {image_id: image_id for image_id in files}
     known |= {file.removesuffix(".npy"): image_id for image_id, file in files.items() if file}
     readers = {".npy": _stored_map, ".npz": _packed, ".png": _picture}
@@ -128,34 +140,39 @@ def _from_folder(folder: Path, files: Mapping[str, str], size: Size) -> Found:
 
 
 def _stored_map(path: Path, size: Size) -> np.ndarray:
+    """Return the map of a file."""
     return _stored(path, size, size)
 
 
 def _stored(path: Path, shape: tuple[int, ...], size: Size) -> np.ndarray:
-    """The header says what will be read, and the size of the file must agree, before anything is read."""
+    """Return the array of a .npy file.
+
+    The header says what will be read, and the size of the file must agree, before anything is read.
+    """
     try:
         with path.open("rb") as file:
             version = np.lib.format.read_magic(file)
             read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-            found, _, dtype = read(file)
+            stored_shape, _, dtype = read(file)
             begin = file.tell()
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"{path} is not a .npy file ({one_line(error)}); write it with numpy.save") from error
     if dtype.kind not in "fiub":
         raise UserError(f"{path} holds {dtype}, not numbers; write float32")
-    if len(shape) == 3 and len(found) == 2:
+    if len(shape) == 3 and len(stored_shape) == 2:
         raise UserError(
-            f"{path} holds one map, {found[0]} x {found[1]}; a .npy file holds that of every sample, (N, H, W), in the "
-            "order of the dataset; a folder of IMAGE-ID.npy files holds one map each"
+            f"{path} holds one map, {stored_shape[0]} x {stored_shape[1]}; a .npy file holds that of every sample, "
+            "(N, H, W), in the order of the dataset; a folder of IMAGE-ID.npy files holds one map each"
         )
-    if len(found) != len(shape) or found[-2:] != size:
-        raise _wrong_size(path, tuple(found), size)
-    if path.stat().st_size != begin + dtype.itemsize * int(np.prod(found, dtype=object)):
+    if len(stored_shape) != len(shape) or stored_shape[-2:] != size:
+        raise _wrong_size(path, tuple(stored_shape), size)
+    if path.stat().st_size != begin + dtype.itemsize * int(np.prod(stored_shape, dtype=object)):
         raise UserError(f"{path} has {path.stat().st_size:,} bytes, which is not what its header says; write it again")
-    return np.load(path, allow_pickle=False, mmap_mode="r" if len(found) > 2 else None)
+    return np.load(path, allow_pickle=False, mmap_mode="r" if len(stored_shape) > 2 else None)
 
 
 def _packed(path: Path, size: Size) -> np.ndarray:
+    """Return the array of an .npz file."""
     try:
         arrays = list(load_arrays(path, 32 * size[0] * size[1] + 10_000).values())
     except (OSError, EOFError, KeyError, ValueError, zlib.error, BadZipFile) as error:
@@ -170,7 +187,7 @@ def _packed(path: Path, size: Size) -> np.ndarray:
 
 
 def _picture(path: Path, size: Size) -> np.ndarray:
-    """A grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
+    """Return a grey PNG of 1, 8 or 16 bits; its size is checked before it is decoded."""
     try:
         with Image.open(BytesIO(read_bytes(path)), formats=["PNG"]) as image:
             if image.mode not in GREY:
@@ -187,6 +204,7 @@ def _picture(path: Path, size: Size) -> np.ndarray:
 
 
 def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
+    """Yield maps of a Parquet file."""
     try:
         file = pq.ParquetFile(path)
         _check_parquet(path, file, len(files), size)
@@ -206,6 +224,7 @@ def _from_parquet(path: Path, files: Mapping[str, str], size: Size) -> Found:
 
 
 def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> None:
+    """Raise UserError for a Parquet file that holds no maps, or more than there are images."""
     schema = file.schema_arrow
     for column in ("image_id", "map"):
         if column not in schema.names:
@@ -229,13 +248,14 @@ def _check_parquet(path: Path, file: pq.ParquetFile, most: int, size: Size) -> N
 
 
 def _scaled(values: np.ndarray, scale: object, where: str) -> np.ndarray:
+    """Return a map times its scale."""
     if not isinstance(scale, int | float):
         raise UserError(f"{where}: scale is {scale!r}, not a number")
     return values.astype(np.float64) * scale
 
 
 def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
-    """A row of lists without going through Python numbers."""
+    """Return a row of lists as an array, without going through Python numbers."""
     if not row.is_valid:
         raise UserError(f"{where}: the map is null")
     values, shape = row.values, [len(row.values)]
@@ -253,6 +273,11 @@ def _row(row: pa.ListScalar, size: Size, where: str) -> np.ndarray:
 
 
 def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
+    """Return a map as float32.
+
+    Raises:
+        UserError: It has another size, or a value that is not finite.
+    """
     with np.errstate(over="ignore"):
         values = np.ascontiguousarray(values.reshape(size), dtype=np.float32)
     if not np.isfinite(values).all():
@@ -261,5 +286,6 @@ def _checked(values: np.ndarray, size: Size, where: str) -> np.ndarray:
 
 
 def _wrong_size(where: object, shape: Sequence[int], size: Size) -> UserError:
-    found = " x ".join(map(str, shape)) or "one number"
-    return UserError(f"{where} is {found}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")
+    """Return the error for a map of another size."""
+    given = " x ".join(map(str, shape)) or "one number"
+    return UserError(f"{where} is {given}, but the prepared frame is {size[0]} x {size[1]}; maps have its size")

@@ -55,9 +55,13 @@ class MapProvider:
         samples: Sequence[int] | None = None,
         classifier: nn.Module | None = None,
     ) -> np.ndarray:
-        """Float32 (b, H, W) of images (b, 3, H, W) of the given samples (default: all), target (b, K) or (1, K).
+        """Return float32 (b, H, W), the maps of images (b, 3, H, W) of the given samples for a target (b, K) or (1, K).
 
-        classifier: explained instead of the provider's own; the target is one of its classes.
+        Args:
+            images: to explain.
+            target: its weights.
+            samples: whose images they are; None: all.
+            classifier: explained instead of the provider's own; the target is one of its classes.
         """
         samples = list(range(len(images)) if samples is None else samples)
         target = expand(target, images)
@@ -69,13 +73,13 @@ class MapProvider:
             maps[known.numpy()] = made[1].cpu().numpy()[known.numpy()]
         missing = (~known).nonzero().flatten().tolist()
         if missing:
-            asked = [samples[index] for index in missing]
-            maps[missing] = self._made(images[missing], target[missing], asked, classifier or self.classifier)
+            lacking = [samples[index] for index in missing]
+            maps[missing] = self._made(images[missing], target[missing], lacking, classifier or self.classifier)
         self.flat |= {samples[index] for index in np.flatnonzero(is_flat(maps))}
         return maps
 
     def _made_before(self, images: Images, classifier: nn.Module) -> tuple[Target, Maps] | None:
-        """(target, maps) of these very images, if there are any of this classifier."""
+        """Return (target, maps) of these very images, if there are any of this classifier."""
         if classifier is self.classifier and self.first is not None and images is self.first[0]:
             return self.first[1:]
         if self.of_other is not None and classifier is self.of_other[0] and images is self.of_other[1]:
@@ -83,6 +87,7 @@ class MapProvider:
         return None
 
     def _made(self, images: Images, target: Target, samples: list[int], classifier: nn.Module) -> np.ndarray:
+        """Return new maps."""
         seeds = [self.seeds[sample] for sample in samples]
         before = _passes(classifier)
         try:
@@ -102,17 +107,19 @@ class MapProvider:
 
 
 def _passes(classifier: nn.Module) -> int:
+    """Return how many images went through a classifier."""
     return classifier.passes if isinstance(classifier, Classifier) else 0
 
 
 def reason_of(error: Exception, who: str = "the explainer") -> str:
+    """Return the reason of samples for which something raised."""
     return f"{who} raised {described(error)}"
 
 
 def halving(
     explainer: Explainer, classifier: nn.Module, images: Images, target: Target, seeds: list[int]
 ) -> tuple[Maps, int]:
-    """(maps, how often a batch was halved because it did not fit in memory); maps may hold NaN or infinite values."""
+    """Return (maps, how often a batch was halved because it did not fit in memory); values may be NaN or infinite."""
     try:
         return explainer(classifier, images, target, seeds=seeds), 0
     except NotFiniteError as error:
@@ -129,4 +136,5 @@ def halving(
 
 
 def not_finite(maps: Maps) -> list[int]:
+    """Return the places of maps with a value that is not finite."""
     return (~torch.isfinite(maps).flatten(1).all(dim=1)).nonzero().flatten().tolist()

@@ -20,14 +20,19 @@ from saliency_bench.utils.seeds import seed_of, uniform
 
 
 def layer_names(classifier: nn.Module) -> list[str]:
-    """Of the layers, from the logits down. Raises: UserError for a network without weights."""
+    """Return the names of the layers, from the logits down.
+
+    Raises:
+        UserError: The network has no weights.
+    """
     return [name for name, _ in reversed(_layers(classifier))]
 
 
 def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]:
-    """(name of a layer, a copy with it and all above re-initialised), from the logits down: always the same copy.
+    """Yield (name of a layer, a copy with it and all above re-initialised), from the logits down: always the same copy.
 
-    Raises: UserError for a network that has no weights, or that cannot be copied.
+    Raises:
+        UserError: The network has no weights, or cannot be copied.
     """
     copied = _copy(classifier)
     for name, modules in reversed(_layers(copied)):
@@ -37,38 +42,44 @@ def cascade(classifier: nn.Module, seed: int) -> Iterator[tuple[str, nn.Module]]
 
 
 def _layers(classifier: nn.Module) -> list[tuple[str, list[tuple[int, nn.Module]]]]:
-    """[(name, [(place, module)])], from the image up; places count the modules that have parameters of their own."""
-    found: list[tuple[str, list[tuple[int, nn.Module]]]] = []
+    """Return [(name, [(place, module)])], from the image up.
+
+    Places count the modules that have parameters of their own.
+    """
+    layers: list[tuple[str, list[tuple[int, nn.Module]]]] = []
     before: list[tuple[int, nn.Module]] = []  # what comes before all weights
     for place, (name, module) in enumerate(
         (name, module) for name, module in classifier.named_modules() if _own(module)
     ):
         if _has_weights(module):
             shown = name.removeprefix("model.") if isinstance(classifier, Classifier) else name
-            found.append((shown or type(module).__name__, [(place, module)]))
+            layers.append((shown or type(module).__name__, [(place, module)]))
         else:
-            (found[-1][1] if found else before).append((place, module))
-    if not found:
+            (layers[-1][1] if layers else before).append((place, module))
+    if not layers:
         who = getattr(classifier, "id", type(classifier).__name__)
         raise UserError(f"{who} has no weights that could be re-initialised; leave out what randomises it")
-    found[0][1].extend(before)
-    return found
+    layers[0][1].extend(before)
+    return layers
 
 
 def _has_weights(module: nn.Module) -> bool:
+    """Return whether a module has weights of its own."""
     return isinstance(module, nn.Linear | nn.modules.conv._ConvNd) or any(map(_is_matrix, _own(module)))
 
 
 def _is_matrix(parameter: Tensor) -> bool:
-    """Whether more than one of its dimensions is more than 1: a class token or the scale of a layer is none."""
+    """Return whether more than one of its dimensions is more than 1: a class token or the scale of a layer is none."""
     return sum(length > 1 for length in parameter.shape) > 1
 
 
 def _own(module: nn.Module) -> list[Tensor]:
+    """Return the parameters of a module itself."""
     return [parameter for parameter in module.parameters(recurse=False) if parameter.is_floating_point()]
 
 
 def _copy(classifier: nn.Module) -> nn.Module:
+    """Return a copy of a network."""
     memo: dict[int, object] = {id(classifier.frame): classifier.frame} if isinstance(classifier, Classifier) else {}
     try:
         return copy.deepcopy(classifier, memo)
@@ -82,6 +93,7 @@ def _copy(classifier: nn.Module) -> nn.Module:
 
 @torch.no_grad()
 def _reinitialise(module: nn.Module, seed: int) -> None:
+    """Draw the weights of a module anew."""
     drawn = _has_weights(module)
     inputs = max([1, *(_inputs(parameter) for parameter in _own(module) if parameter.ndim > 1)])
     for name, parameter in module.named_parameters(recurse=False):
@@ -98,5 +110,5 @@ def _reinitialise(module: nn.Module, seed: int) -> None:
 
 
 def _inputs(parameter: Tensor) -> int:
-    """How many numbers go into one of its outputs."""
+    """Return how many numbers go into one of its outputs."""
     return max(1, parameter.numel() // parameter.shape[0])

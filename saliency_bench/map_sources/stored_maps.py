@@ -29,20 +29,20 @@ SCHEMA = pa.schema(
 
 
 def table_of(positions: Sequence[int], ids: Sequence[str], maps: Sequence[np.ndarray | None]) -> pa.Table:
-    """Rows of samples with their maps (H, W), None where there is none."""
-    rounded = [None if one is None else packed(one) for one in maps]
-    known = [one[0] for one in rounded if one is not None]
-    scales = [None if one is None else one[1] for one in rounded]
-    flat = pa.array(np.concatenate([one.ravel() for one in known]) if known else np.empty(0, np.float16))
-    widths = np.concatenate([np.full(one.shape[0], one.shape[1]) for one in known] or [np.empty(0, np.int64)])
+    """Return rows of samples with their maps (H, W), None where there is none."""
+    rounded = [None if entry is None else packed(entry) for entry in maps]
+    known = [entry[0] for entry in rounded if entry is not None]
+    scales = [None if entry is None else entry[1] for entry in rounded]
+    flat = pa.array(np.concatenate([entry.ravel() for entry in known]) if known else np.empty(0, np.float16))
+    widths = np.concatenate([np.full(entry.shape[0], entry.shape[1]) for entry in known] or [np.empty(0, np.int64)])
     rows = pa.ListArray.from_arrays(_offsets(widths), flat)
-    heights = _offsets([0 if one is None else len(one) for one in maps])
-    nested = pa.ListArray.from_arrays(heights, rows, mask=pa.array([one is None for one in maps]))
+    heights = _offsets([0 if entry is None else len(entry) for entry in maps])
+    nested = pa.ListArray.from_arrays(heights, rows, mask=pa.array([entry is None for entry in maps]))
     return pa.table([pa.array(positions), pa.array(ids), pa.array(scales, pa.float32()), nested], schema=SCHEMA)
 
 
 def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """(a map (H, W) divided by its scale, in float16; that scale)
+    """Return (a map (H, W) divided by its scale, in float16; that scale).
 
     The scale is the least power of two above all magnitudes; 1 of a map of zeros.
     """
@@ -51,6 +51,7 @@ def packed(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _offsets(lengths: Sequence[int] | np.ndarray) -> pa.Array:
+    """Return the offsets of lists of these lengths."""
     return pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
 
 
@@ -62,21 +63,26 @@ class StoredMaps(Mapping[str, np.ndarray]):
     """
 
     def __init__(self, folder: Path, ids: Collection[str] | None = None):
-        """ids: of the samples of the run; its files may hold more. None: all."""
+        """Read which maps a folder has.
+
+        Args:
+            folder: of the files.
+            ids: of the samples of the run; its files may hold more. None: all.
+        """
         self.folder, self._ids = folder, None if ids is None else set(ids)
         self._last: tuple[Path, pa.Table] | None = None
 
     @cached_property
     def _places(self) -> dict[str, tuple[Path, int]]:
         """{image id: (file, row)}, by position."""
-        found: dict[int, tuple[str, Path, int]] = {}
+        by_position: dict[int, tuple[str, Path, int]] = {}
         for path in sorted(self.folder.glob("*.parquet")):
             _check_bytes(path)
             table = _read(path, ["position", "image_id", "scale"])
             for row, (position, image_id, scale) in enumerate(zip(*map(pa.ChunkedArray.to_pylist, table), strict=True)):
                 if scale is not None and (self._ids is None or image_id in self._ids):
-                    found.setdefault(position, (image_id, path, row))
-        return {image_id: (path, row) for _, (image_id, path, row) in sorted(found.items())}
+                    by_position.setdefault(position, (image_id, path, row))
+        return {image_id: (path, row) for _, (image_id, path, row) in sorted(by_position.items())}
 
     def __getitem__(self, image_id: str) -> np.ndarray:
         path, row = self._places[image_id]
@@ -101,13 +107,14 @@ class StoredMaps(Mapping[str, np.ndarray]):
 
 
 def _check_bytes(path: Path) -> None:
-    """Raises: UserError for a file whose name has the hash of other bytes."""
+    """Raise UserError for a file whose name has the hash of other bytes."""
     known = re.search(r"-([0-9a-f]{16})$", path.stem)
     if known and not sha256_of(path).startswith(known[1]):
         raise UserError(f"{path} is damaged; start the run again to restore it")
 
 
 def _read(path: Path, columns: list[str]) -> pa.Table:
+    """Return columns of a file; raise UserError where it cannot be read."""
     try:
         return pq.ParquetFile(path).read(columns)
     except (pa.ArrowException, OSError, KeyError) as error:

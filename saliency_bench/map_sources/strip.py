@@ -15,18 +15,30 @@ def explain_many(
     picture: str | Path,
     classifier: Classifier,
     explainers: Sequence[str],
-    asked: Sequence[str] = (),
+    wanted: Sequence[str] = (),
     against: Sequence[str] = (),
     groups: Any = None,
 ) -> tuple[list[Explanation], Image.Image]:
-    """(an explanation by each explainer, or by one that fits the network if none is named; the picture of them).
+    """Return (an explanation by each explainer, or by one that fits the network if none is named; the picture of them).
 
-    asked: classes or groups, the predicted class by default; the picture has a row for each of them by itself, then for
-    it against each of `against`. groups: as of `explain`. A row begins with the picture as the network sees it.
-    Raises: UserError of `explain`.
+    A row of the picture begins with the picture as the network sees it.
+
+    Args:
+        picture: a file.
+        classifier: the network.
+        explainers: names.
+        wanted: classes or groups; (): the predicted class. The picture has a row for each of them by itself, then for
+            it against each of `against`.
+        against: classes or groups.
+        groups: as of `explain`.
+
+    Raises:
+        UserError: As `explain`.
     """
-    targets: Sequence[str | None] = asked or [None]
-    questions = [(one, other) for one in targets for other in (None, *(name for name in against if name != one))]
+    targets: Sequence[str | None] = wanted or [None]
+    questions = [
+        (target, other) for target in targets for other in (None, *(name for name in against if name != target))
+    ]
     rows = [
         [
             explain(picture, classifier, name, target=target, against=other, groups=groups)
@@ -35,5 +47,5 @@ def explain_many(
         for target, other in questions
     ]
     first = rows[0][0].picture, [Path(picture).name, "as the network sees it"]
-    drawn = stacked([strip([first, *((one.overlay, one.caption) for one in row)]) for row in rows])
-    return [one for row in rows for one in row], drawn
+    drawn = stacked([strip([first, *((entry.overlay, entry.caption) for entry in row)]) for row in rows])
+    return [entry for row in rows for entry in row], drawn

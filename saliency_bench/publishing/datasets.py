@@ -33,13 +33,20 @@ def dataset_publication(
     with_images: str | None = None,
     evaluation: bool = False,
 ) -> Publication:
-    """The files to publish of a dataset that `saliency-bench build` wrote.
+    """Return the files to publish of a dataset that `saliency-bench build` wrote.
 
-    workspace: an empty folder for temporary files. with_images: the licence under which to publish images that may not
-    be redistributed otherwise; without it, only the annotations of such a dataset are published. evaluation: add
-    `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may refuse a framework
-    that is not registered there, and with it the whole upload.
-    Raises: UserError for a folder that is not a built dataset or was changed since, or an unnecessary licence.
+    Args:
+        folder: of the dataset.
+        namespace: on the Hub.
+        workspace: an empty folder for temporary files.
+        name: of the repository; None: the dataset's.
+        with_images: the licence under which to publish images that may not be redistributed otherwise; without it, only
+            the annotations of such a dataset are published.
+        evaluation: add `eval.yaml` (`headline`), by which the Hub shows scores of models on the dataset's page; it may
+            refuse a framework that is not registered there, and with it the whole upload.
+
+    Raises:
+        UserError: The folder is no built dataset or was changed since, or a licence is not needed.
     """
     folder = Path(folder)
     build_report = _checked_report(folder)
@@ -79,7 +86,7 @@ def dataset_publication(
 
 
 def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]:
-    """A PNG of six samples of different classes with their masks, and a caption of each."""
+    """Return a PNG of six samples of different classes with their masks, and a caption of each."""
     chosen = _chosen(folder, build_report)
     rows = -(-len(chosen) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * (CELL + GAP) - GAP, rows * (CELL + GAP) - GAP), "white")
@@ -97,7 +104,7 @@ def samples_picture(folder: Path, build_report: dict) -> tuple[bytes, list[str]]
 
 
 def _checked_report(folder: Path) -> dict:
-    """The build report, after checking that every file is as described in it."""
+    """Return the build report, after checking that every file is as described in it."""
     if not (folder / REPORT).is_file():
         raise UserError(f"{folder} is not a dataset built by `saliency-bench build` (it has no {REPORT})")
     build_report = complete(read_report(folder), str(folder))
@@ -110,7 +117,7 @@ def _checked_report(folder: Path) -> dict:
 
 
 def _files(root: Path, build_report: dict, readme: str, repo: str, config: str | None) -> dict[str, Path | bytes]:
-    """config: of eval.yaml; None: without it."""
+    """Return the files to publish; `config` is that of eval.yaml, None: without it."""
     files: dict[str, Path | bytes] = {
         file["path"]: root / file["path"] for part in build_report["splits"].values() for file in part["files"]
     }
@@ -120,17 +127,19 @@ def _files(root: Path, build_report: dict, readme: str, repo: str, config: str |
 
 
 def _with_picture(readme: str, shown: list[str]) -> str:
+    """Return the card with the picture of samples."""
     text = f"## Samples\n\n![six samples with their masks]({PICTURE})\n\nMasks in red: {', '.join(shown)}.\n\n"
     return readme.replace("## Splits\n", text + "## Splits\n", 1) if PICTURE not in readme else readme
 
 
 def _with_bias(readme: str, line: str | None) -> str:
+    """Return the card with a line about centred masks."""
     none, head = "## Known biases\n\n- None are known.\n", "## Known biases\n\n"
     return readme.replace(none, head).replace(head, f"{head}- {line}\n", 1) if line and line not in readme else readme
 
 
 def _centre(folder: Path, build_report: dict) -> str | None:
-    """How well a map that ignores the image would match the masks."""
+    """Return how well a map that ignores the image would match the masks, as a line."""
     split = shown_split(build_report)
     rows = annotations.rows_of(folder, build_report["splits"][split], ["mask"])
     masks = (np.asarray(decode(row["mask"]["bytes"])) > 0 for row in rows if row["mask"] is not None)
@@ -145,7 +154,7 @@ def _centre(folder: Path, build_report: dict) -> str | None:
 
 
 def _chosen(folder: Path, build_report: dict) -> list[dict]:
-    """The first samples with a mask, of as many classes as possible, from the split test if there is one."""
+    """Return the first samples with a mask, of as many classes as possible, from the split test if there is one."""
     by_class: dict[int, dict] = {}
     others: list[dict] = []
     for row in annotations.rows_of(folder, build_report["splits"][shown_split(build_report)]):
@@ -159,7 +168,7 @@ def _chosen(folder: Path, build_report: dict) -> list[dict]:
 
 
 def _with_mask(row: dict) -> Image.Image:
-    """The image with the mask tinted and outlined, at most CELL pixels on a side."""
+    """Return the image with the mask tinted and outlined, at most CELL pixels on a side."""
     image = decode(row["image"]["bytes"]).convert("RGB")
     scale = CELL / max(image.size)
     size = max(1, round(image.width * scale)), max(1, round(image.height * scale))
@@ -175,6 +184,6 @@ def _with_mask(row: dict) -> Image.Image:
 
 
 def _shrunk(mask: np.ndarray) -> np.ndarray:
-    """The mask without its border pixels."""
+    """Return the mask without its border pixels."""
     padded = np.pad(mask, 1)
     return padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]

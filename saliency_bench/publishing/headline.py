@@ -23,12 +23,12 @@ NEEDS_MASKS = ("saliency_miou",)
 
 
 def shown_split(build_report: dict) -> str:
-    """The split that a dataset is known by: test, or the first one."""
+    """Return the split that a dataset is known by: test, or the first one."""
     return "test" if "test" in build_report["splits"] else next(iter(build_report["splits"]))
 
 
 def eval_yaml(build_report: dict, config: str) -> bytes:
-    """eval.yaml of a dataset: the tasks by which the Hub lists models on its page."""
+    """Return eval.yaml of a dataset: the tasks by which the Hub lists models on its page."""
     split = shown_split(build_report)
     has_masks = build_report["splits"][split]["masks"] > 0
     tasks = [ACCURACY, *(task for task, metric in SCORES.items() if has_masks or metric not in NEEDS_MASKS)]
@@ -43,12 +43,18 @@ def eval_yaml(build_report: dict, config: str) -> bytes:
 
 
 def eval_results_yaml(entries: list[EvalResultEntry]) -> bytes:
-    """.eval_results/*.yaml of a model."""
+    """Return .eval_results/*.yaml of a model."""
     return yaml.safe_dump(eval_result_entries_to_yaml(entries), sort_keys=False).encode()
 
 
 def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
-    """repo: of the model; log: training_log.json, whose dataset is on the Hub."""
+    """Return the accuracy of a model.
+
+    Args:
+        repo: of the model.
+        log: training_log.json, whose dataset is on the Hub.
+        accuracy: on the split test.
+    """
     side = log["settings"]["size"]
     return EvalResultEntry(
         dataset_id=log["dataset"]["repo"],
@@ -62,9 +68,13 @@ def accuracy_entry(repo: str, log: dict, accuracy: Interval) -> EvalResultEntry:
 
 
 def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) -> tuple[list[EvalResultEntry], str]:
-    """(the scores of a run on a dataset of the Hub, why they are not listed or "").
+    """Return (the scores of a run on a dataset of the Hub, why they are not listed or "").
 
-    dataset: {"repo", "revision"}; published: its build report. namespace: whose results repository holds the records.
+    Args:
+        run: of the model.
+        dataset: {"repo", "revision"}.
+        published: its build report.
+        namespace: whose results repository holds the records.
     """
     about, split = run.summary["dataset"], run.summary["dataset"]["split"]
     if published.get("splits", {}).get(split, {}).get("fingerprint") != about["fingerprint"]:
@@ -96,5 +106,6 @@ def score_entries(run: RunData, dataset: dict, published: dict, namespace: str) 
 
 
 def _spread(score: Interval) -> list[str]:
+    """Return the ends of an interval as notes."""
     known = [f"n = {score.n}"] if score.n else []
     return known + (["95 % interval {:.4f} to {:.4f}".format(*score.ends)] if score.ends else [])

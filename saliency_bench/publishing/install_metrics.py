@@ -35,10 +35,15 @@ class Installed:
 
 
 def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
-    """Copy metrics (default: all) into the module cache of evaluate, HF_MODULES_CACHE.
+    """Copy metrics into the module cache of evaluate, HF_MODULES_CACHE.
 
     evaluate uses the copy whose main script was modified last, so the last installation wins, whatever its version.
-    Raises: UserError for an unknown metric, or a version of evaluate with another cache layout.
+
+    Args:
+        names: of the metrics; (): all.
+
+    Raises:
+        UserError: A metric is unknown, or this version of evaluate has another cache layout.
     """
     texts = {name: metric_files(name) for name in names or registry.names("metrics")}
     _check_evaluate()
@@ -46,6 +51,7 @@ def install_metrics(names: Iterable[str] = ()) -> list[Installed]:
 
 
 def _check_evaluate() -> None:
+    """Raise UserError for a version of evaluate with another cache layout."""
     import evaluate
     from evaluate import loading
 
@@ -58,6 +64,7 @@ def _check_evaluate() -> None:
 
 
 def _install(name: str, texts: dict[str, str]) -> Installed:
+    """Write the files of a metric."""
     from evaluate import loading
 
     folder_of_metric = Path(loading.init_dynamic_modules(), "metrics", f"evaluate-metric--{name}")
@@ -74,7 +81,7 @@ def _install(name: str, texts: dict[str, str]) -> Installed:
 
 
 def _in_use(folder_of_metric: Path, name: str) -> Path | None:
-    """The copy that evaluate uses, if one is newer than all others."""
+    """Return the copy that evaluate uses, if one is newer than all others."""
     times = sorted((main.stat().st_mtime, main.parent) for main in folder_of_metric.glob(f"*/{name}.py"))
     if not times or (len(times) > 1 and times[-1][0] == times[-2][0]):
         return None

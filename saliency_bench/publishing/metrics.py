@@ -12,9 +12,10 @@ PYTHON = "3.11"  # for Spaces; their default is older than this package requires
 
 
 def metric_publication(name: str, namespace: str) -> Publication:
-    """The self-contained files of a metric: card, requirements, page, script and the modules that the script imports.
+    """Return the self-contained files of a metric: card, requirements, page, script and the modules that it imports.
 
-    Raises: UserError for an unknown metric.
+    Raises:
+        UserError: The metric is unknown.
     """
     texts = metric_files(name)
     card = RepoCard(texts["README.md"])

@@ -38,13 +38,22 @@ def model_publication(
     eval_results: bool = False,
     api: HfApi | None = None,
 ) -> Publication:
-    """The files of a checkpoint that `saliency-bench train` wrote.
+    """Return the files of a checkpoint that `saliency-bench train` wrote.
 
-    license: of the weights, an identifier of the Hub. results: folder of a run on this model, for the card's table and
-    model-index. eval_results: add the numbers of `headline` in the form that the Hub shows on the dataset's page.
     The card links the dataset on the Hub if it was loaded from there, or if one published in our namespace or in this
     one has the same fingerprint; any other dataset is only named.
-    Raises: UserError for a folder that is not such a checkpoint, or a run on another model.
+
+    Args:
+        folder: of the checkpoint.
+        namespace: on the Hub.
+        name: of the repository; None: the folder's.
+        license: of the weights, an identifier of the Hub.
+        results: folder of a run on this model, for the card's table and model-index.
+        eval_results: add the numbers of `headline` in the form that the Hub shows on the dataset's page.
+        api: client of the Hub.
+
+    Raises:
+        UserError: The folder is no such checkpoint, or the run is on another model.
     """
     folder = Path(folder)
     files = _files(folder)
@@ -65,21 +74,26 @@ def model_publication(
 
 
 def _files(folder: Path) -> dict[str, Path]:
+    """Return the files of a checkpoint.
+
+    Raises:
+        UserError: One is missing.
+    """
     files = {path.name: path for pattern in KEPT for path in sorted(folder.glob(pattern))}
     if not any(name.endswith(".safetensors") for name in files):
         raise UserError(
             f"{folder} holds no weights as safetensors; make one with `saliency-bench train --out {folder}`"
         )
-    for name, what in NEEDED.items():
+    for name, content in NEEDED.items():
         if name not in files:
             raise UserError(
-                f"{folder} has no {name}, which describes {what}; publish a folder written by `saliency-bench train`"
+                f"{folder} has no {name}, which describes {content}; publish a folder written by `saliency-bench train`"
             )
     return files
 
 
 def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
-    """The training log without local folders, and with the repository and commit of the dataset."""
+    """Return the training log without local folders, and with the repository and commit of the dataset."""
     model, settings, dataset = log["model"], log["settings"], log["dataset"]
     base = log.get("base")
     repo, revision = dataset["repo"], dataset.get("revision")
@@ -93,23 +107,27 @@ def _public_log(log: dict, namespace: str, api: HfApi) -> dict:
 
 
 def _published(name: str, images: str, namespace: str, api: HfApi) -> tuple[str | None, str | None]:
-    """(repository, commit) of a published dataset with exactly these training images; (None, None) without one."""
+    """Return (repository, commit) of a published dataset with exactly these training images.
+
+    (None, None) without one.
+    """
     for repo in dict.fromkeys((f"{NAMESPACE}/{name}", f"{namespace}/{name}") if name in list_datasets() else ()):
         try:
             head = api.dataset_info(repo).sha  # a cached report may be older than the repository
-            found = published_report(repo, head, api)
+            report = published_report(repo, head, api)
         except (HFValidationError, UserError):  # the one is reported when publishing, the other is not our dataset
             continue
         except Exception as error:
             if errors.status_of(error) is None and not errors.is_network_error(error):
                 raise
             continue
-        if found.get("splits", {}).get("train", {}).get("fingerprint") == images:
+        if report.get("splits", {}).get("train", {}).get("fingerprint") == images:
             return repo, head
     return None, None
 
 
 def _run(results: Path, folder: Path) -> RunData:
+    """Return a run on this model."""
     from saliency_bench.classifiers.loading import load_classifier
 
     run = read_run(results)
@@ -120,6 +138,7 @@ def _run(results: Path, folder: Path) -> RunData:
 
 
 def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData | None) -> ModelCard:
+    """Return the card."""
     dataset, base = log["dataset"]["repo"], log["model"]
     data = ModelCardData(
         license=license,
@@ -148,6 +167,7 @@ def _card(repo: str, log: dict, config: dict, license: str | None, run: RunData 
 
 
 def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
+    """Return the results that the Hub lists."""
     accuracy, trained = _accuracy(log), log["dataset"] | {"id": log["dataset"]["name"], "split": "test"}
     entries = [_entry(trained, ACCURACY, "accuracy", accuracy.value, _spread(accuracy))]
     for cell in run.cells if run else ():
@@ -160,7 +180,7 @@ def _model_index(log: dict, run: RunData | None) -> list[EvalResult]:
 
 
 def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> EvalResult:
-    """dataset: its id, split, and the repository and commit it was loaded from, if any."""
+    """Return a result; `dataset` has its id, split, and the repository and commit it was loaded from, if any."""
     return EvalResult(
         task_type="image-classification",
         dataset_type=dataset.get("repo") or "other",
@@ -175,22 +195,24 @@ def _entry(dataset: dict, kind: str, name: str, value: Any, about: dict) -> Eval
 
 
 def _accuracy(log: dict) -> Interval:
-    """On the split test, with Wilson's interval; an older log does not say of how many images."""
+    """Return the accuracy on the split test, with Wilson's interval; an older log does not say of how many images."""
     value, n = log["test_accuracy"], log.get("test_samples", 0)
     low, high = wilson(value, n, Z) if n else (None, None)
     return Interval.model_construct(value=value, low=low, high=high, n=n)
 
 
 def _spread(score: Interval) -> dict:
-    """{"n": samples, "interval_95": [low, high]}, as far as they are known."""
+    """Return {"n": samples, "interval_95": [low, high]}, as far as they are known."""
     return ({"n": score.n} if score.n else {}) | ({"interval_95": list(score.ends)} if score.ends else {})
 
 
 def _title(dataset: str) -> str:
+    """Return the title of a dataset."""
     return registry.load("hub_builders", dataset).TITLE if dataset in list_datasets() else dataset
 
 
 def _evaluation(repo: str, log: dict, folder: Path, run: RunData | None, api: HfApi) -> bytes:
+    """Return the file of results that the Hub shows on the dataset's page."""
     dataset = log["dataset"]
     if dataset["repo"] is None:
         raise UserError(

@@ -43,9 +43,10 @@ main()
 
 
 def list_spaces(*, studies: bool = True) -> dict[str, Path]:
-    """{name: its folder} of the apps that can be published.
+    """Return {name: its folder} of the apps that can be published.
 
-    studies: also the pages of studies with people, which belong to whoever asks, not to the owner of a board.
+    Args:
+        studies: also the pages of studies with people, which belong to whoever asks, not to the owner of a board.
     """
     folders = (path for folder in registry.folders("spaces") for path in sorted(folder.iterdir()))
     apps = {path.name: path for path in folders if (path / "app.py").is_file() and (path / "README.md").is_file()}
@@ -53,11 +54,16 @@ def list_spaces(*, studies: bool = True) -> dict[str, Path]:
 
 
 def _tags(folder: Path) -> list[str]:
+    """Return the tags of an app."""
     return RepoCard((folder / "README.md").read_text(encoding="utf-8")).data.get("tags") or []
 
 
 def space_publication(name: str, namespace: str, repo_name: str | None = None) -> Publication:
-    """The files of the Space `namespace`/`repo_name` (default: its name). Raises: UserError for an unknown app."""
+    """Return the files of the Space `namespace`/`repo_name` (None: its name).
+
+    Raises:
+        UserError: The app is unknown.
+    """
     known = list_spaces()
     if name not in known:
         raise unknown("space", name, known)
@@ -75,19 +81,23 @@ def space_publication(name: str, namespace: str, repo_name: str | None = None) -
 
 
 def requirements(extras: Sequence[str]) -> str:
-    """What a Space installs: what this package needs, on a CPU, and these extras."""
+    """Return what a Space installs: what this package needs, on a CPU, and these extras."""
     try:
         needed = requires("saliency-bench") or []
     except PackageNotFoundError as error:
         raise UserError("saliency-bench is not installed, so its requirements are unknown: pip install -e .") from error
-    plain = [one for one in needed if "extra ==" not in one]
+    plain = [requirement for requirement in needed if "extra ==" not in requirement]
     wanted = [f'extra == "{name}"' for name in extras]
-    extra = [one.partition(";")[0].strip() for one in needed if any(own in one for own in wanted)]
+    extra = [
+        requirement.partition(";")[0].strip()
+        for requirement in needed
+        if any(marker in requirement for marker in wanted)
+    ]
     return "\n".join([CPU, *plain, *extra]) + "\n"
 
 
 def _package() -> dict[str, Path]:
-    """{path in the Space: file} of the package with its plugins, as an installation has them."""
+    """Return {path in the Space: file} of the package with its plugins, as an installation has them."""
     roots = {"saliency_bench": [CORE]}
     roots |= {f"saliency_bench/{kind}": registry.folders(kind) for kind in registry.KINDS}
     return {

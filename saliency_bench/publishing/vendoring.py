@@ -15,12 +15,13 @@ CORE = Path(saliency_bench.__file__).parent
 
 
 def metric_files(name: str) -> dict[str, str]:
-    """{file name: text} of one metric, with `from saliency_bench.X import` rewritten to `from .X import`.
+    """Return {file name: text} of a metric, with `from saliency_bench.X import` rewritten to `from .X import`.
 
     Only imports at the top level of a file count: imports inside a function of the main script stay as they are, and
     need an installed saliency_bench.
 
-    Raises: UserError for an unknown metric.
+    Raises:
+        UserError: The metric is unknown.
     """
     known = registry.files("metrics")
     if name not in known:
@@ -40,12 +41,12 @@ def metric_files(name: str) -> dict[str, str]:
 
 
 def siblings_of(main: str) -> list[str]:
-    """File names (without .py) that a vendored main script imports from its own folder."""
+    """Return file names (without .py) that a vendored main script imports from its own folder."""
     return sorted({node.module for node in _imports(main) if node.level == 1 and node.module})
 
 
 def _needed(main: Path) -> list[Path]:
-    """The main script and all files of its folder and of the core that it imports, directly or not."""
+    """Return the main script and all files of its folder and of the core that it imports, directly or not."""
     files = [main]
     for path in files:  # grows during the loop
         for node in _imports(path.read_text(encoding="utf-8")):
@@ -62,15 +63,17 @@ def _needed(main: Path) -> list[Path]:
 
 
 def _imports(text: str) -> list[ast.ImportFrom]:
+    """Return the imports at the top level of a script."""
     return [node for node in ast.parse(text).body if isinstance(node, ast.ImportFrom)]
 
 
 def _relative(text: str) -> str:
+    """Return a script that imports from its own folder."""
     return re.sub(r"^from saliency_bench\.(?:\w+\.)*(\w+) import", r"from .\1 import", text, flags=re.MULTILINE)
 
 
 def _importing(text: str, siblings: list[str]) -> str:
-    """The script with an import of each sibling after its own imports.
+    """Return a script with an import of each sibling after its own imports.
 
     No comment may follow on these lines: evaluate's scanner reads one as the address to download the file from.
     """

@@ -41,23 +41,24 @@ class Deletion:
         return -(-self.curves.height * self.curves.width // self.step)
 
     def scores(self, points: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Per sample Float64 (n,): s = p_A (1 - p_B) at its own points, 0 for the whole image."""
+        """Return per sample float64 (n,), s = p_A (1 - p_B) at its own points, 0 for the whole image."""
         sides = np.stack(_sides(self.curves), axis=1)  # (B, 2, K)
-        found = self.curves.weighted_each(sides, "rest", self.reference, [self.step * own for own in points])
-        return [p[:, 0] * (1 - p[:, 1]) for p in found]
+        p_of_sides = self.curves.weighted_each(sides, "rest", self.reference, [self.step * counts for counts in points])
+        return [p[:, 0] * (1 - p[:, 1]) for p in p_of_sides]
 
 
 def score_range(options: dict[str, object], target: TargetRange) -> tuple[float, float]:
-    """(low, high) of s = p_A (1 - p_B): [0, 1], unless a sigmoid gives several classes together more than 1."""
+    """Return (low, high) of s = p_A (1 - p_B): [0, 1], unless a sigmoid gives several classes together more than 1."""
     return target.a * (1 - max(1.0, target.b)), target.a
 
 
 def delete_salient(curves: Curves, *, step: int, threshold: float, salient: str, reference: str) -> Deletion:
+    """Return the deletion of the salient pixels of each map."""
     return Deletion(curves, salient_pixels(curves.maps, threshold, salient), step, reference)
 
 
 def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarray:
-    """Int (B,): how many pixels are salient.
+    """Return Int (B,), how many pixels are salient.
 
     "range": those above min + threshold (max - min), the published code's; "maximum": those at threshold * max or above
     it, its paper's, none where max <= 0.
@@ -71,7 +72,7 @@ def salient_pixels(maps: np.ndarray, threshold: float, salient: str) -> np.ndarr
 
 
 def _sides(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
-    """Float64 (B, K) each: 1 for the classes of A, and of B."""
+    """Return float64 (B, K) twice: 1 for the classes of A, and of B."""
     a, b = curves.target > 0, curves.target < 0
     whole = curves.probabilities("rest", "black", [0])[:, 0]
     rivals = np.where(a, -1.0, whole).argmax(axis=1, keepdims=True)
@@ -81,7 +82,7 @@ def _sides(curves: Curves) -> tuple[np.ndarray, np.ndarray]:
 
 
 def check_deletion(*, step: int, threshold: float, salient: str, **others: object) -> None:
-    """Raises: UserError for a value out of range."""
+    """Raise UserError for a value out of range."""
     if step < 1:
         raise UserError(f"step={step} must be 1 pixel or more")
     if not 0 <= threshold <= 1:

@@ -15,26 +15,31 @@ class Draws:
     run: int | None = None
 
     @classmethod
-    def of(
+    def given(
         cls, count: int, seeds: Sequence[int] | None = None, image_ids: Sequence[str] | None = None, run: int = 0
     ) -> "Draws":
-        """Seeds 0 to count-1 unless given. Raises: UserError unless there is one seed or id for each image."""
+        """Return seeds 0 to count-1 unless others are given.
+
+        Raises:
+            UserError: There is not one seed or id for each image.
+        """
         if seeds is not None and image_ids is not None:
             raise UserError("give seeds or image_ids, not both: the id of an image says its seed in a run")
         given = seeds if image_ids is None else image_ids
         given = range(count) if given is None else given
         if isinstance(given, str) or len(given) != count:
-            what = "seed" if image_ids is None else "image id"
-            raise UserError(f"give one {what} for each of the {count} images")
+            kind = "seed" if image_ids is None else "image id"
+            raise UserError(f"give one {kind} for each of the {count} images")
         return cls(tuple(given)) if image_ids is None else cls(tuple(map(str, image_ids)), run)
 
     def __getitem__(self, part: slice) -> "Draws":
         return Draws(self.samples[part], self.run)
 
     def seed(self, sample: int, purpose: str) -> int:
-        """Of what is drawn at random for a sample."""
-        own = self.samples[sample]
-        return int(own) if self.run is None else seed_of(self.run, own, purpose)
+        """Return the seed of what is drawn at random for a sample."""
+        given = self.samples[sample]
+        return int(given) if self.run is None else seed_of(self.run, given, purpose)
 
     def seeds(self, purpose: str) -> list[int]:
+        """Return the seeds of all samples for a purpose."""
         return [self.seed(sample, purpose) for sample in range(len(self.samples))]

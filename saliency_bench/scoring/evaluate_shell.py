@@ -33,13 +33,15 @@ class MapShell:
     scores: Callable[..., np.ndarray]
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Checked maps (B, H, W) and references (B, ...) of whatever was passed."""
+        """Return checked maps (B, H, W) and references (B, ...) of whatever was passed."""
         return read_pair(predictions, references)
 
     def reference_feature(self, size: tuple[int, int]) -> Any:
+        """Return the type of a reference."""
         return datasets.Array2D(size, "bool")
 
     def _info(self) -> evaluate.MetricInfo:
+        """Return what `evaluate` shows of the metric."""
         description, _, inputs = (self.__doc__ or "").partition("\n\n")
         info = evaluate.MetricInfo(
             description=description,
@@ -53,6 +55,7 @@ class MapShell:
         return info
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
+        """Return the types of what is added."""
         features = {"predictions": datasets.Array2D(size, "float32"), "references": self.reference_feature(size)}
         return datasets.Features(features)
 
@@ -67,7 +70,10 @@ class MapShell:
         self.add_batch(predictions=[prediction], references=[reference], **kwargs)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
-        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        """Return the mean score of all that was added and of what is passed here.
+
+        `per_sample=True` adds the list "scores".
+        """
         result = super().compute(predictions=predictions, references=references, **kwargs)  # type: ignore[misc]
         if isinstance(result, Exception):
             raise result
@@ -75,6 +81,7 @@ class MapShell:
 
     def _compute(self, **inputs: Any) -> dict[str, Any] | Exception:
         # evaluate closes its files only after a normal return: an error travels as a value, and the module goes on.
+        """Return the result, or the error that `compute` raises: `evaluate` keeps a file open where this raises."""
         try:
             return self._averaged(**inputs)
         except Exception as error:
@@ -83,6 +90,7 @@ class MapShell:
     def _averaged(
         self, *, predictions: Any, references: Any, per_sample: bool = False, **options: Any
     ) -> dict[str, Any]:
+        """Return the mean score, and on request all scores."""
         name = self.name  # type: ignore[attr-defined]
         options = self.read_options(options)
         if not isinstance(per_sample, bool):
@@ -102,26 +110,35 @@ class MapShell:
         return result | {"scores": scores.tolist()} if per_sample else result
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Bool (B,): the samples that do not count."""
+        """Return Bool (B,), the samples that do not count."""
         return np.isnan(scores).reshape(len(scores), -1).any(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """Of the scores of the others."""
+        """Return the mean of the scores of the others."""
         return scores.mean(axis=0).tolist()
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """All options of `scores`. Raises: UserError for one that it does not have, or a value it does not take."""
+        """Return all options of `scores`.
+
+        Raises:
+            UserError: One is unknown, or has a value that it does not take.
+        """
         known = [*defaults(self.scores), "per_sample"]
         return dict(resolved(self.name, self.scores, _known(self.name, options, known)))  # type: ignore[attr-defined]
 
     def _use_size(self, size: tuple[int, ...]) -> None:
+        """Take the size of the first maps for all.
+
+        Raises:
+            ValueError: Others of another size were added.
+        """
         features = self._features((size[0], size[1]))
         info = self.info  # type: ignore[attr-defined]
         if getattr(self, "writer", None) is not None and info.features != features:
-            what, kind = next(iter(info.features.items()))
-            before, what = "{} x {}".format(*kind.shape[-2:]), what.replace("predictions", "maps")
+            name, kind = next(iter(info.features.items()))
+            before, name = "{} x {}".format(*kind.shape[-2:]), name.replace("predictions", "maps")
             raise ValueError(
-                f"{what} of {size[0]} x {size[1]} follow {what} of {before}; one computation takes one size"
+                f"{name} of {size[0]} x {size[1]} follow {name} of {before}; one computation takes one size"
             )
         info.features = features
 
@@ -133,6 +150,7 @@ class MapOnlyShell(MapShell):
     ALONE = "looks at the maps alone"
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
+        """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Array2D(size, "float32")})
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
@@ -147,16 +165,21 @@ class MapOnlyShell(MapShell):
         self.add_batch(predictions=[prediction], **kwargs)
 
     def compute(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> dict[str, Any] | None:
-        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        """Return the mean score of all that was added and of what is passed here.
+
+        `per_sample=True` adds the list "scores".
+        """
         self._refuse(references)
         return super().compute(predictions=predictions, **kwargs)
 
     def _refuse(self, references: Any) -> None:
+        """Raise ValueError for references, which nothing is compared with."""
         if references is not None:
             name = self.name  # type: ignore[attr-defined]
             raise ValueError(f"{name} {self.ALONE}; leave out references")
 
     def _averaged(self, *, predictions: Any, **options: Any) -> dict[str, Any]:
+        """Return the mean score, and on request all scores."""
         return super()._averaged(predictions=predictions, references=None, **options)
 
 
@@ -169,6 +192,7 @@ class ExplainerShell(MapShell):
     """
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
+        """Return the types of what is added."""
         return datasets.Features(
             {"images": datasets.Array3D((3, *size), "float32"), "references": datasets.Value("int64")}
         )
@@ -188,21 +212,25 @@ class ExplainerShell(MapShell):
     def compute(
         self, *, images: Any = None, references: Any = None, predictions: Any = None, **kwargs: Any
     ) -> dict[str, Any] | None:
-        """Mean score of all that was added and of what is passed here; `per_sample=True` adds the list "scores"."""
+        """Return the mean score of all that was added and of what is passed here.
+
+        `per_sample=True` adds the list "scores".
+        """
         if predictions is not None:
             self.add_batch(predictions=predictions)  # says what to give instead
         return super().compute(images=images, references=references, **kwargs)
 
     def add(self, *, image: Any = None, reference: Any = None, **kwargs: Any) -> None:
         """Add one image (3, H, W), with its class if the metric takes one."""
-        images, references = (None if one is None else [one] for one in (image, reference))
+        images, references = (None if value is None else [value] for value in (image, reference))
         self.add_batch(images=images, references=references, **kwargs)
 
     def _averaged(self, *, images: Any = None, **options: Any) -> dict[str, Any]:
+        """Return the mean score, and on request all scores."""
         return super()._averaged(predictions=images, **options)
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """As they are: `scores` reads them, where the metric is loaded."""
+        """Return the options as they are: `scores` reads them, where the metric is loaded."""
         return options
 
     def scores(
@@ -215,6 +243,7 @@ class ExplainerShell(MapShell):
         target: Any = None,
         **options: Any,
     ) -> np.ndarray:
+        """Return the scores of images by the metric, the classifier and the explainer."""
         name = self.name  # type: ignore[attr-defined]
         try:
             from saliency_bench.scoring.samples import score_parts, score_samples
@@ -236,11 +265,11 @@ class ExplainerShell(MapShell):
         return score_samples(name, images, classifier, explainer, target=target, **options)
 
     def left_out(self, scores: np.ndarray) -> np.ndarray:
-        """Of the parts of samples, one that has none."""
+        """Return the samples that do not count; of the parts of samples, those with none."""
         return np.isnan(scores).reshape(len(scores), -1).all(axis=1)
 
     def value(self, scores: np.ndarray, options: dict[str, Any]) -> float | list[float]:
-        """The mean; of the parts of a metric with an aggregate, that of their means."""
+        """Return the mean; of the parts of a metric with an aggregate, that of their means."""
         metric = self._metric(options)
         if metric.aggregate is None:
             return super().value(scores, options)
@@ -249,11 +278,12 @@ class ExplainerShell(MapShell):
         return float(metric.aggregate(means[None], dict(metric.options))[0])
 
     def _metric(self, options: dict[str, Any]) -> Any:
+        """Return the metric with those of the options that are its own."""
         from saliency_bench.metric import load_metric
 
         name = self.name  # type: ignore[attr-defined]
-        own = _options_of(name)
-        return load_metric(name, **{key: value for key, value in options.items() if key in own})
+        names = _options_of(name)
+        return load_metric(name, **{key: value for key, value in options.items() if key in names})
 
 
 class CurveShell(MapShell):
@@ -266,15 +296,16 @@ class CurveShell(MapShell):
     LEFT_OUT = "a score that is not a number"
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Maps and the class of each; with a target of their own, samples need no class."""
+        """Return maps and the class of each; with a target of their own, samples need no class."""
         maps = read_maps(predictions)
         return maps, _classes(references, len(maps), "maps")
 
     def reference_feature(self, size: tuple[int, int]) -> Any:
+        """Return the type of a class."""
         return datasets.Value("int64")
 
     def read_options(self, options: dict[str, Any]) -> dict[str, Any]:
-        """As they are: `scores` reads them, where the metric is loaded."""
+        """Return the options as they are: `scores` reads them, where the metric is loaded."""
         return options
 
     def scores(
@@ -291,6 +322,7 @@ class CurveShell(MapShell):
         batch_size: int = 16,
         **options: Any,
     ) -> np.ndarray:
+        """Return the scores of maps by the metric and the classifier."""
         name = self.name  # type: ignore[attr-defined]
         try:
             from saliency_bench.metric import load_metric
@@ -308,11 +340,11 @@ class CurveShell(MapShell):
             raise ValueError(f"{name} needs references, the class of each image, or target=, weights over the classes")
         scores: list[np.ndarray] = []
         given = references if target is None else target
-        noise = Draws.of(len(maps), seeds, image_ids, seed).seeds("noise")
+        noise = Draws.given(len(maps), seeds, image_ids, seed).seeds("noise")
         for curves in batched_curves(classifier, images, given, maps, batch_size, noise):
             start = sum(map(len, scores))
-            own = references[start : start + len(curves.images)]
-            labels = [right_classes(own, curves.target.shape[1])] if "labels" in metric.needs else []
+            classes = references[start : start + len(curves.images)]
+            labels = [right_classes(classes, curves.target.shape[1])] if "labels" in metric.needs else []
             scores.append(metric(curves, *labels))
         return np.concatenate(scores)
 
@@ -326,28 +358,31 @@ class AreaShell(MapShell):
     """
 
     def _info(self) -> evaluate.MetricInfo:
+        """Return what `evaluate` shows of the metric."""
         info = super()._info()
         info.format = None  # as arrays the numbers would come back in float32, and a run computes in float64
         return info
 
     def read(self, predictions: Any, references: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Return checked accuracies and their exposures."""
         name = self.name  # type: ignore[attr-defined]
         if references is None:
             raise ValueError(f"{name} needs references, the exposure of each accuracy, a share from 0 to 1")
         accuracies, exposures = (
-            read_array(what, given, "(N,)").astype(np.float64)
-            for what, given in (("predictions", predictions), ("references", references))
+            read_array(name, given, "(N,)").astype(np.float64)
+            for name, given in (("predictions", predictions), ("references", references))
         )
         if accuracies.ndim != 1 or accuracies.shape != exposures.shape:
             raise ValueError(
                 f"{name} needs one exposure for each accuracy; got {exposures.shape} for {accuracies.shape}"
             )
-        for what, values in (("an accuracy", accuracies), ("an exposure", exposures)):
+        for name, values in (("an accuracy", accuracies), ("an exposure", exposures)):
             if len(outside := values[~((values >= 0) & (values <= 1))]):
-                raise ValueError(f"{name}: {what} is a share from 0 to 1; got {outside[0]:g}")
+                raise ValueError(f"{name}: {name} is a share from 0 to 1; got {outside[0]:g}")
         return accuracies, exposures
 
     def _features(self, size: tuple[int, int]) -> datasets.Features:
+        """Return the types of what is added."""
         return datasets.Features({"predictions": datasets.Value("float64"), "references": datasets.Value("float64")})
 
     def add_batch(self, *, predictions: Any = None, references: Any = None, **kwargs: Any) -> None:
@@ -356,6 +391,7 @@ class AreaShell(MapShell):
         super(MapShell, self).add_batch(predictions=accuracies, references=exposures, **kwargs)  # type: ignore[misc]
 
     def _averaged(self, *, predictions: Any, references: Any, **options: Any) -> dict[str, Any]:
+        """Return the area."""
         name = self.name  # type: ignore[attr-defined]
         _known(name, options, [])
         exposures, places = np.unique(np.asarray(references, np.float64), return_inverse=True)
@@ -366,20 +402,22 @@ class AreaShell(MapShell):
 
 
 def _options_of(name: str) -> list[str]:
+    """Return the names of a metric's options."""
     from saliency_bench.metric import load_metric
 
     return list(dict(load_metric(name).options))
 
 
 def _known(name: str, options: dict[str, Any], known: list[str]) -> dict[str, Any]:
+    """Return the options among those that are known; raise UserError for others."""
     for key in options:
         if key not in known:
             raise unknown(f"option of {name}", key, known)
     return options
 
 
-def _classes(references: Any, count: int, what: str) -> np.ndarray:
-    """Int64 (count,): a whole number for each of the maps or images, `NO_CLASS` where there are none."""
+def _classes(references: Any, count: int, noun: str) -> np.ndarray:
+    """Return int64 (count,), a whole number for each of the maps or images, `NO_CLASS` where there are none."""
     if references is None:
         return np.full(count, NO_CLASS)
     try:
@@ -387,5 +425,5 @@ def _classes(references: Any, count: int, what: str) -> np.ndarray:
     except (TypeError, ValueError):
         labels = np.empty(0)
     if len(labels) != count or not np.isfinite(labels).all() or (labels != np.floor(labels)).any():
-        raise ValueError(f"references must be one class (a whole number) for each of the {count} {what}")
+        raise ValueError(f"references must be one class (a whole number) for each of the {count} {noun}")
     return labels.astype(np.int64)

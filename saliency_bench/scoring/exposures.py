@@ -16,23 +16,27 @@ ROUNDING = 1e-9  # between two texts of one exposure
 
 
 def area(values: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first exposure)."""
+    """Return the area under `values` (..., N) at `exposures` (N,): trapezoid rule on the last axis / (last - first)."""
     exposures = np.asarray(exposures, dtype=np.float64)
     return np.trapezoid(values, exposures, axis=-1) / (exposures[-1] - exposures[0])
 
 
 def right_by(first_right: np.ndarray, exposures: Sequence[float] | np.ndarray) -> np.ndarray:
-    """Bool (B, N): whether judgements were right at or before each exposure; never, where `first_right` (B,) is NaN."""
+    """Return Bool (B, N), whether judgements were right at or before each exposure.
+
+    Never, where `first_right` is NaN.
+    """
     return np.asarray(first_right)[:, None] <= np.asarray(exposures) + ROUNDING
 
 
 def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN) -> np.ndarray:
-    """Float64 (B,): of each judgement the area under a(r), 1 where it was right at or before r, else 0.
+    """Return float64 (B,), of each judgement the area under a(r), 1 where it was right at or before r, else 0.
 
     The mean over judgements is the area under the accuracy of people, as the area of a mean is the mean of areas.
 
-    first_right: (B,), the exposure of the first right answer, NaN where there is none. exposures: those of the
-    trapezoid rule, beside 0, where a is 0.
+    Args:
+        first_right: (B,), the exposure of the first right answer, NaN where there is none.
+        exposures: those of the trapezoid rule, beside 0, where a is 0.
     """
     at = [0.0, *exposures]
     right = right_by(first_right, at)
@@ -41,9 +45,13 @@ def judgement_areas(first_right: np.ndarray, exposures: Sequence[float] = SHOWN)
 
 
 def read_first_right(given: Any) -> np.ndarray:
-    """Float64 (B,) of a list or array, NaN for None. Raises: ValueError for what is no exposure above 0, at most 1."""
+    """Return float64 (B,) of a list or array, NaN for None.
+
+    Raises:
+        ValueError: Something is no exposure above 0 and at most 1.
+    """
     try:
-        values = np.array([np.nan if one is None else float(one) for one in given])
+        values = np.array([np.nan if exposure is None else float(exposure) for exposure in given])
     except (TypeError, ValueError) as error:
         raise ValueError("the exposures of first right answers are numbers (B,), None where there is none") from error
     if len(outside := values[~(np.isnan(values) | ((values > 0) & (values <= 1)))]):
@@ -52,9 +60,9 @@ def read_first_right(given: Any) -> np.ndarray:
 
 
 def check_shown(exposures: Any) -> None:
-    """Raises: ValueError unless these are shares above 0 and at most 1, in increasing order."""
+    """Raise ValueError unless these are shares above 0 and at most 1, in increasing order."""
     try:
-        values = np.array([float(one) for one in exposures])
+        values = np.array([float(exposure) for exposure in exposures])
     except (TypeError, ValueError):
         values = np.empty(0)
     if len(values) == 0 or not (values[0] > 0 and values[-1] <= 1 and (np.diff(values) > 0).all()):

@@ -17,7 +17,7 @@ NOISE = 0.01  # standard deviation
 
 
 def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images:
-    """The images with pixels that are not kept (Bool (B, 1, H, W)) imputed from those that are, plus noise.
+    """Return images with pixels that are not kept (Bool (B, 1, H, W)) imputed from those that are, plus noise.
 
     Noisy linear imputation (Rong et al., 2022): each missing pixel is the mean of its neighbours, of which direct ones
     weigh 1/6 and diagonal ones 1/12, divided by the weights inside the frame. Missing neighbours take part: their
@@ -30,13 +30,13 @@ def imputed(images: Images, kept: Tensor, noise: Images | float = 0.0) -> Images
 
 
 def slight_noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Normal with mean 0 and standard deviation `NOISE`, for every pixel and channel, from the seed of each image."""
+    """Return normal noise with mean 0 and standard deviation `NOISE` for every value, from the seed of each image."""
     drawn = [normal(seed_of(seed, "linear"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return NOISE * torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
 
 def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """Float64 (C, H, W) of image (C, H, W), kept Bool (H, W)."""
+    """Return float64 (C, H, W) of an image (C, H, W), of which Bool (H, W) is kept."""
     missing = ~kept
     filled = np.where(kept, image, 0)
     if kept.any() and missing.any():
@@ -45,7 +45,7 @@ def _imputed(image: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
-    """(n, C): the n missing pixels, row by row; `known` (C, H, W) is 0 there.
+    """Return (n, C), the n missing pixels, row by row; `known` (C, H, W) is 0 there.
 
     Of each: (sum of weights) x - sum of weights times missing neighbours = sum of weights times known neighbours.
     """
@@ -68,13 +68,13 @@ def _solved(known: np.ndarray, missing: np.ndarray) -> np.ndarray:
 
 
 def _neighbours(height: int, width: int) -> Iterator[tuple[int, tuple[slice, slice], tuple[slice, slice]]]:
-    """(weight, pixels that have this neighbour, these neighbours)."""
+    """Yield (weight, pixels that have this neighbour, these neighbours)."""
     for (down, right), weight in NEIGHBOURS.items():
         (rows, below), (columns, beside) = _shifted(down, height), _shifted(right, width)
         yield weight, (rows, columns), (below, beside)
 
 
 def _shifted(step: int, length: int) -> tuple[slice, slice]:
-    """The positions whose neighbour at this step lies inside the frame, and that neighbour's."""
+    """Return the positions whose neighbour at this step lies inside the frame, and that neighbour's."""
     start, stop = max(0, -step), length - max(0, step)
     return slice(start, stop), slice(start + step, stop + step)

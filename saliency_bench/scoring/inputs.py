@@ -78,7 +78,7 @@ class Other:
     lacking: list[str | None]
 
     def part(self, kept: Sequence[int]) -> "Other":
-        """Of these samples alone; a copy."""
+        """Return a copy of these samples alone."""
         lacking = [self.lacking[sample] for sample in kept]
         return Other(self.classifier, self.target[kept], self.logits[kept], self.labels[kept], lacking)
 
@@ -125,21 +125,24 @@ class MetricInputs:
 
     @cached_property
     def curves(self) -> Curves:
+        """Probabilities along perturbation paths, which all metrics share."""
         return self._new_curves()
 
     def _new_curves(self) -> Curves:
+        """Return curves of which nothing is computed yet."""
         assert self.maps is not None
         images, target, maps = self.images.clone(), self.target.clone(), self.maps.clone()
         return Curves(self.classifier, images, target, maps, self._seeds("noise"))
 
     @cached_property
     def flat(self) -> np.ndarray:
+        """Which maps are constant."""
         assert self.maps is not None
         return is_flat(self.maps.cpu().numpy())
 
     @cached_property
     def maps_of_other(self) -> tuple[np.ndarray, dict[int, str]]:
-        """(maps of all images for the other classifier and its target, {sample: what is wrong with its map})"""
+        """What the explainer gives for the other classifier and its target: maps, and what is wrong with which."""
         assert self.other is not None
         explain = MapProvider(self.explainer, self.classifier, self._seeds("explain"))
         maps = explain(self.images, self.other.target, classifier=self.other.classifier)
@@ -147,10 +150,14 @@ class MetricInputs:
         return maps, explain.faulty
 
     def _seeds(self, purpose: str) -> list[int]:
+        """Return the seeds of all samples for a purpose."""
         return [self.seed_for(sample, purpose) for sample in range(len(self.images))]
 
     def score(self, metric: Metric) -> ScoredBatch:
-        """A metric's scores where they are defined, reasons where not; of flat maps and of what it marks, both."""
+        """Return a metric's scores where they are defined, reasons where not.
+
+        Of flat maps and of what it marks, both.
+        """
         count = len(self.images)
         reasons = list(self.unusable) if "masks" in metric.needs and self.unusable else [None] * count
         if "labels" in metric.needs and self.labels is not None:
@@ -163,40 +170,41 @@ class MetricInputs:
         faults = (self.map_faults if metric.asks_of_target else {}) | self.faults
         reasons = [faults.get(sample, reason) for sample, reason in enumerate(reasons)]
         # A metric of curves gets the whole batch, which shares its passes with other metrics.
-        asked = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
+        scored = [sample for sample, reason in enumerate(reasons) if reason is None or "curves" in metric.needs]
         names = metric.parts(self.classifier)
         result = ScoredBatch([None] * count, reasons, {name: [None] * count for name in names})
-        if asked:
-            self._fill(result, metric, asked, names)
+        if scored:
+            self._fill(result, metric, scored, names)
         result.part_reasons = {name: _part_reasons(metric, result, values) for name, values in result.parts.items()}
         return result
 
     def _lacking(self, metric: Metric) -> Iterator[list[str | None]]:
-        """Per sample why there is nothing of what the metric asks for: of each column, and of the other classifier."""
+        """Yield per sample why a metric lacks something: each column, and the other classifier."""
         for name in metric.columns:
             yield self.columns[name].lacking if name in self.columns else [lacks(name)] * len(self.images)
         if "other" in metric.needs and self.other is not None:
             yield self.other.lacking
 
-    def _fill(self, result: ScoredBatch, metric: Metric, asked: list[int], names: Sequence[str]) -> None:
-        explain = self._provider(asked, metric.asks_of_target)
+    def _fill(self, result: ScoredBatch, metric: Metric, scored: list[int], names: Sequence[str]) -> None:
+        """Fill in the scores of samples, or why they have none."""
+        explain = self._provider(scored, metric.asks_of_target)
         try:
-            inputs = self._inputs(metric, asked, explain)
+            inputs = self._inputs(metric, scored, explain)
             with same_directory():
-                scores, parts, marked = metric.checked(inputs, len(asked), names)
+                scores, parts, marked = metric.checked(inputs, len(scored), names)
         except ExplainerRaisedError as error:
             result.raised = True
-            return result.fail(dict.fromkeys(asked, str(error)))
+            return result.fail(dict.fromkeys(scored, str(error)))
         except UserError as error:
             if not isinstance(error, RefusedImagesError):
                 raise
             result.raised = True
-            return result.fail(dict.fromkeys(asked, f"the model raised for a changed image: {error}"))
+            return result.fail(dict.fromkeys(scored, f"the model raised for a changed image: {error}"))
         except ValueError as error:  # metrics that need no core have their own words
             raise UserError(f"{metric}: {error}") from error
         except Exception as error:  # of the network, for one of the pictures that the metric makes
             result.raised = True
-            return result.fail(dict.fromkeys(asked, reason_of(error, "the metric")))
+            return result.fail(dict.fromkeys(scored, reason_of(error, "the metric")))
         self.halved += explain.halved
         faulty = explain.faulty
         partners = inputs.get("partners")
@@ -206,8 +214,8 @@ class MetricInputs:
         counts = scores if metric.aggregate is None or parts is None else mean_of_parts(parts)
         if isinstance(curves := inputs.get("curves"), Curves):
             faulty = faulty | dict.fromkeys(curves.lost(counts), NO_PROBABILITIES_CHANGED)
-        result.fail({asked[index]: reason for index, reason in faulty.items()})
-        for index, sample in enumerate(asked):
+        result.fail({scored[index]: reason for index, reason in faulty.items()})
+        for index, sample in enumerate(scored):
             if result.reasons[sample] is None:
                 value, mark = _finite(scores[index]), metric.mark if marked is not None and marked[index] else ""
                 flat = self._is_flat(metric, partners if isinstance(partners, Partners) else explain, index, sample)
@@ -218,7 +226,7 @@ class MetricInputs:
                     values[sample] = None if parts is None else _finite(parts[index, column])
 
     def _is_flat(self, metric: Metric, explain: MapProvider | Partners, index: int, sample: int) -> bool:
-        """Whether the map that was scored is constant, or one of those that the metric asked for itself."""
+        """Return whether the map that was scored is constant, or one of those that the metric asked for itself."""
         if isinstance(explain, Partners):
             return explain.is_flat(index)
         if "explain" in metric.needs and not {"maps", "curves"} & set(metric.needs):
@@ -226,7 +234,7 @@ class MetricInputs:
         return bool(self.flat[sample])
 
     def _provider(self, kept: list[int], asks_of_target: bool) -> MapProvider:
-        """Further maps of the samples that are kept; those of the images as they are need not be made again."""
+        """Return what gives further maps of samples; those of the images as they are need not be made again."""
         seeds = self._seeds("explain")
         first = None
         if self.maps is not None and (asks_of_target or not self.map_faults.keys() & set(kept)):
@@ -236,7 +244,7 @@ class MetricInputs:
         return MapProvider(self.explainer, self.classifier, [seeds[sample] for sample in kept], first)
 
     def _inputs(self, metric: Metric, kept: list[int], explain: MapProvider) -> dict[str, object]:
-        """What the metric asks for by the names of its parameters, of the samples that are kept: copies of its own."""
+        """Return what the metric asks for by the names of its parameters, of these samples: copies of its own."""
         whole = len(kept) == len(self.images)
         # The very images of the first maps, by which further maps of them are recognised.
         images, target, maps = explain.first or (
@@ -268,10 +276,12 @@ class MetricInputs:
         return {need: inputs[need]() for need in metric.needs}
 
     def _partners(self, metric: Metric, kept: list[int]) -> Partners:
+        """Return the partners of samples."""
         assert self.partners is not None
-        return self.partners.of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
+        return self.partners.partners_of(metric, kept, partial(MapProvider, self.explainer, self.classifier))
 
     def _of_networks(self, metric: Metric) -> np.ndarray:
+        """Return what retrained networks answer."""
         if metric not in self.retrained:
             raise UserError(
                 f"{metric.name} trains networks on a whole dataset, as only a run does; use saliency_bench.run"
@@ -279,13 +289,13 @@ class MetricInputs:
         return self.retrained[metric]
 
     def _of_labels(self, metric: Metric, kept: list[int]) -> np.ndarray:
-        """Beside curves, which hold the whole batch, the labels of the whole batch."""
+        """Return the labels; beside curves, which have the whole batch, those of the whole batch."""
         assert self.labels is not None
         return self.labels.copy() if "curves" in metric.needs else self.labels[kept]
 
 
 def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> list[str | None]:
-    """Why a part is missing: for the reason of its sample, or because the metric does not define it there."""
+    """Return why a part is missing: for the reason of its sample, or because the metric does not define it there."""
     return [
         None
         if value is not None
@@ -297,4 +307,5 @@ def _part_reasons(metric: Metric, result: ScoredBatch, values: list[Value]) -> l
 
 
 def _finite(value: float) -> Value:
+    """Return a value; None of one that is not finite."""
     return float(value) if np.isfinite(value) else None

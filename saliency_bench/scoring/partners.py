@@ -38,25 +38,36 @@ class Predictions:
 
 @dataclass(frozen=True)
 class PartnerPlan:
-    """of: {sample: its partners}, by their places among all. identity: a hash of the plan by the ids of the images."""
+    """Which samples go with which.
 
-    of: Mapping[int, tuple[int, ...]]
+    Attributes:
+        partners: {sample: its partners}, by their places among all.
+        identity: a hash of the plan by the ids of the images.
+    """
+
+    partners: Mapping[int, tuple[int, ...]]
     identity: str
 
 
 def plan_of(metric: Metric, predictions: Predictions) -> PartnerPlan:
-    """Raises: UserError for a metric whose `plan` raises, or names samples that there are not."""
-    found = metric.planned(predictions)
+    """Return the plan of a metric.
+
+    Raises:
+        UserError: Its `plan` raises, or names samples that there are not.
+    """
+    planned = metric.planned(predictions)
     ids = predictions.ids
     try:
-        of = {int(sample): tuple(int(partner) for partner in partners) for sample, partners in found.items()}
-        if min(chain(of, *of.values()), default=0) < 0:
+        partners_of = {int(sample): tuple(int(partner) for partner in partners) for sample, partners in planned.items()}
+        if min(chain(partners_of, *partners_of.values()), default=0) < 0:
             raise IndexError
-        named = {ids[sample]: [ids[partner] for partner in own] for sample, own in of.items()}
+        named = {ids[sample]: [ids[partner] for partner in places] for sample, places in partners_of.items()}
     except (AttributeError, TypeError, ValueError, IndexError) as error:
         line = f"{metric}: plan must give {{sample: [its partners]}}, whole numbers below {len(ids)}"
         raise UserError(line) from error
-    return PartnerPlan({sample: own for sample, own in of.items() if own}, hash_of(sorted(named.items())))
+    return PartnerPlan(
+        {sample: places for sample, places in partners_of.items() if places}, hash_of(sorted(named.items()))
+    )
 
 
 @dataclass(frozen=True)
@@ -73,65 +84,71 @@ class PartnerSamples:
 class Partners:
     """The partners of the samples of a batch, each once however many samples it belongs to.
 
-    images   (N, 3, H, W)
-    right    bool (N, K), the classes that are right for them
-    of       for each sample of the batch the places of its partners, in the order of the plan
-    explain  further maps of them: explain(images, target, places)
-    faulty   {sample of the batch: what went wrong with what the metric made of it and its partners}
+    Attributes:
+        ids: of their images.
+        images: (N, 3, H, W).
+        right: bool (N, K), the classes that are right for them.
+        places: for each sample of the batch the places of its partners, in the order of the plan.
+        explain: further maps of them: explain(images, target, places).
+        at_once: how many are explained together.
+        made: maps that were made, by target.
+        faulty: {sample of the batch: what went wrong with what the metric made of it and its partners}.
     """
 
     ids: Sequence[str]
     images: Images
     right: np.ndarray
-    of: Sequence[Sequence[int]]
+    places: Sequence[Sequence[int]]
     explain: MapProvider
     at_once: int = 16
     made: dict[bytes, np.ndarray] = field(default_factory=dict)
     faulty: dict[int, str] = field(default_factory=dict)
 
     def maps(self, target: Target) -> np.ndarray:
-        """Float32 (N, H, W) of the images as they are, target (N, K); made once for all metrics of the batch."""
+        """Return float32 (N, H, W), the maps of the images for a target (N, K), made once for all metrics."""
         key = target.cpu().numpy().tobytes()
         if key not in self.made:
-            places = torch.arange(len(self.images)).split(self.at_once)
+            batches = torch.arange(len(self.images)).split(self.at_once)
             self.made[key] = np.concatenate(
-                [self.explain(self.images[own], target[own], own.tolist()) for own in places]
+                [self.explain(self.images[batch], target[batch], batch.tolist()) for batch in batches]
             )
         return self.made[key].copy()
 
-    def within(self, of: Sequence[Sequence[int]]) -> "Partners":
-        """The same for other samples of the batch."""
-        return replace(self, of=of, faulty={})
+    def within(self, places: Sequence[Sequence[int]]) -> "Partners":
+        """Return the same for other samples of the batch."""
+        return replace(self, places=places, faulty={})
 
     def faults(self) -> dict[int, str]:
-        """{sample of the batch: what went wrong with it, or with the map of one of its partners}."""
+        """Return {sample of the batch: what went wrong with it, or with the map of one of its partners}."""
         wrong = self.explain.faulty
         of_maps = {
             sample: f"partner {self.ids[partner]}: {wrong[partner]}"
-            for sample, own in enumerate(self.of)
-            for partner in own
+            for sample, places in enumerate(self.places)
+            for partner in places
             if partner in wrong
         }
         return self.faulty | of_maps
 
     def taken_halved(self) -> int:
-        """How often a batch did not fit in memory since this was asked last."""
+        """Return how often a batch did not fit in memory since this was asked last."""
         halved, self.explain.halved = self.explain.halved, 0
         return halved
 
     def is_flat(self, sample: int) -> bool:
-        """Whether the map of one of the partners of a sample is constant."""
-        return not self.explain.flat.isdisjoint(self.of[sample])
+        """Return whether the map of one of the partners of a sample is constant."""
+        return not self.explain.flat.isdisjoint(self.places[sample])
 
 
 @dataclass
 class PartnerSource:
     """Where the partners of the samples of a batch come from.
 
-    plans     by metric
-    samples   the places of the samples of the batch among all
-    load      their places among all -> the samples
-    at_once   how many are explained together
+    Attributes:
+        plans: by metric.
+        samples: the places of the samples of the batch among all.
+        load: their places among all -> the samples.
+        at_once: how many are explained together.
+        known: partners that were loaded.
     """
 
     plans: Mapping[Metric, PartnerPlan]
@@ -141,17 +158,20 @@ class PartnerSource:
     known: dict[tuple[int, ...], Partners] = field(default_factory=dict)
 
     def takes_part(self, metric: Metric, sample: int) -> bool:
-        return self.samples[sample] in self.plans[metric].of
+        """Return whether a sample has partners."""
+        return self.samples[sample] in self.plans[metric].partners
 
-    def of(self, metric: Metric, kept: Sequence[int], provider: Callable[[Sequence[int]], MapProvider]) -> Partners:
-        """Those of some samples of the batch; metrics whose partners are the same share their maps."""
-        chosen = [self.plans[metric].of[self.samples[sample]] for sample in kept]
+    def partners_of(
+        self, metric: Metric, kept: Sequence[int], provider: Callable[[Sequence[int]], MapProvider]
+    ) -> Partners:
+        """Return the partners of some samples of the batch; metrics whose partners are the same share their maps."""
+        chosen = [self.plans[metric].partners[self.samples[sample]] for sample in kept]
         places = tuple(sorted(set(chain.from_iterable(chosen))))
         index = {place: number for number, place in enumerate(places)}
-        of = [[index[place] for place in own] for own in chosen]
+        inside = [[index[place] for place in of_sample] for of_sample in chosen]
         if places not in self.known:
             loaded = self.load(places)
             self.known[places] = Partners(
-                loaded.ids, loaded.images, loaded.right, of, provider(loaded.seeds), self.at_once
+                loaded.ids, loaded.images, loaded.right, inside, provider(loaded.seeds), self.at_once
             )
-        return self.known[places].within(of)
+        return self.known[places].within(inside)

@@ -76,44 +76,53 @@ class Curves:
         self._others: dict[Hashable, np.ndarray] = {}
 
     def path(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`; p_c for a one-hot target."""
+        """Return float64 (B, len(counts)): sum_k w_k p_k on the pictures of `probabilities`.
+
+        P_c for a one-hot target.
+        """
         return self.weighted(self.target, keep, reference, counts)
 
     def weighted(
         self, weights: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
+        """Return float64 (B, len(counts)): sum_k v_k p_k for other weights v (B, K) than the target's."""
         p = self._path(keep, reference, counts).double()
         return torch.einsum("bck,bk->bc", p, torch.as_tensor(weights).to(p)).cpu().numpy()
 
     def weighted_each(
         self, weights: np.ndarray, keep: str, reference: str, counts: Sequence[Sequence[int] | np.ndarray]
     ) -> list[np.ndarray]:
-        """Per sample Float64 (n, S): sum_k v_k p_k at its own n counts, for each of its S rows of weights (B, S, K)."""
+        """Return per sample float64 (n, S): sum_k v_k p_k at its own n counts, for each of its S rows of weights."""
         rows = torch.as_tensor(weights).double().to(self.images.device)
-        found: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
-        for length in sorted({len(own) for own in counts} - {0}):
-            samples = [sample for sample, own in enumerate(counts) if len(own) == length]
+        by_sample: list[np.ndarray] = [np.empty((0, rows.shape[1]))] * len(self.images)
+        for length in sorted({len(of_sample) for of_sample in counts} - {0}):
+            samples = [sample for sample, of_sample in enumerate(counts) if len(of_sample) == length]
             pixels = np.stack([self._checked(keep, reference, counts[sample]) for sample in samples])
             read = partial(_weighted, rows[samples])
             values = self._classified(keep, reference, pixels, samples, read).cpu().numpy()
-            for sample, own in zip(samples, values, strict=True):
-                found[sample] = own
-        return found
+            for sample, of_sample in zip(samples, values, strict=True):
+                by_sample[sample] = of_sample
+        return by_sample
 
     def recognised(
         self, labels: np.ndarray, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()
     ) -> np.ndarray:
-        """Float64 (B, len(counts)): 1 where the classifier is right (`target.recognised`), else 0; NaN where p is NaN.
+        """Return float64 (B, len(counts)): 1 where the classifier is right (`target.recognised`), else 0.
 
-        labels: Bool (B, K), the classes that are right for each sample, whatever the target is.
+        NaN where p is NaN.
+
+        Args:
+            labels: Bool (B, K), the classes that are right for each sample, whatever the target is.
+            keep: as of `probabilities`.
+            reference: as of `probabilities`.
+            counts: as of `probabilities`.
         """
         p = self.probabilities(keep, reference, counts)
         hits = recognised(p, np.asarray(labels, dtype=bool)[:, None], self.activation)
         return np.where(np.isnan(p).any(axis=2), np.nan, hits)
 
     def probabilities(self, keep: str = "top", reference: str = "black", counts: Iterable[int] = ()) -> np.ndarray:
-        """Float32 (B, len(counts), K): p of the pictures in which `count` top pixels stay or go.
+        """Return float32 (B, len(counts), K): p of the pictures in which `count` top pixels stay or go.
 
         Args:
             keep: "top": the top `count` pixels are the image's, all others the reference's; "rest": the reverse.
@@ -125,17 +134,19 @@ class Curves:
         return self._path(keep, reference, counts).cpu().numpy()
 
     def _path(self, keep: str, reference: str, counts: Iterable[int]) -> Tensor:
+        """Return `probabilities` as a tensor, computed once."""
         pixels = self._checked(keep, reference, counts)
         if len(pixels) == 0:
             return torch.empty(len(self.images), 0, self.target.shape[1])
-        asked = keep, reference, tuple(pixels.tolist())
-        if asked not in self._known:
+        key = keep, reference, tuple(pixels.tolist())
+        if key not in self._known:
             every = list(range(len(self.images)))
             shared = np.broadcast_to(pixels, (len(every), len(pixels)))
-            self._known[asked] = self._classified(keep, reference, shared, every, lambda p, which: p)
-        return self._known[asked]
+            self._known[key] = self._classified(keep, reference, shared, every, lambda p, which: p)
+        return self._known[key]
 
     def _checked(self, keep: str, reference: str, counts: Iterable[int]) -> np.ndarray:
+        """Return the counts; raise ValueError for what is no path."""
         if keep not in ("top", "rest"):
             raise UserError(f"keep='{keep}' is neither 'top' nor 'rest'")
         if reference not in REFERENCES:
@@ -155,13 +166,13 @@ class Curves:
         samples: list[int],
         read: Callable[[Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """(b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
+        """Return (b, n, ...): what `read` makes of p of b samples at their counts (b, n)."""
         device, classes = self.images.device, self.target.shape[1]
-        pixels, of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
+        pixels, sample_of = torch.from_numpy(np.array(counts)).to(device), torch.tensor(samples).to(device)
 
         def draw(which: Tensor, numbers: Tensor) -> Images:
-            top = (self._rank()[of[which]] < pixels[which, numbers][:, None, None])[:, None]
-            return self.drawn(of[which], top if keep == "top" else ~top, reference)
+            top = (self._rank()[sample_of[which]] < pixels[which, numbers][:, None, None])[:, None]
+            return self.drawn(sample_of[which], top if keep == "top" else ~top, reference)
 
         def read_logits(logits: Tensor, which: Tensor) -> Tensor:
             if logits.shape[1] != classes:
@@ -169,27 +180,32 @@ class Curves:
             return read(probabilities(logits.float(), self.activation), which)
 
         with untouched(self.classifier), torch.inference_mode():
-            found = forward_many(self.classifier, self.images[samples], pixels.shape[1], draw, read_logits)
+            read_values = forward_many(self.classifier, self.images[samples], pixels.shape[1], draw, read_logits)
         self.passes += pixels.numel()
-        self.undefined[samples] |= found.isnan().flatten(1).any(dim=1).cpu().numpy()
-        return found
+        self.undefined[samples] |= read_values.isnan().flatten(1).any(dim=1).cpu().numpy()
+        return read_values
 
-    def logits(self, what: Hashable, count: int, draw: Draw) -> np.ndarray:
-        """Float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image; NaN where one is not a number.
+    def logits(self, key: Hashable, count: int, draw: Draw) -> np.ndarray:
+        """Return float64 (B, count): sum_k w_k logit_k of `count` other pictures of each image.
 
-        draw: as of `passes.forward_many`. what: names the pictures, which are classified once.
+        NaN where it is no number.
+
+        Args:
+            key: names the pictures, which are classified once.
+            count: of the pictures of each image.
+            draw: as of `passes.forward_many`.
         """
-        if what not in self._others:
+        if key not in self._others:
             target = torch.from_numpy(self.target).float().to(self.images.device)
             with untouched(self.classifier), torch.inference_mode():
-                found = scores_of(self.classifier, self.images, target, count, draw, "logit")
-            self.passes += found.numel()
-            self._others[what] = torch.where(found.isfinite(), found, torch.nan).double().cpu().numpy()
-            self.undefined |= np.isnan(self._others[what]).any(axis=1)
-        return self._others[what]
+                sums = scores_of(self.classifier, self.images, target, count, draw, "logit")
+            self.passes += sums.numel()
+            self._others[key] = torch.where(sums.isfinite(), sums, torch.nan).double().cpu().numpy()
+            self.undefined |= np.isnan(self._others[key]).any(axis=1)
+        return self._others[key]
 
     def shown(self, kept: np.ndarray, reference: str) -> np.ndarray:
-        """Float32 (B, K): p of pictures that show the pixels kept, Bool (B, H, W), and the reference's elsewhere."""
+        """Return float32 (B, K): p of pictures with the pixels kept, Bool (B, H, W), and the reference's elsewhere."""
         inside = torch.from_numpy(kept).to(self.images.device)[:, None]
 
         def draw(samples: Tensor, pictures: Tensor) -> Images:
@@ -205,11 +221,14 @@ class Curves:
         return p
 
     def lost(self, scores: np.ndarray) -> list[int]:
-        """Samples whose scores (B,) are not numbers because a picture got no probabilities."""
+        """Return the samples whose scores (B,) are not numbers because a picture got no probabilities."""
         return np.flatnonzero(self.undefined & ~np.isfinite(scores)).tolist()
 
     def drawn(self, samples: Tensor, kept: Tensor, reference: str) -> Images:
-        """(n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W); the reference's elsewhere."""
+        """Return (n, 3, H, W): of images number samples[i], the pixels kept, Bool (n, 1, H, W).
+
+        The reference's elsewhere.
+        """
         if reference == "inpaint":
             return inpainted(self.images[samples], kept)
         if reference == "linear":
@@ -217,6 +236,7 @@ class Curves:
         return torch.where(kept, self.images[samples], self._reference(reference)[samples])
 
     def _reference(self, name: str) -> Images:
+        """Return the reference of this name, made once."""
         if name not in self._references:
             if name in DRAWN:
                 self._references[name] = DRAWN[name](self.images, self.seeds)
@@ -238,7 +258,7 @@ class Curves:
 
 
 def _weighted(weights: Tensor, p: Tensor, which: Tensor) -> Tensor:
-    """(n, S) of p (n, K): weighted by the S rows of each sample's weights (B, S, K)."""
+    """Return (n, S) of p (n, K): weighted by the S rows of each sample's weights (B, S, K)."""
     return (weights[which] @ p.double()[:, :, None])[..., 0]
 
 
@@ -250,12 +270,14 @@ def batched_curves(
     batch_size: int = 16,
     seeds: Sequence[int] | None = None,
 ) -> Iterator[Curves]:
-    """Curves of any number of samples, a batch at a time, for a caller outside a run.
+    """Yield curves of any number of samples, a batch at a time, for a caller outside a run.
 
     Args:
         classifier: what `load_classifier` takes.
-        images: (B, 3, H, W) in [0, 1], torch, numpy or a list. maps: torch or numpy (B, H, W).
+        images: (B, 3, H, W) in [0, 1], torch, numpy or a list.
         target: weights (B, K) or (1, K), or one class for each image (B,).
+        maps: torch or numpy (B, H, W).
+        batch_size: samples of a batch.
         seeds: of each image, for the references "noise" and "linear"; None means 0 to B-1.
     """
     module = load_classifier(classifier)
@@ -281,7 +303,11 @@ def batched_curves(
 
 
 def per_image(target: Tensor, count: int) -> Tensor:
-    """A target (B, K) or (1, K), or classes (B,), with one row for each of the images. Raises: UserError."""
+    """Return a target (B, K) or (1, K), or classes (B,), with one row for each of the images.
+
+    Raises:
+        UserError: It has another size.
+    """
     if target.ndim == 2 and len(target) == 1:
         return target.expand(count, -1)
     if len(target) != count:
@@ -290,13 +316,17 @@ def per_image(target: Tensor, count: int) -> Tensor:
 
 
 def check_batch_size(batch_size: object) -> None:
-    """Raises: UserError for anything but a whole number of 1 or more."""
+    """Raise UserError for anything but a whole number of 1 or more."""
     if not isinstance(batch_size, int) or batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be 1 or more")
 
 
 def read_images(images: Any) -> Images:
-    """Float32 tensor of a tensor, an array, or a list of these. Raises: UserError for what is not numbers."""
+    """Return a float32 tensor of a tensor, an array, or a list of these.
+
+    Raises:
+        UserError: These are no numbers.
+    """
     if isinstance(images, Tensor) and not images.is_complex():
         return images.to(torch.float32)
     try:
@@ -306,13 +336,13 @@ def read_images(images: Any) -> Images:
 
 
 def check_frame(images: Images) -> None:
-    """Raises: UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
+    """Raise UserError for images that are not finite or not in [0, 1], which perturbed ones may leave a little."""
     if not images.abs().amax() < 10:  # 0 to 255 is another frame
         raise UserError("images must be finite and in [0, 1], before the model's normalisation")
 
 
 def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
-    """Numbers of pixels from 0 to H*W: by one image row (H + 1 points), or in `steps` equal parts, rounded."""
+    """Return numbers of pixels from 0 to H*W: by one image row (H + 1 points), or in `steps` equal parts, rounded."""
     if steps is None:
         return np.arange(height + 1) * width
     if not 1 <= steps <= height * width:
@@ -321,18 +351,22 @@ def row_counts(height: int, width: int, steps: int | None = None) -> np.ndarray:
 
 
 def fraction_counts(height: int, width: int, fractions: Sequence[float]) -> np.ndarray:
-    """Numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
+    """Return numbers of pixels, rounded (a half to the even number), that make up each fraction of an image."""
     return np.rint(np.asarray(fractions) * (height * width)).astype(np.int64)
 
 
 def recognised_at(curves: Curves, labels: np.ndarray, keep: str, reference: str, exposure: float | None) -> np.ndarray:
-    """Float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
+    """Return float64 (B, P): `Curves.recognised` at `EXPOSURES`, shares of the pixels, or at a single one."""
     counts = fraction_counts(curves.height, curves.width, _exposures(exposure))
     return curves.recognised(labels, keep, reference, counts)
 
 
 def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
-    """Bool (B, K) of the class of each image (B,), or of such a table. Raises: UserError for classes that are none."""
+    """Return Bool (B, K) of the class of each image (B,), or of such a table.
+
+    Raises:
+        UserError: A class is none.
+    """
     labels = np.asarray(labels)
     if labels.ndim == 1:
         return one_hot(torch.from_numpy(labels), classes).numpy().astype(bool)
@@ -342,31 +376,35 @@ def right_classes(labels: np.ndarray, classes: int) -> np.ndarray:
 
 
 def exposure_names(options: dict[str, Any], classifier: object) -> list[str]:
-    """The names of the parts of `recognised_at`: 0, 0.05 ..."""
+    """Return the names of the parts of `recognised_at`: 0, 0.05 ..."""
     return [f"{exposure:g}" for exposure in _exposures(options["exposure"])]
 
 
 def exposure_area(values: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """(B,) of `recognised_at`: the area over the exposures; the value itself at a single one."""
+    """Return (B,) of `recognised_at`: the area over the exposures; the value itself at a single one."""
     exposures = _exposures(options["exposure"])
     return values[:, 0] if len(exposures) == 1 else area(values, np.asarray(exposures))
 
 
 def _exposures(exposure: float | None) -> tuple[float, ...]:
+    """Return the exposures."""
     return EXPOSURES if exposure is None else (exposure,)
 
 
 def black(classifier: nn.Module, images: Images) -> Images:
+    """Return black images."""
     return torch.zeros_like(images)
 
 
 def mean(classifier: nn.Module, images: Images) -> Images:
-    """The classifier's normalisation mean: zero after normalisation."""
+    """Return the classifier's normalisation mean: zero after normalisation."""
     return _mean_of(classifier, images).expand_as(images)
 
 
 def blurred(classifier: nn.Module, images: Images) -> Images:
-    """The images under a Gaussian of 11 x 11 pixels and sigma 5, as RISE's authors publish it (Petsiuk et al., 2018).
+    """Return images under a Gaussian of 11 x 11 pixels and sigma 5.
+
+    It is that of RISE's authors (Petsiuk et al., 2018).
 
     They convolve the normalised image with zero padding of 5, so beyond the border lies the normalisation mean. Their
     kernel is an impulse filtered inside an 11 x 11 window whose edges reflect: the tails are folded back into the
@@ -383,13 +421,13 @@ def blurred(classifier: nn.Module, images: Images) -> Images:
 
 
 def noise(images: Images, seeds: Sequence[int]) -> Images:
-    """Uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
+    """Return noise that is uniform in [0, 1), anew for every pixel and channel, from the seed of each image."""
     drawn = [uniform(seed_of(seed, "noise"), image.numel()) for seed, image in zip(seeds, images, strict=True)]
     return torch.from_numpy(np.stack(drawn)).view(images.shape).to(images)
 
 
 def inpainted(images: Images, kept: Tensor) -> Images:
-    """The images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
+    """Return images with the pixels that are not kept (Bool (B, 1, H, W)) filled in from those that are.
 
     Pull and push (Gortler et al., The Lumigraph, 1996): kept pixels are averaged over squares of 2, 4, 8 ... pixels a
     side, and a missing pixel takes the colour of the smallest of its squares that holds a kept one; before a coarser
@@ -400,7 +438,7 @@ def inpainted(images: Images, kept: Tensor) -> Images:
 
 
 def _filled(sums: Tensor, weights: Tensor) -> Images:
-    """Colours of `sums` / `weights`, from coarser levels where the weight is 0."""
+    """Return colours of `sums` / `weights`, from coarser levels where the weight is 0."""
     height, width = sums.shape[2:]
     known = sums / weights.clamp(min=1e-12)
     if height == width == 1 or bool((weights > 0).all()):
@@ -411,7 +449,7 @@ def _filled(sums: Tensor, weights: Tensor) -> Images:
 
 
 def folded_gaussian(size: int, sigma: float) -> Tensor:
-    """Float64 (size,): a unit impulse in the middle of a window with reflecting edges, filtered to 4 sigma, sum 1."""
+    """Return float64 (size,), a unit impulse in a window with reflecting edges, filtered to 4 sigma, of sum 1."""
     reach = torch.arange(-int(4 * sigma + 0.5), int(4 * sigma + 0.5) + 1)
     weights = torch.exp(-0.5 * (reach.double() / sigma) ** 2)
     place = (reach + size // 2) % (2 * size)
@@ -420,6 +458,7 @@ def folded_gaussian(size: int, sigma: float) -> Tensor:
 
 
 def _mean_of(classifier: nn.Module, images: Images) -> Tensor:
+    """Return the normalisation mean of a classifier, shaped like images."""
     colour = getattr(classifier, "mean", None)
     if not isinstance(colour, Tensor):
         raise UserError(
@@ -434,12 +473,12 @@ REFERENCES = get_args(Reference)
 
 
 def check_steps(*, steps: int | None, **others: object) -> None:
-    """Raises: UserError for fewer steps than one."""
+    """Raise UserError for fewer steps than one."""
     if steps is not None and steps < 1:
         raise UserError(f"steps must be at least 1; got {steps}")
 
 
 def check_exposure(*, exposure: float | None, **others: object) -> None:
-    """Raises: UserError for an exposure outside [0, 1]."""
+    """Raise UserError for an exposure outside [0, 1]."""
     if exposure is not None and not 0 <= exposure <= 1:
         raise UserError(f"exposure={exposure} must lie in [0, 1]")

@@ -45,32 +45,41 @@ def score_samples(
     batch_size: int = 16,
     **options: object,
 ) -> Scores:
-    """Float64 (B,): a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
+    """Return float64 (B,), a metric on images (B, 3, H, W) in [0, 1]; NaN where it is not defined.
 
-    metric: a name or your own function (`declare_metric`). classifier: what `load_classifier` takes.
-    explainer: a name or a function (classifier, images, target) -> maps.
-    target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
-    labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy. groups: what
-    `load_groups` takes. masks: bool (B, H, W), for metrics that ask for them. columns: {name: pictures (B, 3, H, W) in
-    [0, 1], or a list of values}, further columns of a dataset. other, other_labels: a second classifier and the right
-    class of each image for it, for metrics that compare both. seeds: one for each image, for what is drawn at random;
-    None: 0 to B-1. image_ids, seed: those of a run instead, whose very scores these are then, given its `batch_size`
-    and order; `seed` also is that of what is drawn once for all images: the masks of RISE, weights of a randomised
-    network.
+    Args:
+        metric: a name or your own function (`declare_metric`).
+        images: prepared frames.
+        classifier: what `load_classifier` takes.
+        explainer: a name or a function (classifier, images, target) -> maps.
+        target: weights (B, K) or (1, K), or the class of each image (B,); None: the class that is predicted.
+        labels: the right class of each image (B,), or bool (B, K), for metrics that ask for accuracy.
+        groups: what `load_groups` takes.
+        masks: bool (B, H, W), for metrics that ask for them.
+        columns: {name: pictures (B, 3, H, W) in [0, 1], or a list of values}, further columns of a dataset.
+        other: a second classifier, for metrics that compare both.
+        other_labels: the right class of each image for the second classifier.
+        seeds: one for each image, for what is drawn at random; None: 0 to B-1.
+        image_ids: those of a run instead, whose very scores these are then, given its `batch_size` and order.
+        seed: of the run; also that of what is drawn once for all images: the masks of RISE, weights of a randomised
+            network.
+        batch_size: samples of a batch.
+        **options: of the metric.
 
-    Raises: UserError for invalid arguments, for maps or logits that are not finite, and for a metric that has one value
-    over all samples, of which `score_parts` gives the parts.
+    Raises:
+        UserError: An argument is invalid, maps or logits are not finite, or the metric has one value over all samples,
+            of which `score_parts` gives the parts.
     """
     if not isinstance(metric, Metric):
         metric, options = load_metric(metric, **options), {}
     if metric.aggregate is not None:
         raise UserError(f"{metric} has one value over all samples and none of each; take score_parts")
-    found = scored_batches(
+    batches = scored_batches(
         metric, images, classifier, explainer, target=target, labels=labels, groups=groups, masks=masks,
         columns=columns, other=other, other_labels=other_labels, seeds=seeds, image_ids=image_ids, seed=seed,
         batch_size=batch_size, **options,
     )  # fmt: skip
-    return np.concatenate([_numbers(batch.values) for batch in found])
+    return np.concatenate([_numbers(batch.values) for batch in batches])
 
 
 @handlers_end_work()
@@ -81,12 +90,16 @@ def score_parts(
     explainer: str | Explainer | Callable[..., Maps],
     **given: Any,
 ) -> np.ndarray:
-    """Float64 (B, P): the parts of the scores that `score_samples` gives of the same; NaN where they are not there."""
-    found = scored_batches(metric, images, classifier, explainer, **given)
-    return np.concatenate([np.stack([_numbers(own) for own in batch.parts.values()], axis=1) for batch in found])
+    """Return float64 (B, P), the parts of the scores that `score_samples` gives of the same.
+
+    NaN where they are not there.
+    """
+    batches = scored_batches(metric, images, classifier, explainer, **given)
+    return np.concatenate([np.stack([_numbers(part) for part in batch.parts.values()], axis=1) for batch in batches])
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    """Return values with NaN for None."""
     return np.array([np.nan if value is None else value for value in values])
 
 
@@ -109,13 +122,13 @@ def scored_batches(
     batch_size: int = 16,
     **options: object,
 ) -> list[ScoredBatch]:
-    """What `score_samples` gives, batch by batch."""
+    """Yield what `score_samples` gives, batch by batch."""
     if isinstance(metric, Metric) and options:
         raise UserError(f"{metric.name} has its options already; got {next(iter(options))} beside it")
     metric = load_metric(metric, **options)
     images, given = _checked(metric, images, target)
     inside, further = _masks(metric, masks, images), _columns(metric, columns or {}, images)
-    draws = Draws.of(len(images), seeds, image_ids, seed)
+    draws = Draws.given(len(images), seeds, image_ids, seed)
     right = _labels(metric, labels, len(images))
     second, right_of_other = _other(metric, other, other_labels, len(images))
     check_batch_size(batch_size)
@@ -145,7 +158,7 @@ def scored_batches(
 def _partners(
     metric: Metric, images: Tensor, classifier: Classifier, labels: np.ndarray | None, draws: Draws, batch_size: int
 ) -> Callable[[Sequence[int]], PartnerSource] | None:
-    """What gives a batch its partners among the images by a metric's plan; None of a metric that asks for none."""
+    """Return what gives a batch its partners among the images by a metric's plan; None where it asks for none."""
     if metric.plan is None:
         return None
     with untouched(classifier), torch.inference_mode():
@@ -169,7 +182,11 @@ def _checked(
     images: Images | np.ndarray,
     target: Target | Sequence[int] | None,
 ) -> tuple[Images, Tensor | None]:
-    """Images and target, one of each per sample. Raises: UserError for what the metric cannot take."""
+    """Return images and target, one of each per sample.
+
+    Raises:
+        UserError: The metric cannot take them.
+    """
     check_without_people(metric)
     if target is not None and not metric.asks_of_target:
         raise UserError(f"{metric.name} asks about classes of its own choice; leave out target and classes")
@@ -181,7 +198,11 @@ def _checked(
 
 
 def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) -> np.ndarray | None:
-    """Raises: UserError unless a metric that asks for masks has one for each image, and no other has any."""
+    """Return the masks.
+
+    Raises:
+        UserError: A metric that asks for masks has not one for each image, or another metric has any.
+    """
     if ("masks" in metric.needs) != (masks is not None):
         raise UserError(f"{metric.name} needs {'masks: give one for each image' if masks is None else 'no masks'}")
     if masks is None:
@@ -193,7 +214,11 @@ def _masks(metric: Metric, masks: np.ndarray | Tensor | None, images: Images) ->
 
 
 def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[str, Column]:
-    """Raises: UserError unless there is a value per image of each column that a metric asks for, and of no other."""
+    """Return the further columns.
+
+    Raises:
+        UserError: There is not a value per image of each column that a metric asks for, or there are others.
+    """
     if differing := set(metric.columns) ^ set(given):
         name = min(differing)
         if name in metric.columns:
@@ -203,6 +228,7 @@ def _columns(metric: Metric, given: Mapping[str, Any], images: Images) -> dict[s
 
 
 def _column(name: str, given: Any, images: Images) -> Column:
+    """Return a further column: pictures or values."""
     if len(given) != len(images):
         raise UserError(f"the column {name} has {len(given)} values for {len(images)} images; give one for each")
     if np.ndim(given) == 4:
@@ -217,7 +243,11 @@ def _column(name: str, given: Any, images: Images) -> Column:
 
 
 def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: int) -> np.ndarray | None:
-    """Raises: UserError unless a metric that asks for labels has one for each sample, and no other has any."""
+    """Return the labels.
+
+    Raises:
+        UserError: A metric that asks for labels has not one for each sample, or another metric has any.
+    """
     if ("labels" in metric.needs) != (labels is not None):
         if labels is None:
             raise UserError(f"{metric.name} asks for accuracy: give labels, the class of each image")
@@ -231,7 +261,11 @@ def _labels(metric: Metric, labels: Sequence[int] | np.ndarray | None, count: in
 def _other(
     metric: Metric, other: nn.Module | str | Path | None, labels: Sequence[int] | np.ndarray | None, count: int
 ) -> tuple[Classifier | None, np.ndarray | None]:
-    """Raises: UserError unless a metric that asks for a second classifier has one with its labels, and no other has."""
+    """Return the second classifier and its labels.
+
+    Raises:
+        UserError: A metric that asks for a second classifier has none with labels, or another metric has any.
+    """
     if "other" not in metric.needs and (other is not None or labels is not None):
         raise UserError(f"{metric.name} asks for no second classifier; leave out other and other_labels")
     if "other" not in metric.needs:
@@ -247,11 +281,12 @@ def _other(
 
 
 def _classified(classifier: Classifier, images: Images, labels: np.ndarray) -> Other:
+    """Return what the second classifier says of images."""
     with untouched(classifier), torch.inference_mode():
         logits = classifier(images).cpu()
     right = right_classes(labels, logits.shape[1])
     without = no_probabilities(logits, classifier.activation)
-    lacking = [f"other model: {NO_PROBABILITIES}" if one else None for one in without.tolist()]
+    lacking = [f"other model: {NO_PROBABILITIES}" if is_lacking else None for is_lacking in without.tolist()]
     return Other(classifier, torch.from_numpy(right).float().to(images.device), logits, right, lacking)
 
 
@@ -264,7 +299,7 @@ def _inputs(
     groups: ClassGroups | Mapping | str | Path | None,
     draws: Draws,
 ) -> MetricInputs:
-    """given: the target (B, K), the classes (B,), or None for the predicted classes."""
+    """Return what metrics get; `given` is the target (B, K), the classes (B,), or None for the predicted classes."""
     with untouched(classifier), torch.inference_mode():
         logits = classifier(images).cpu()
     classes = logits.shape[1]

@@ -21,19 +21,19 @@ class Transform:
     back: Callable[[Tensor], Tensor]
 
     def region(self, height: int, width: int) -> Tensor:
-        """Bool (H, W): the pixels that the frame still holds after `there`."""
+        """Return Bool (H, W), the pixels that the frame still holds after `there`."""
         return self.back(torch.ones(1, 1, height, width, dtype=torch.float64))[0, 0] > 1 - 1e-9
 
 
 def shifted(pictures: Tensor, down: float, right: float) -> Tensor:
-    """By shares of height and width, rounded to whole pixels."""
+    """Return pictures shifted by shares of height and width, rounded to whole pixels."""
     rows, columns = round(down * pictures.shape[2]), round(right * pictures.shape[3])
     # A negative padding cuts.
     return F.pad(pictures, (columns, -columns, rows, -rows))
 
 
 def rotated(pictures: Tensor, degrees: float) -> Tensor:
-    """Counter-clockwise about the middle of the frame, bilinear."""
+    """Return pictures rotated counter-clockwise about the middle of the frame, bilinear."""
     height, width = pictures.shape[2:]
     turn = math.radians(degrees)
     y = torch.arange(height, dtype=torch.float64)[:, None] - (height - 1) / 2
@@ -46,14 +46,17 @@ def rotated(pictures: Tensor, degrees: float) -> Tensor:
 
 
 def _shift(down: float, right: float) -> Transform:
+    """Return a shift."""
     return Transform(lambda x: shifted(x, down, right), lambda x: shifted(x, -down, -right))
 
 
 def _rotation(degrees: float) -> Transform:
+    """Return a rotation."""
     return Transform(lambda x: rotated(x, degrees), lambda x: rotated(x, -degrees))
 
 
 def _flip(axis: int) -> Transform:
+    """Return a flip."""
     return Transform(lambda x: x.flip(axis), lambda x: x.flip(axis))
 
 

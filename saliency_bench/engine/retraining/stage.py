@@ -49,8 +49,8 @@ def retrain_for(context: RunContext, cells: Iterable[Cell], accelerator: Group, 
         UserError: The dataset, classifier or an explainer cannot be used for retraining.
     """
     retraining = [cell for cell in cells if cell.metric.keeps]
-    for images in dict.fromkeys(Protocol.of(cell.metric).images for cell in retraining):
-        same_images = [cell for cell in retraining if Protocol.of(cell.metric).images == images]
+    for images in dict.fromkeys(Protocol.from_metric(cell.metric).images for cell in retraining):
+        same_images = [cell for cell in retraining if Protocol.from_metric(cell.metric).images == images]
         splits = Splits.from_context(context, images)
         folder = context.out / "retraining" / hash_of([splits.content, images])
         _train(Setup.from_context(context), splits, folder, same_images, accelerator, shown)
@@ -116,7 +116,7 @@ def _train_all(setup: Setup, splits: Splits, pictures: Pictures, folder: Path, t
 
 def tasks_of(cell: Cell) -> list[Task]:
     """Return the trainings of a cell, in the order of the parts of its metric."""
-    protocol = Protocol.of(cell.metric)
+    protocol = Protocol.from_metric(cell.metric)
     protocol = replace(protocol, initial=cell.asked_for.get(INITIAL, protocol.initial))
     places = [EXPOSURES.index(exposure) for exposure in protocol.exposures]
     numbers = range(1, protocol.trainings + 1)
@@ -125,7 +125,7 @@ def tasks_of(cell: Cell) -> list[Task]:
 
 def _outcomes(folder: Path, cell: Cell) -> np.ndarray:
     """Return the class that each network gives each image of the run, Int (N, P)."""
-    test = Protocol.of(cell.metric).test
+    test = Protocol.from_metric(cell.metric).test
     return np.array([read_json(outcome_file(folder, task))["answers"][test] for task in tasks_of(cell)]).T
 
 

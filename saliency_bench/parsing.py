@@ -1,0 +1,80 @@
+"""Parsing the words of a command: argparse, with errors in one line and the nearest name of an unknown option."""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any, NoReturn
+
+from saliency_bench.errors import UserError, unknown
+from saliency_bench.terminal import Help, required_usage, show_help
+
+PROGRAM = "saliency-bench"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are a `UserError`, and whose usage names what is required."""
+
+    color = False  # `show_help` sees to it in all versions of Python
+
+    def format_help(self) -> str:
+        """Return the help, with what must be given as usage."""
+        self.usage = self.usage or required_usage(self)
+        self._positionals.title = "arguments"
+        return super().format_help()
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, fitted to the terminal."""
+        show_help(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError with the message of argparse."""
+        raise UserError(f"{message}; {self.prog} --help shows an example")
+
+
+def parse(parser: argparse.ArgumentParser, argv: list[str]) -> argparse.Namespace:
+    """Parse the words of a command line.
+
+    Raises:
+        UserError: A word does not fit, an option that may come once is given twice, or an option is unknown.
+    """
+    options = {flag: action for action in parser._actions for flag in action.option_strings}
+    _check_options(parser, options, argv)
+    times = Counter(options[flag].dest for word in argv if (flag := word.partition("=")[0]) in options)
+    for word in argv:
+        action = options.get(flag := word.partition("=")[0])
+        repeats = isinstance(action, argparse._ExtendAction)
+        if action is not None and action.nargs != 0 and times[action.dest] > 1 and not repeats:
+            fix = f"write {flag} {action.metavar} {action.metavar} ..." if action.nargs == "+" else "give it once"
+            parser.error(f"{flag} is given twice; {fix}")
+    args, strange = parser.parse_known_args(argv)
+    if strange:
+        parser.error(f"unexpected argument '{strange[0]}'")
+    return args
+
+
+def _check_options(parser: argparse.ArgumentParser, options: Iterable[str], argv: list[str]) -> None:
+    """Raise UserError for an unknown option, with the nearest, before argparse misses the one it was meant to be."""
+    if any(action.nargs == argparse.REMAINDER for action in parser._actions):
+        return  # they belong to another parser
+    before_dashes = argv[: argv.index("--")] if "--" in argv else argv
+    for word in before_dashes:
+        flag = word.partition("=")[0]
+        if re.fullmatch(r"--?[^\W\d][\w-]*", flag) and flag not in options:
+            raise unknown("option", flag, options, owner=parser.prog)
+
+
+def parser_of(command: str, module: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of a command, described by its docstring."""
+    about, _, example = (module.__doc__ or "").partition("\n\n")
+    parser = Parser(
+        prog=f"{PROGRAM} {command}",
+        description=about,
+        epilog=example,
+        formatter_class=Help,
+        allow_abbrev=False,
+    )
+    module.arguments(parser)
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
